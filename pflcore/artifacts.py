@@ -1,0 +1,84 @@
+"""Parquet artifacts: zstd, a schema version in the file's metadata, written under a temporary name and renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pflcore.errors import UserError
+
+_KEY = b"pfl"
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that replaces it when the block ends well, and is removed when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_table(path: Path, table: pa.Table, schema: str, **meta: Any) -> None:
+    """Write an artifact.
+
+    Args:
+        path: Where.
+        table: The rows.
+        schema: Name and version of the column layout, e.g. ``"partition/1"``.
+        meta: Facts about the whole table, kept as JSON in the file's metadata.
+    """
+    header = json.dumps({"schema": schema, **meta}, sort_keys=True, separators=(",", ":"))
+    table = table.replace_schema_metadata({_KEY: header.encode()})
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_meta(path: Path, schema: str) -> dict[str, Any]:
+    """The facts stored with an artifact, without reading its rows. Raises as :func:`read_table`."""
+    return _header(path, _read(path, schema, pq.read_schema).metadata, schema)
+
+
+def read_table(path: Path, schema: str, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
+    """Rows and facts of an artifact.
+
+    Raises:
+        UserError: The file is missing, damaged, or not an artifact of this `schema`.
+    """
+    table = _read(path, schema, lambda source: pq.read_table(source, columns=columns, partitioning=None))
+    return table, _header(path, table.schema.metadata, schema)
+
+
+def _read(path: Path, schema: str, reader: Any) -> Any:
+    if not path.is_file():
+        raise UserError(f"{path}: no such {schema.split('/')[0]} artifact; run the stage that makes it (`dvc repro`)")
+    try:
+        return reader(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a readable Parquet file ({error}); delete it and run `dvc repro`") from None
+
+
+def _header(path: Path, metadata: dict[bytes, bytes] | None, schema: str) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads((metadata or {}).get(_KEY, b"{}"))
+    found = header.pop("schema", "none")
+    if found != schema:
+        raise UserError(f"{path}: expected the artifact schema {schema}, found {found}; delete it and run `dvc repro`")
+    return header

@@ -1,0 +1,58 @@
+"""The small ConvNet that FedTP, pFedHN, pFedGP and FedOFA share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from pflcore.backbones import BACKBONES
+from pflcore.backbones._base import Backbone
+from pflcore.errors import UserError
+from pflcore.options import option
+
+
+@BACKBONES.register
+@dataclass(frozen=True, kw_only=True)
+class ConvNet(Backbone):
+    """Two convolutions with max pooling, then three linear layers.
+
+    With its defaults on 3×32×32 images it has 121,182 parameters for 10 classes and 128,832 for 100. The feature that
+    heads and prototypes use is the output of the last hidden layer after its ReLU. Smaller images need a smaller
+    kernel or padding: 8×8 digits take ``kernel: 3, padding: 1``.
+    """
+
+    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, section IV-A; the same net as Shamsian et al., ICML 2021"
+    groups: ClassVar[dict[str, str]] = {"conv": r"conv\d+\.", "fc": r"fc\d+\.", "head": r"head\."}
+
+    channels: tuple[int, ...] = option((16, 32), ge=1, help="Output channels of each convolution.")
+    hidden: tuple[int, ...] = option((120, 84), ge=1, help="Widths of the hidden linear layers.")
+    kernel: int = option(5, ge=1, help="Side of the square convolution kernels, in pixels.")
+    padding: int = option(0, ge=0, help="Zero padding of the convolutions, in pixels; 0 is a valid convolution.")
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+        width, height, breadth = shape
+        layers: dict[str, nn.Module] = {}
+        for index, channels in enumerate(self.channels, 1):
+            layers[f"conv{index}"] = nn.Conv2d(width, channels, self.kernel, padding=self.padding)
+            layers[f"conv{index}_relu"] = nn.ReLU()
+            layers[f"conv{index}_pool"] = nn.MaxPool2d(2)
+            width = channels
+            height, breadth = ((side + 2 * self.padding - self.kernel + 1) // 2 for side in (height, breadth))
+            if min(height, breadth) < 1:
+                raise UserError(
+                    f"backbone convnet: kernel {self.kernel} with padding {self.padding} leaves nothing of "
+                    f"{shape[1]}×{shape[2]} images after convolution {index}; use a smaller kernel or more padding"
+                )
+        layers["flatten"] = nn.Flatten()
+        width *= height * breadth
+        for index, hidden in enumerate(self.hidden, 1):
+            layers[f"fc{index}"] = nn.Linear(width, hidden)
+            layers[f"fc{index}_relu"] = nn.ReLU()
+            width = hidden
+        layers["head"] = nn.Linear(width, classes)
+        model = nn.Sequential()
+        for name, layer in layers.items():
+            model.add_module(name, layer)
+        return model

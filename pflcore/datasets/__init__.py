@@ -1,0 +1,11 @@
+"""Datasets: one module per dataset, found by name through :data:`DATASETS`."""
+
+from __future__ import annotations
+
+from pflcore.datasets._base import Dataset
+from pflcore.datasets._stand_in import stand_in
+from pflcore.registry import Registry
+
+DATASETS: Registry[Dataset] = Registry("dataset", "pflcore.datasets")
+
+__all__ = ["DATASETS", "Dataset", "stand_in"]

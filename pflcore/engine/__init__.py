@@ -1,0 +1,7 @@
+"""The training engine: the round loop, executors of local training, evaluation, and checkpoints."""
+
+from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.engine.device import select_device, use_threads
+from pflcore.engine.loop import Progress, Result, train
+
+__all__ = ["CheckpointFolder", "Progress", "Result", "select_device", "train", "use_threads"]

@@ -1,0 +1,132 @@
+"""Checkpoints: one file of named tensors, written atomically, named by its round and its own hash.
+
+The hash in the name makes a file that was cut or altered recognisable; the identity stored inside makes one of another
+run recognisable. Either is passed over with one line, and the one before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pflcore.errors import UserError
+from pflcore.groups import Tensors
+
+_NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
+_KEPT = 2  # the newest, and one to fall back to
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after a round."""
+
+    round: int
+    tensors: Tensors
+
+
+class CheckpointFolder:
+    """The checkpoints of one run, held by one process at a time.
+
+    Args:
+        folder: Where; created when needed.
+        identity: What the state depends on (specification, code, data). Checkpoints of another identity are refused.
+        warn: Called with one line for each checkpoint that is passed over.
+    """
+
+    def __init__(self, folder: Path, identity: str, warn: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.warn = warn
+        self._lock = FileLock(folder / "lock")
+
+    def __enter__(self) -> CheckpointFolder:
+        """Take the folder. Raises :class:`UserError` when another process trains this run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(f"{self.folder}: another process is training this run; wait for it or stop it") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write the state after a round, then drop all but the newest files."""
+        temporary = self.folder / f".{os.getpid()}.part"
+        flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        # One key: the order of several would vary from process to process.
+        save_file(flat, temporary, {"pfl": json.dumps({"identity": self.identity, "round": round_})})
+        digest = _digest(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(self.folder / f"round-{round_:06d}-{digest}.safetensors")
+        for path in self._files()[_KEPT:]:
+            path.unlink()
+
+    def load(self, like: Mapping[str, Tensor]) -> Checkpoint | None:
+        """The newest good checkpoint.
+
+        Args:
+            like: State of this run at its beginning. Entries of a checkpoint whose name occurs here must agree in
+                shape and type, and all of these names must occur.
+        """
+        for path in self._files():
+            reason, checkpoint = self._read(path, like)
+            if checkpoint:
+                return checkpoint
+            self.warn(f"{path}: {reason}; going back to the one before it")
+        return None
+
+    def clear(self) -> None:
+        """Remove all checkpoints: the run is complete."""
+        for path in [*self._files(), *self.folder.glob(".*.part")]:
+            path.unlink()
+
+    def _files(self) -> list[Path]:
+        """Newest first."""
+        return sorted((path for path in self.folder.glob("round-*") if _NAME.fullmatch(path.name)), reverse=True)
+
+    def _read(self, path: Path, like: Mapping[str, Tensor]) -> tuple[str, Checkpoint | None]:
+        match = _NAME.fullmatch(path.name)
+        if not match or _digest(path) != match[2]:
+            return "its content does not match its name", None
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = json.loads((file.metadata() or {}).get("pfl", "{}"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, ValueError) as error:
+            return f"not a checkpoint ({error})", None
+        if header.get("identity") != self.identity:
+            return "it belongs to another run", None
+        for name, expected in like.items():
+            found = tensors.get(name)
+            if found is None:
+                return f"{name} is missing", None
+            if found.shape != expected.shape or found.dtype != expected.dtype:
+                return (
+                    f"{name} is {tuple(found.shape)} {found.dtype}, expected {tuple(expected.shape)} {expected.dtype}",
+                    None,
+                )
+        return "", Checkpoint(int(header["round"]), tensors)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def to_device(tensors: Mapping[str, Tensor], device: torch.device) -> Tensors:
+    """All tensors on `device`."""
+    return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -1,0 +1,47 @@
+"""Where and on how many threads a run computes."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from pflcore.errors import UserError
+
+# Pixels per image up to which a step is too short to be worth sharing between threads.
+_SMALL_IMAGE = 16 * 16
+
+
+def select_device(name: str = "auto") -> torch.device:
+    """``auto`` is CUDA when there is one; otherwise any PyTorch device name.
+
+    On CUDA the deterministic algorithms are chosen, so that the same run gives the same bytes.
+
+    Raises:
+        UserError: There is no such device.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device {name!r} cannot be used ({str(error).splitlines()[0]}); use auto, cpu or cuda"
+        ) from None
+    if device.type == "cuda":
+        # cuBLAS reads this when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    return device
+
+
+def use_threads(device: torch.device, shape: tuple[int, int, int]) -> None:
+    """Set PyTorch's threads for images of `shape` (channels, height, width): ``$PFL_THREADS``, or what suits them."""
+    wanted = os.environ.get("PFL_THREADS")
+    if wanted:
+        if not wanted.isdigit() or int(wanted) < 1:
+            raise UserError(f"PFL_THREADS = {wanted!r} must be a whole number of at least 1")
+        torch.set_num_threads(int(wanted))
+    elif device.type == "cpu" and shape[1] * shape[2] <= _SMALL_IMAGE:
+        torch.set_num_threads(1)

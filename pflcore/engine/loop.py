@@ -1,0 +1,248 @@
+"""The round loop: sample clients, train them, update the server, measure, checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from pflcore.backbones import Backbone
+from pflcore.engine.checkpoint import CheckpointFolder, to_device
+from pflcore.engine.divergence import Diverged
+from pflcore.engine.evaluate import Scores, score_each_model, score_one_model
+from pflcore.engine.sequential import Sequential
+from pflcore.federation import FederatedData
+from pflcore.groups import Groups, Roles, Tensors, pick
+from pflcore.methods import Method
+from pflcore.methods._base import Federation, Server, Update
+from pflcore.seeds import generator
+from pflcore.settings import Evaluation, Training
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after a round, for a progress display. `accuracy` (0..1) is that of the last measurement."""
+
+    round: int
+    rounds: int
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind.
+
+    Attributes:
+        round, client, correct, total, loss: One entry per (measured round, client); loss is the mean over samples.
+        diverged: The round and client at which the run ended early, or None.
+        parameters: Trained parameters of one client's model.
+        sent_up, sent_down: Bytes that one sampled client sends and receives per round.
+        resumed_from: The round of the checkpoint that this process continued from; 0 for none.
+        weights: Final shared entries, the server's own, and the personal entries of clients that trained, by name.
+    """
+
+    round: np.ndarray
+    client: np.ndarray
+    correct: np.ndarray
+    total: np.ndarray
+    loss: np.ndarray
+    diverged: Diverged | None
+    parameters: int
+    sent_up: int
+    sent_down: int
+    resumed_from: int
+    weights: Tensors
+
+
+def train(
+    *,
+    data: FederatedData,
+    backbone: Backbone,
+    method: Method,
+    training: Training,
+    evaluation: Evaluation,
+    seed: int,
+    checkpoints: CheckpointFolder | None = None,
+    checkpoint_every: float = 60.0,
+    on_round: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Train one run from its last checkpoint, or from the beginning, to its last round.
+
+    Args:
+        data: The federation, on the device where training happens.
+        seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
+        checkpoints: Where to keep state between rounds, already entered; None keeps none.
+        checkpoint_every: Seconds between checkpoints. It never changes a result.
+        on_round: Called after each round.
+
+    Raises:
+        UserError: The method needs a parameter group that the backbone lacks, or sizes do not fit.
+    """
+    with torch.random.fork_rng():
+        run = _Run(data, backbone, method, training, evaluation, seed)
+        if checkpoints:
+            run.resume(checkpoints)
+        saved = time.monotonic()
+        while run.round < training.rounds and not run.diverged:
+            loss = run.advance()
+            if on_round and not run.diverged:
+                on_round(Progress(run.round, training.rounds, loss, run.accuracy()))
+            if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
+                checkpoints.save(run.round, run.state())
+                saved = time.monotonic()
+        return run.result()
+
+
+class _Run:
+    """The state of one run and the transitions between its rounds."""
+
+    def __init__(
+        self,
+        data: FederatedData,
+        backbone: Backbone,
+        method: Method,
+        training: Training,
+        evaluation: Evaluation,
+        seed: int,
+    ) -> None:
+        model, groups = backbone.create(data.shape, data.classes, seed)
+        self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
+        self.model: nn.Module = model.to(data.device)
+        self.groups: Groups = groups
+        self.roles: Roles = method.roles(groups)
+        self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self.server: Server = method.init_server(self.initial, self.roles, Federation(data.clients, seed))
+        # Personal entries of clients that have trained, on the host; the others still have the initial ones.
+        self.personal: dict[int, Tensors] = {}
+        self.executor = Sequential(self.model, groups.parameters, data, training, seed)
+        self.round = 0
+        self.resumed_from = 0
+        self.scores: list[tuple[int, Scores]] = []
+        self.diverged: Diverged | None = None
+
+    def advance(self) -> float:
+        """Run one round; the mean local loss of its participants. On divergence the state before the round stays."""
+        round_ = self.round + 1
+        participants = list(self.method.participants(self._sample(round_), self.data.clients))
+        updates, personal, losses = [], {}, []
+        for client, generated in zip(participants, self.method.generate(self.server, participants), strict=True):
+            received = self._assemble(client, generated)
+            try:
+                outcome = self.executor.train(self.method, round_, client, received)
+            except Diverged as diverged:
+                self.diverged = diverged
+                return float("nan")
+            exchanged = self.roles.shared | self.roles.generated
+            updates.append(
+                Update(
+                    client,
+                    len(self.data.train[client]),
+                    sent=pick(received, exchanged),
+                    returned=pick(outcome.model, exchanged),
+                )
+            )
+            personal[client] = to_device(pick(outcome.model, self.roles.personal), torch.device("cpu"))
+            losses.append(outcome.loss)
+        self.server = self.method.update_server(self.server, self.roles, updates)
+        if self.roles.personal:
+            self.personal.update(personal)
+        self.round = round_
+        if self.evaluation.is_due(round_, self.training.rounds):
+            self.scores.append((round_, self._score()))
+        return float(np.mean(losses))
+
+    def _sample(self, round_: int) -> list[int]:
+        drawn = generator(self.seed, "sampling", round_)
+        size = self.training.cohort_size(self.data.clients)
+        return sorted(drawn.choice(self.data.clients, size=size, replace=False).tolist())
+
+    def _assemble(self, client: int, generated: Tensors) -> Tensors:
+        """The client's model state: shared, its personal and its generated entries, in the model's order."""
+        own = to_device(self.personal.get(client, {}), self.data.device)
+        return {
+            name: self.server.shared[name]
+            if name in self.roles.shared
+            else generated[name]
+            if name in self.roles.generated
+            else own.get(name, self.initial[name])
+            for name in self.initial
+        }
+
+    def _score(self) -> Scores:
+        if not self.roles.personal and not self.roles.generated:
+            return score_one_model(self.model, self._assemble(0, {}), self.data)
+
+        def state_of(client: int) -> Tensors:
+            return self._assemble(client, self.method.generate(self.server, [client])[0])
+
+        return score_each_model(self.model, state_of, range(self.data.clients), self.data)
+
+    def accuracy(self) -> float | None:
+        """Pooled accuracy (0..1) of the last measurement."""
+        if not self.scores:
+            return None
+        _, scores = self.scores[-1]
+        return float(scores.correct.sum() / scores.total.sum())
+
+    def result(self) -> Result:
+        clients = np.arange(self.data.clients)
+        exchanged = self.roles.shared | self.roles.generated
+        sent = sum(self.initial[name].nbytes for name in exchanged)
+        weights = dict(self.server.shared)
+        for client, own in self.personal.items():
+            weights.update({f"client.{client}.{name}": tensor for name, tensor in own.items()})
+        weights.update({f"server.{name}": tensor for name, tensor in self.server.extra.items()})
+        return Result(
+            round=np.repeat([round_ for round_, _ in self.scores], len(clients)).astype(np.int32),
+            client=np.tile(clients, len(self.scores)).astype(np.int32),
+            correct=_join(scores.correct for _, scores in self.scores).astype(np.int64),
+            total=_join(scores.total for _, scores in self.scores).astype(np.int64),
+            loss=_join(scores.loss / scores.total for _, scores in self.scores).astype(np.float64),
+            diverged=self.diverged,
+            parameters=sum(self.initial[name].numel() for name in self.groups.parameters),
+            sent_up=sent,
+            sent_down=sent,
+            resumed_from=self.resumed_from,
+            weights=weights,
+        )
+
+    def state(self) -> Tensors:
+        """Everything that the next round depends on, and the measurements so far, as named tensors."""
+        state = {f"shared/{name}": tensor for name, tensor in self.server.shared.items()}
+        state.update({f"extra/{name}": tensor for name, tensor in self.server.extra.items()})
+        for client, own in self.personal.items():
+            state.update({f"personal/{client}/{name}": tensor for name, tensor in own.items()})
+        for round_, scores in self.scores:
+            table = np.stack([scores.correct, scores.total, scores.loss]).astype(np.float64)
+            state[f"scores/{round_}"] = torch.from_numpy(table)
+        return state
+
+    def resume(self, checkpoints: CheckpointFolder) -> None:
+        """Continue from the newest good checkpoint, if there is one."""
+        checkpoint = checkpoints.load(self.state())
+        if not checkpoint:
+            return
+        self.round = self.resumed_from = checkpoint.round
+        for name, tensor in checkpoint.tensors.items():
+            kind, _, rest = name.partition("/")
+            if kind == "shared":
+                self.server.shared[rest] = tensor.to(self.data.device)
+            elif kind == "extra":
+                self.server.extra[rest] = tensor.to(self.data.device)
+            elif kind == "personal":
+                client, _, entry = rest.partition("/")
+                self.personal.setdefault(int(client), {})[entry] = tensor
+            elif kind == "scores":
+                correct, total, loss = tensor.numpy()
+                self.scores.append((int(rest), Scores(correct.astype(np.int64), total.astype(np.int64), loss)))
+        self.scores.sort(key=lambda pair: pair[0])
+
+
+def _join(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    parts = list(arrays)
+    return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,0 +1,87 @@
+"""Named groups of model state: the one mechanism behind shared, personal and generated parts.
+
+A backbone names its groups (``patch_embed``, ``attention.qkv``, ``norm``, ``head``, …) by a pattern over state names;
+a method says which groups are personal or generated; everything else is shared. ``attention`` selects every group
+below it (``attention.qkv``, ``attention.out``) and ``all`` selects the whole model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+
+Tensors = dict[str, Tensor]
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Every state entry of one model (parameters and buffers) assigned to exactly one group.
+
+    Attributes:
+        of: State name → group name, in the model's order.
+        parameters: The names that are parameters, i.e. trained by gradients; the others are buffers.
+    """
+
+    of: Mapping[str, str]
+    parameters: frozenset[str]
+
+    @classmethod
+    def assign(cls, model: nn.Module, patterns: Mapping[str, str]) -> Groups:
+        """Match each state name against `patterns` (group → regular expression, anchored at the start).
+
+        Raises:
+            TypeError: A name matches no group or several; the backbone's patterns are wrong.
+        """
+        of = {}
+        for name in model.state_dict():
+            found = [group for group, pattern in patterns.items() if re.match(pattern, name)]
+            if len(found) != 1:
+                raise TypeError(f"{type(model).__name__}: state {name!r} matches {found or 'no group'}; need one group")
+            of[name] = found[0]
+        return cls(of, frozenset(name for name, _ in model.named_parameters()))
+
+    def names(self) -> list[str]:
+        """The groups that this model has, in the model's order."""
+        return list(dict.fromkeys(self.of.values()))
+
+    def select(self, wanted: Iterable[str]) -> frozenset[str]:
+        """State names that belong to the wanted groups. Raises :class:`UserError` for a group the model lacks."""
+        chosen: set[str] = set()
+        for group in wanted:
+            below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
+            if not below:
+                raise UserError(
+                    f"the backbone has no parameter group {group!r}{did_you_mean(group, self.names())} "
+                    f"(its groups: {', '.join(self.names())})"
+                )
+            chosen |= below
+        return frozenset(chosen)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who owns each state entry: the federation (`shared`), one client (`personal`), a hypernetwork (`generated`)."""
+
+    shared: frozenset[str]
+    personal: frozenset[str]
+    generated: frozenset[str]
+
+    @classmethod
+    def split(cls, groups: Groups, personal: Iterable[str], generated: Iterable[str] = ()) -> Roles:
+        """Roles from group names; a group that is both personal and generated is personal."""
+        own = groups.select(personal)
+        made = groups.select(generated) - own
+        return cls(frozenset(groups.of) - own - made, own, made)
+
+
+def pick(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
+    """The entries of `tensors` with the given names, in the order of `tensors`."""
+    wanted = frozenset(names)
+    return {name: tensor for name, tensor in tensors.items() if name in wanted}

@@ -1,0 +1,8 @@
+"""Federated learning methods, one per file."""
+
+from pflcore.methods._base import Method
+from pflcore.registry import Registry
+
+__all__ = ["METHODS", "Method"]
+
+METHODS: Registry[Method] = Registry("method", "pflcore.methods")

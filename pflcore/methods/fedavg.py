@@ -1,0 +1,21 @@
+"""Federated averaging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pflcore.methods import METHODS
+from pflcore.methods._base import Method
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Method):
+    """One global model: clients train the whole of it, the server averages it by training samples.
+
+    Averages run over the sampled clients, normalised to one, whatever a paper's formula prints. Buffers such as
+    batch-norm statistics are averaged as well. Every client is evaluated with the global model.
+    """
+
+    citation: ClassVar[str] = "McMahan et al., AISTATS 2017"

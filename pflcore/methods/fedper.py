@@ -1,0 +1,22 @@
+"""A shared body with personal classifiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pflcore.methods import METHODS
+from pflcore.methods._base import Method
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class FedPer(Method):
+    """The last linear layer stays on the client, the rest is averaged; both are trained jointly.
+
+    In a Transformer only the classifier is personal: the LayerNorm in front of it is shared, as in FedTP's code. A
+    client that has never been sampled keeps the initial classifier.
+    """
+
+    citation: ClassVar[str] = "Arivazhagan et al., arXiv 1912.00818, 2019"
+    personal: ClassVar[tuple[str, ...]] = ("head",)

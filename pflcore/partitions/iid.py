@@ -1,0 +1,30 @@
+"""Equal random parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pflcore.partitions import PARTITIONS
+from pflcore.partitions._base import Partition, deal, part_sizes
+from pflcore.samples import Rows, Samples
+
+
+@PARTITIONS.register
+@dataclass(frozen=True, kw_only=True)
+class Iid(Partition):
+    """Equal random parts: every client sees the same distribution.
+
+    Training and test samples are shuffled and cut separately; sizes of clients differ by at most one sample.
+    """
+
+    citation = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Rows:
+        """Shuffle each side of the split and cut it into equal parts."""
+        owners = np.full(len(samples), -1)
+        for train in (True, False):
+            rows = np.flatnonzero(samples.train == train)
+            deal(rows, part_sizes(len(rows), np.ones(clients)), owners, rng)
+        return owners

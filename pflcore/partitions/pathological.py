@@ -1,0 +1,63 @@
+"""A few classes per client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pflcore.errors import UserError
+from pflcore.options import option
+from pflcore.partitions import PARTITIONS
+from pflcore.partitions._base import Partition, deal_classes
+from pflcore.samples import Rows, Samples
+
+_SHARE = (0.4, 0.6)  # shares are drawn uniformly from here, then normalised over the holders of a class
+
+
+@PARTITIONS.register
+@dataclass(frozen=True, kw_only=True)
+class Pathological(Partition):
+    """A few classes per client, each class held by equally many clients.
+
+    The holders of a class share it in proportion to numbers drawn from U(0.4, 0.6), and the same shares cut its
+    training and its test samples. ``clients * classes_per_client`` must be a multiple of the number of classes.
+    """
+
+    citation = "Shamsian et al., Personalized Federated Learning using Hypernetworks, ICML 2021; as in FedTP"
+
+    classes_per_client: int = option(2, help="Classes that each client holds (papers: 2 of 10, 10 of 100).", ge=1)
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Rows:
+        """Choose the holders of each class, then cut it."""
+        held = holders(samples, clients, self.classes_per_client, rng)
+        shares = held * rng.uniform(*_SHARE, held.shape)
+        return deal_classes(samples, shares.T, rng)
+
+
+def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Who holds which class: bool [clients, classes] with `each` per row and the same number in every column.
+
+    Clients choose in turn, at random among the classes with most places left.
+
+    Raises:
+        UserError: The numbers do not allow it.
+    """
+    classes, places = samples.classes, clients * each
+    if each > classes:
+        raise UserError(f"pathological.classes_per_client = {each} but {samples.name} has only {classes} classes")
+    if places % classes:
+        raise UserError(
+            f"pathological: {clients} clients with {each} classes each make {places} places, not a multiple of the "
+            f"{classes} classes of {samples.name}; change clients or classes_per_client"
+        )
+    left = np.full(classes, places // classes)
+    held = np.zeros((clients, classes), bool)
+    for client, tie_break in enumerate(rng.random((clients, classes))):
+        # A choice changes only its own class, so choosing one by one is taking the first of one order. Numbers of
+        # places thus stay within one of each other, and the last clients still find enough different classes.
+        chosen = np.argsort(-(left + tie_break))[:each]
+        held[client, chosen] = True
+        left[chosen] -= 1
+    return held

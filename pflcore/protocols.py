@@ -1,0 +1,112 @@
+"""Evaluation protocols: queries over the ``rounds/1`` table that turn counts per client and round into figures.
+
+Papers mean different things by "accuracy" and by "±", so a run stores counts only and each protocol is a query:
+
+``last_rounds``
+    FedTP, section IV-B, "Evaluation Protocol": at each round measured near the end of training, the correct
+    predictions of all clients over all their test samples; the mean and the population standard deviation over those
+    rounds. The ± is the fluctuation within one run.
+``clients``
+    FedPerfix, section 4.1, "Evaluation Metrics": after the last round, the unweighted mean and the population
+    standard deviation of the clients' accuracies. The ± is the spread between clients.
+``final``
+    The pooled accuracy after the last round, for papers that give no spread.
+
+All accuracies are in percent. Personalised models of all clients are measured, after aggregation, on test samples.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pflcore.errors import UserError
+from pflcore.settings import Evaluation
+
+PROTOCOLS = ("last_rounds", "clients", "final")
+
+Figures = dict[str, dict[str, float]]
+"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``."""
+
+
+def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
+    """The figures of a run under every protocol; ``{}`` for a run that diverged.
+
+    Args:
+        rounds_table: A ``rounds/1`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata tells
+            whether the run diverged).
+        evaluation: The schedule the run was measured by.
+        rounds: Rounds of training of the run.
+
+    Raises:
+        UserError: A round that the schedule asks for was not measured.
+    """
+    if _diverged(rounds_table):
+        return {}
+    measured, accuracy, _ = curve(rounds_table)
+    steps = [r for r in range(max(1, rounds - evaluation.window), rounds + 1) if evaluation.in_window(r, rounds)]
+    lacking = sorted(set(steps) - set(measured.tolist()))
+    if lacking:
+        raise UserError(
+            f"the rounds table lacks round {lacking[0]} of {rounds}, which every = {evaluation.every} and "
+            f"window = {evaluation.window} ask for; delete it and run `dvc repro`"
+        )
+    window = accuracy[np.isin(measured, steps)]
+    clients = final_clients(rounds_table)["accuracy"].to_numpy()
+    clients = 100.0 * clients[~np.isnan(clients)]
+    return {
+        "last_rounds": {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)},
+        "clients": {"mean": float(clients.mean()), "std": float(clients.std()), "n": len(clients)},
+        "final": {"mean": float(accuracy[-1]), "std": 0.0, "n": 1},
+    }
+
+
+def final_clients(rounds_table: pa.Table) -> pa.Table:
+    """The ``evaluation/1`` rows: each client at the last measured round.
+
+    Returns:
+        Columns client, correct, total, accuracy (0 to 1; NaN for a client without test samples), loss; by client.
+    """
+    table = _measured(rounds_table)
+    last = table.filter(pc.equal(table["round"], pc.max(table["round"]))).sort_by("client")
+    correct, total = last["correct"].to_numpy(), last["total"].to_numpy()
+    accuracy = np.divide(correct, total, out=np.full(len(total), np.nan), where=total > 0)
+    columns = last.select(["client", "correct", "total"])
+    return columns.append_column("accuracy", pa.array(accuracy)).append_column("loss", last["loss"])
+
+
+def curve(rounds_table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """The convergence curve of a run.
+
+    Returns:
+        Measured rounds in ascending order, the pooled accuracy in percent and the mean loss over all test samples at
+        each of them; three arrays of one length.
+    """
+    table = _measured(rounds_table)
+    table = table.filter(pc.greater(table["total"], 0))
+    rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
+    total = table["total"].to_numpy()
+
+    def summed(values: NDArray[Any]) -> NDArray[np.float64]:
+        return np.bincount(index, weights=values, minlength=len(rounds)).astype(np.float64)
+
+    samples = summed(total)
+    accuracy = 100.0 * summed(table["correct"].to_numpy()) / samples
+    return rounds, accuracy, summed(table["loss"].to_numpy() * total) / samples
+
+
+def _measured(rounds_table: pa.Table) -> pa.Table:
+    """Rows of the one population and moment that the protocols look at."""
+    is_test = pc.equal(rounds_table["population"].cast(pa.string()), "test")
+    is_after = pc.equal(rounds_table["moment"].cast(pa.string()), "after_aggregation")
+    return rounds_table.filter(pc.and_(is_test, is_after))
+
+
+def _diverged(rounds_table: pa.Table) -> bool:
+    header = (rounds_table.schema.metadata or {}).get(b"pfl", b"{}")
+    return json.loads(header).get("diverged") is not None

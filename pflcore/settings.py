@@ -1,0 +1,50 @@
+"""Settings of a run that belong to no single method: how training is scheduled and when models are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pflcore.options import check_options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Rounds, sampling and the clients' SGD. Defaults are FedTP's (section IV-A, "Implementation Details")."""
+
+    rounds: int = option(1500, ge=1, help="Communication rounds.")
+    sample_rate: float = option(
+        0.1, gt=0, le=1, help="Share of the clients sampled in each round, rounded down, at least one client."
+    )
+    local_epochs: int = option(5, ge=1, help="Passes of a sampled client over its training samples per round.")
+    batch_size: int = option(64, ge=1, help="Samples per local step; the last batch of an epoch may be smaller.")
+    lr: float = option(0.01, gt=0, help="Learning rate of the clients' SGD.")
+    momentum: float = option(0.0, ge=0, lt=1, help="Momentum of the clients' SGD, started anew in each round.")
+    weight_decay: float = option(0.0, ge=0, help="L2 coefficient of the clients' SGD.")
+    save_weights: bool = option(False, help="Keep the final weights, personal parts included, as safetensors.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def cohort_size(self, clients: int) -> int:
+        """Clients sampled per round; exact decimal rates are not lost to binary fractions (0.29 of 100 is 29)."""
+        return max(1, int(clients * self.sample_rate + 1e-9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """When the personalised models of all clients are measured on their test samples."""
+
+    every: int = option(5, ge=1, help="Within the window, measure every that many rounds, counted back from the last.")
+    window: int = option(200, ge=0, help="The last rounds that a `last_rounds` figure is taken over; 0: the last.")
+    curve_every: int = option(50, ge=0, help="Also measure every that many rounds, for convergence curves; 0 is never.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def in_window(self, round_: int, rounds: int) -> bool:
+        """Whether a `last_rounds` figure includes this round: 1300, 1305, …, 1500 for FedTP's 41 measurements."""
+        return round_ >= rounds - self.window and (rounds - round_) % self.every == 0
+
+    def is_due(self, round_: int, rounds: int) -> bool:
+        """Whether models are measured after this round."""
+        return self.in_window(round_, rounds) or (self.curve_every > 0 and round_ % self.curve_every == 0)
