@@ -1,0 +1,179 @@
+"""Everything that specs can name, as plain data: entries of the registries with their options, and the settings.
+
+Collecting it imports every method and backbone, and with them torch. The result is therefore kept as JSON under a name
+that is a hash of pflcore's sources: reading a spec, completing it in an editor or listing entries does not wait for
+torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pflcore
+from pflcore.options import OptionInfo, describe_options
+from pflcore.registry import KINDS, registry_of
+from pflcore.settings import Evaluation, Training
+
+COMPONENTS = tuple(KINDS)
+SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
+
+STAND_IN = OptionInfo(
+    name="stand_in",
+    type="int",
+    many=False,
+    optional=True,
+    required=False,
+    default=None,
+    help="Use that many generated training samples of the dataset's shape, and a quarter as many test samples, "
+    "instead of the real data; null is the real data.",
+    choices=None,
+    bounds={"ge": 4},
+)
+"""An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """One dataset, partition, backbone or method, or one group of settings.
+
+    `facts` holds the other public class attributes that are plain data, such as a dataset's shape and number of classes
+    or a method's personal groups.
+    """
+
+    name: str
+    doc: str
+    citation: str
+    smoke: dict[str, Any]
+    options: tuple[OptionInfo, ...]
+    facts: dict[str, Any]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return self.doc.partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Entries by kind (dataset, partition, backbone, method) and name; settings by name (training, evaluation)."""
+
+    entries: dict[str, dict[str, EntryInfo]]
+    settings: dict[str, EntryInfo]
+
+    def names(self, kind: str) -> list[str]:
+        """The entries of one kind, sorted."""
+        return sorted(self.entries[kind])
+
+    def entry(self, kind: str, name: str) -> EntryInfo:
+        """The entry of a name that is known to exist."""
+        return self.entries[kind][name]
+
+    def options(self, kind: str, name: str) -> tuple[OptionInfo, ...]:
+        """What a spec may say about an entry, or about a group of settings (whose name is its kind)."""
+        if kind in self.settings:
+            return self.settings[kind].options
+        return self.entries[kind][name].options + ((STAND_IN,) if kind == "dataset" else ())
+
+    def to_json(self) -> str:
+        """JSON, read back by :meth:`from_json`. Options and facts keep their order."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Catalog:
+        """Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError`` for text of another shape."""
+        data = json.loads(text)
+        entries = {
+            kind: {name: _entry_from(entry) for name, entry in data["entries"][kind].items()} for kind in COMPONENTS
+        }
+        return cls(entries, {name: _entry_from(data["settings"][name]) for name in SETTINGS})
+
+
+def load_catalog(root: Path) -> Catalog:
+    """The catalog of this installation, from the cache in `root`/.pfl when no source file of pflcore has changed."""
+    path = root / ".pfl" / f"catalog-{_fingerprint()}.json"
+    try:
+        return Catalog.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        catalog = build_catalog()
+    from pflcore.artifacts import write_text  # imports pyarrow, which a cached catalog does not need
+
+    write_text(path, catalog.to_json())
+    for other in path.parent.glob("catalog-*.json"):
+        if other != path:
+            other.unlink(missing_ok=True)
+    return catalog
+
+
+def build_catalog() -> Catalog:
+    """Import every registered entry and describe it. Slow the first time in a process: torch is imported."""
+    entries = {}
+    for kind in COMPONENTS:
+        registry = registry_of(kind)
+        entries[kind] = {name: describe_entry(name, registry.get(name)) for name in registry.names()}
+    return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()})
+
+
+def describe_entry(name: str, cls: type) -> EntryInfo:
+    """One registered class, or one settings dataclass, as data."""
+    options = tuple(describe_options(cls))
+    known = {option.name for option in options} | {"name", "citation", "smoke"}
+    facts = {}
+    for attribute in dir(cls):
+        if not attribute.startswith("_") and attribute not in known:
+            value = _as_plain(inspect.getattr_static(cls, attribute))
+            if value is not None:
+                facts[attribute] = value
+    return EntryInfo(
+        name=name,
+        doc=inspect.getdoc(cls) or "",
+        citation=getattr(cls, "citation", ""),
+        smoke=dict(getattr(cls, "smoke", {})),
+        options=options,
+        facts=facts,
+    )
+
+
+def _as_plain(value: Any) -> Any:
+    """Plain JSON data, or None for what cannot be said in it (methods, properties, arrays)."""
+    if isinstance(value, str | bool | int | float):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _as_plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        plain = {str(key): _as_plain(item) for key, item in value.items()}
+        return None if None in plain.values() else plain
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
+    if isinstance(value, list | tuple):
+        items = [_as_plain(item) for item in value]
+        return None if None in items else items
+    return None
+
+
+def _entry_from(data: dict[str, Any]) -> EntryInfo:
+    options = []
+    for option in data["options"]:
+        if option["many"] and option["default"] is not None:
+            option["default"] = tuple(option["default"])
+        if option["choices"] is not None:
+            option["choices"] = tuple(option["choices"])
+        options.append(OptionInfo(**option))
+    return EntryInfo(**{**data, "options": tuple(options)})
+
+
+def _fingerprint() -> str:
+    """A hash of all that a catalog can depend on."""
+    folder = Path(pflcore.__file__).parent
+    digest = hashlib.sha256(sys.version.encode())
+    for path in sorted(folder.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"\0{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()

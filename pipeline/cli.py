@@ -1,0 +1,157 @@
+"""The command line: ``pfl``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.stages.cli import stage
+from pipeline.workspace import PAPER, Workspace
+
+app = typer.Typer(
+    help="Compile experiment specs into a DVC pipeline, run it, and read the reports.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(stage, name="stage")
+
+Specs = Annotated[list[str] | None, typer.Argument(help="Spec names, e.g. fedtp/table2; all when left out.")]
+Profile = Annotated[str, typer.Option(help="paper, smoke, or a profile that the specs define.")]
+
+
+def main() -> None:
+    """Entry point. A :class:`UserError` becomes one line and exit code 2; an interruption one line and 130."""
+    try:
+        app()
+    except UserError as error:
+        print(f"pfl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `pfl list methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@app.command()
+def validate(specs: Specs = None) -> None:
+    """Check specs and resolve all their runs, without writing anything."""
+    from pipeline.compiler import compile_workspace
+
+    workspace = Workspace.find()
+    compilation = compile_workspace(workspace, _known(workspace, specs))
+    print(f"{len(compilation.tables)} specs are valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
+
+
+@app.command("compile")
+def compile_(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when stages are stale.")] = False,
+) -> None:
+    """Compile all specs to stages/ and dvc.yaml. What is up to date is not touched."""
+    from pipeline.compiler import compile_workspace
+    from pipeline.generated import compare, write
+
+    workspace = Workspace.find()
+    compilation = compile_workspace(workspace)
+    if not check:
+        print(f"{len(compilation.runs)} runs: {write(workspace, compilation.files).summary()}")
+        return
+    changes = compare(workspace, compilation.files)
+    if changes:
+        print(f"stages are stale ({changes.summary()}); run `pfl compile`", file=sys.stderr)
+        raise typer.Exit(1)
+    print(f"{len(compilation.runs)} runs: stages are up to date")
+
+
+@app.command()
+def plan(specs: Specs = None, profile: Profile = PAPER) -> None:
+    """Say what there is to do, before anything runs: stages, runs, what is cached, time and disk."""
+    from pipeline.catalog import load_catalog
+    from pipeline.compiler import compile_workspace
+    from pipeline.plan import make_plan
+
+    workspace = Workspace.find(profile=profile)
+    compilation = compile_workspace(workspace, _known(workspace, specs))
+    figures = make_plan(workspace, compilation, load_catalog(workspace.home))
+    missing = figures.runs - figures.cached
+    print(f"specs             {len(compilation.tables)}")
+    print(f"stages            {figures.stages}")
+    print(f"runs              {figures.runs} distinct, for {figures.slots} slots in the specs' tables")
+    print(f"cached            {figures.cached}; {missing} to train")
+    print(f"sample visits     {figures.visits:.3g} to train")
+    hours = f"{figures.seconds / 3600:.2g} h on this machine" if figures.untimed < missing else "unknown"
+    untimed = f"; no run like {figures.untimed} of them has been timed here yet" if figures.untimed else ""
+    print(f"time              {hours if missing else 'none'}{untimed}")
+    print(f"disk              about {figures.bytes / 1e6:.0f} MB of artifacts")
+
+
+@app.command("list")
+def list_(what: Annotated[str, typer.Argument(help="specs, datasets, partitions, backbones or methods")]) -> None:
+    """List the specs, or what a spec can name."""
+    from pipeline.catalog import load_catalog
+    from pipeline.listing import list_kind
+
+    workspace = Workspace.find()
+    list_kind(what, workspace, load_catalog(workspace.home), Console())
+
+
+@app.command()
+def describe(names: Annotated[list[str], typer.Argument(help="A name, or a kind and a name.")]) -> None:
+    """Explain a dataset, partition, backbone or method: options, defaults, source."""
+    from pflcore.registry import KINDS
+    from pipeline.catalog import load_catalog
+    from pipeline.listing import describe as describe_entry
+
+    if len(names) > 2 or (len(names) == 2 and names[0] not in KINDS):
+        raise UserError(f"describe takes a name, or a kind ({', '.join(KINDS)}) and a name; got {' '.join(names)!r}")
+    workspace = Workspace.find()
+    kind = names[0] if len(names) == 2 else None
+    describe_entry(names[-1], workspace, load_catalog(workspace.home), Console(), kind)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of specs, for editors that complete and check YAML."""
+    from pipeline.catalog import load_catalog
+    from pipeline.schema import json_schema
+
+    print(json.dumps(json_schema(load_catalog(Workspace.find().home)), indent=1))
+
+
+@app.command()
+def run(specs: Specs = None, profile: Profile = PAPER) -> None:
+    """Compile, then bring specs' reports up to date through DVC; the default specs when none is named."""
+    from pipeline.runner import run_specs
+
+    workspace = Workspace.find(profile=profile)
+    raise typer.Exit(run_specs(workspace, _known(workspace, specs)))
+
+
+@app.command()
+def setup() -> None:
+    """Prepare this checkout for DVC, with or without git."""
+    from pipeline.dvc import initialise
+
+    initialise(Workspace.find().root)
+
+
+def _known(workspace: Workspace, specs: list[str] | None) -> list[str] | None:
+    """The named specs, also when they are given as paths. Raises :class:`UserError` for an unknown one."""
+    from pipeline.specs import find_specs
+
+    if not specs:
+        return None
+    known = list(find_specs(workspace.specs))
+    names = [name.removeprefix("specs/").removesuffix(".yaml") for name in specs]
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown spec {name!r}{did_you_mean(name, known)}")
+    return names

@@ -1,0 +1,70 @@
+"""Calling DVC: as a subprocess, since its Python interface is undocumented; and reading its lock files."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pflcore.artifacts import write_text
+from pflcore.errors import UserError
+
+_IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
+
+
+def program() -> str:
+    """The `dvc` beside this Python, or the one on the path. Raises :class:`UserError` when there is none."""
+    beside = Path(sys.executable).with_name("dvc")
+    found = str(beside) if beside.is_file() else shutil.which("dvc")
+    if not found:
+        raise UserError("dvc is not installed in this environment; run `make setup`")
+    return found
+
+
+def dvc(root: Path, *arguments: str, quiet: bool = False) -> int:
+    """Run DVC in `root` with its output shown, or hidden when `quiet`; returns its exit code."""
+    hide = subprocess.DEVNULL if quiet else None
+    return subprocess.run([program(), *arguments], cwd=root, stdout=hide, stderr=hide, check=False).returncode
+
+
+def initialise(root: Path) -> None:
+    """Make `root` a DVC repository, whether or not it is a git repository. Does nothing when it is one already."""
+    root.mkdir(parents=True, exist_ok=True)
+    in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
+    if not (root / ".dvc").is_dir():
+        nested = [] if (root / ".git").exists() else ["--no-scm"]
+        if dvc(root, "init", "--quiet", *nested):
+            raise UserError(f"{root}: `dvc init` failed; see above")
+        dvc(root, "config", "--quiet", "core.analytics", "false", quiet=True)
+    elif not in_git:
+        # A copy of the tree without .git: DVC would refuse to start.
+        dvc(root, "config", "--quiet", "--local", "core.no_scm", "true", quiet=True)
+    if not (root / ".dvcignore").is_file():
+        write_text(root / ".dvcignore", _IGNORE)
+
+
+def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """``<shard>:<stage>`` → what DVC recorded when the stage last ran, from the lock files beside `shards`."""
+    found = {}
+    for shard in shards:
+        lock = shard.with_name("dvc.lock")
+        if not lock.is_file():
+            continue
+        try:
+            content = yaml.load(lock.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            stages = content.get("stages", {}) if content else {}
+        except (yaml.YAMLError, UnicodeDecodeError, AttributeError):
+            raise UserError(f"{lock}: damaged; restore it with `git checkout {lock}` or delete it") from None
+        found.update({f"{shard.parent.name}:{name}": stage for name, stage in stages.items()})
+    return found
+
+
+def md5(text: str) -> str:
+    """The hash that DVC records for a file with this content."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

@@ -1,0 +1,57 @@
+"""Profiles: the same spec as published (`paper`), shrunk to seconds (`smoke`), or patched as the spec itself says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.catalog import COMPONENTS, Catalog
+
+BUILT_IN = ("paper", "smoke")
+
+_TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 16}
+_EVALUATION = {"every": 1, "window": 2, "curve_every": 1}
+_COHORT = 2
+_CLIENTS = 8
+_CONSTRAINED_CLIENTS = range(4, 21)
+_SAMPLES_PER_CLIENT = 40
+_SAMPLES_PER_CLASS = 10
+
+
+def check_profile(profile: str, defined: list[str]) -> None:
+    """Raises :class:`UserError` when a profile is neither built in nor one of those that a spec defines."""
+    known = [*BUILT_IN, *defined]
+    if profile not in known:
+        raise UserError(f"unknown profile {profile!r}{did_you_mean(profile, known)}")
+
+
+def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """What shrinks a run of the `paper` profile so that it ends in seconds on a CPU, on generated data.
+
+    Every entry shrinks itself as its `smoke` attribute says; what is common to all runs is shrunk here.
+    """
+    patch: dict[str, Any] = {kind: dict(catalog.entries[kind][record[kind]["name"]].smoke) for kind in COMPONENTS}
+    classes = catalog.entries["dataset"][record["dataset"]["name"]].facts.get("classes", 10)
+    each = {**record["partition"], **patch["partition"]}.get("classes_per_client")
+    clients = smoke_clients(record["clients"], each, classes)
+    stand_in = max(_SAMPLES_PER_CLIENT * clients, _SAMPLES_PER_CLASS * classes)
+    patch["dataset"]["stand_in"] = min(stand_in, record["dataset"]["stand_in"] or stand_in)
+    patch["clients"] = clients
+    patch["training"] = {**_TRAINING, "sample_rate": min(1.0, _COHORT / clients)}
+    patch["evaluation"] = _EVALUATION
+    return patch
+
+
+def smoke_clients(clients: int, classes_per_client: int | None, classes: int) -> int:
+    """A small number of clients, with which a partition by classes can still be dealt out evenly.
+
+    Args:
+        clients: The number in the `paper` profile.
+        classes_per_client: For partitions that have it: ``clients * classes_per_client`` must be a multiple of
+            `classes`.
+        classes: Number of classes of the dataset.
+    """
+    if classes_per_client is None or clients <= _CLIENTS:
+        return min(clients, _CLIENTS)
+    return next((few for few in _CONSTRAINED_CLIENTS if few * classes_per_client % classes == 0), clients)

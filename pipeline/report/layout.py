@@ -1,0 +1,78 @@
+"""The shape of a table: which rows and columns it has, in which order, and the headers over them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.report.cells import Cell
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A header over `width` neighbouring columns that starts at column `start` (from 0)."""
+
+    text: str
+    start: int
+    width: int
+
+
+class Layout:
+    """Rows and columns of a resolved table. Combinations that no cell has are left out.
+
+    Attributes:
+        rows, columns: Label tuples in the order of the table's labels; ``[()]`` for a side without axes.
+        headers: One list of spans per column axis, outer to inner.
+    """
+
+    def __init__(self, table: dict[str, Any], cells: list[Cell], single: str) -> None:
+        """`single` heads the only column of a table without column axes."""
+        self.row_axes: list[str] = table["rows"]
+        self.column_axes: list[str] = table["columns"]
+        self._cells = {(cell.key(self.row_axes), cell.key(self.column_axes)): cell for cell in cells}
+        self.rows = _ordered(table, self.row_axes, {row for row, _ in self._cells})
+        self.columns = _ordered(table, self.column_axes, {column for _, column in self._cells})
+        self.headers = [self._spans(level) for level in range(len(self.column_axes))] or [[Span(single, 0, 1)]]
+
+    def cell(self, row: Key, column: Key) -> Cell | None:
+        """The cell at a row and a column; None where the study has none."""
+        return self._cells.get((row, column))
+
+    def column_title(self, column: Key) -> str:
+        """The whole header of one column in one line."""
+        return " · ".join(headed(axis, label) for axis, label in zip(self.column_axes, column, strict=True))
+
+    def whereabouts(self, cells: list[Cell]) -> str:
+        """Words for a set of cells: whole rows and whole columns by name, the rest one by one."""
+        chosen = {(cell.key(self.row_axes), cell.key(self.column_axes)) for cell in cells}
+        whole_rows = [r for r in self.rows if all(at in chosen for at in self._cells if at[0] == r)]
+        rest = {at for at in chosen if at[0] not in whole_rows}
+        whole_columns = [c for c in self.columns if rest and all(at in chosen for at in self._cells if at[1] == c)]
+        single = [at for at in self._cells if at in rest and at[1] not in whole_columns]
+        words = [" · ".join(row) for row in whole_rows] + [self.column_title(column) for column in whole_columns]
+        return "; ".join(words + [" · ".join(filter(None, (*r, self.column_title(c)))) for r, c in single])
+
+    def _spans(self, level: int) -> list[Span]:
+        spans, start = [], 0
+        for prefix, group in itertools.groupby(self.columns, key=lambda column: column[: level + 1]):
+            width = len(list(group))
+            spans.append(Span(headed(self.column_axes[level], prefix[level]), start, width))
+            start += width
+        return spans
+
+
+def _ordered(table: dict[str, Any], axes: list[str], keys: set[Key]) -> list[Key]:
+    ranks = [{str(label): rank for rank, label in enumerate(table["labels"][axis])} for axis in axes]
+    return sorted(keys, key=lambda key: [rank[label] for rank, label in zip(ranks, key, strict=True)])
+
+
+def headed(axis: str, label: str) -> str:
+    """A label where its axis is not in sight: a bare number is printed as ``clients = 50``."""
+    try:
+        float(label)
+    except ValueError:
+        return label
+    return f"{axis.rpartition('.')[2].replace('_', ' ')} = {label}"

@@ -1,0 +1,199 @@
+"""A page in a format: the templates, and the escaping that keeps any label from being read as markup."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline.report.layout import Span
+from pipeline.report.view import MINUS, Page, TableRow, Text
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+_MARKDOWN = str.maketrans(
+    {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
+)
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"},
+    **{"|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}", "*": "{*}"},
+    **{"±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\to$"},
+    **{MINUS: "$-$", "–": "--", "—": "---", "…": r"\ldots{}", "†": r"$\dagger$", "‡": r"$\ddagger$"},
+    **{"‘": "`", "’": "'", "“": "``", "”": "''", "§": r"\S{}", "∞": r"$\infty$", "\n": " ", "\r": " "},
+    **{"ß": r"\ss{}", "ø": r"\o{}", "Ø": r"\O{}", "æ": r"\ae{}", "ł": r"\l{}", "Ł": r"\L{}", "\xa0": "~"},
+}
+_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma sigma tau upsilon phi chi "
+    "psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+)
+_GREEK = dict(zip("αβγδεζηθικλμνξπρσςτυφχψωΓΔΘΛΞΠΣΥΦΨΩ", _NAMES.split(), strict=True))
+_ACCENTS = dict(
+    zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
+)
+
+
+def render_markdown(page: Page) -> str:
+    """The page as Markdown with tables that also read well as plain text."""
+    environment = _environment(autoescape=False)
+    environment.filters["md"] = escape_markdown
+    main = _markdown_table(page, page.rows, _markdown_cell)
+    difference = _markdown_table(page, page.rows, lambda cell: f"{cell.difference} {cell.verdict}".strip())
+    provenance = aligned([list(page.provenance_columns), *(list(row.values) for row in page.provenance)], 6)
+    return environment.get_template("report.md.j2").render(
+        page=page, main=main, difference=difference, provenance=provenance
+    )
+
+
+def render_latex(page: Page) -> str:
+    """The page as an article that plain pdflatex compiles. Characters that its fonts lack are spelled as U+XXXX."""
+    environment = _environment(autoescape=False, angled=True)
+    environment.filters |= {
+        "tex": escape_latex,
+        "breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text),
+        "latex_obtained": _latex_obtained,
+        "latex_published": _latex_published,
+        "latex_difference": lambda cell: escape_latex(f"{cell.difference} {cell.verdict}".strip()),
+    }
+    environment.globals |= {"multicolumns": _multicolumns, "latex_row": _latex_row}
+    return environment.get_template("report.tex.j2").render(page=page)
+
+
+def render_html(page: Page, svg: str) -> str:
+    """The page as one HTML document that loads nothing. `svg` is inlined, and trusted."""
+    environment = _environment(autoescape=True)
+    drawing = Markup(svg[svg.index("<svg") :])
+    return environment.get_template("report.html.j2").render(page=page, svg=drawing)
+
+
+def escape_markdown(text: object) -> str:
+    """Text in which nothing is Markdown, HTML or mathematics."""
+    return str(text).translate(_MARKDOWN)
+
+
+def escape_latex(text: object) -> str:
+    """Text in which nothing is a command, in characters that OT1 fonts can print."""
+    return "".join(_latex_char(char) for char in unicodedata.normalize("NFC", str(text)))
+
+
+def aligned(rows: list[list[str]], left: int) -> str:
+    """A Markdown table, its columns padded; the first `left` columns are left-aligned. The first row is the header."""
+    widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
+    marks = [":" + "-" * (w - 1) if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    padded = [
+        [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        for row in rows
+    ]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [padded[0], marks, *padded[1:]])
+
+
+def _environment(*, autoescape: bool, angled: bool = False) -> Environment:
+    """A strict environment; `angled` delimiters (<< >>, <% %>) are for LaTeX, where braces mean something else."""
+    delimiters: dict[str, Any] = {}
+    if angled:
+        for kind, (start, end) in {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")}.items():
+            delimiters |= {f"{kind}_start_string": start, f"{kind}_end_string": end}
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **delimiters,
+    )
+    environment.filters["without_repeats"] = without_repeats
+    return environment
+
+
+def without_repeats(rows: list[TableRow]) -> list[TableRow]:
+    """Rows whose outer labels are blank where they repeat the row above."""
+    shown = []
+    for above, row in zip([None, *rows], rows, strict=False):
+        same = 0
+        if above is not None:
+            same = sum(
+                1 for _ in itertools.takewhile(lambda ab: ab[0] == ab[1], zip(above.labels, row.labels, strict=True))
+            )
+        shown.append(dataclasses.replace(row, labels=("",) * same + row.labels[same:]))
+    return shown
+
+
+def _markdown_table(page: Page, rows: list[TableRow], write: Callable[[Text], str]) -> str:
+    """The header's levels as rows, then the table's rows with cells printed by `write`."""
+    lines = []
+    for level, spans in enumerate(page.headers):
+        cells = [""] * page.columns
+        for span in spans:
+            cells[span.start] = escape_markdown(span.text) if level == 0 else f"*{escape_markdown(span.text)}*"
+        lines.append([*(map(escape_markdown, page.row_axes) if level == 0 else [""] * len(page.row_axes)), *cells])
+    for row in without_repeats(rows):
+        lines.append([*map(escape_markdown, row.labels), *map(write, row.cells)])
+    return aligned(lines, len(page.row_axes))
+
+
+def _markdown_cell(cell: Text) -> str:
+    parts = []
+    if cell.obtained:
+        parts.append(f"**{cell.obtained}**" if cell.best_obtained else cell.obtained)
+    if cell.partial:
+        parts.append(f"\\[{cell.partial}\\]")
+    if cell.published:
+        published = f"**{cell.published}**" if cell.best_published else cell.published
+        star = "\\*" if cell.quoted else ""
+        parts.append(f"({published}{star})")
+    return " ".join(parts) + cell.dagger
+
+
+def _latex_row(labels: Sequence[str], cells: list[str]) -> str:
+    return " & ".join([*map(escape_latex, labels), *cells]) + r" \\"
+
+
+def _latex_obtained(cell: Text) -> str:
+    text = escape_latex(cell.obtained)
+    if cell.best_obtained:
+        text = rf"\textbf{{{text}}}"
+    if cell.partial:
+        text += escape_latex(f" [{cell.partial}]")
+    return text if cell.published else text + escape_latex(cell.dagger)
+
+
+def _latex_published(cell: Text) -> str:
+    text = escape_latex(cell.published)
+    if cell.best_published:
+        text = rf"\textbf{{{text}}}"
+    star = "$^{*}$" if cell.quoted else ""
+    return rf"\published{{{text}{star}}}{escape_latex(cell.dagger)}" if cell.published else ""
+
+
+def _multicolumns(spans: list[Span], labels: int) -> tuple[list[str], str]:
+    """One header level in LaTeX: its cells, and the rules under those that span several columns."""
+    cells = [f"\\multicolumn{{{span.width}}}{{c}}{{{escape_latex(span.text)}}}" for span in spans]
+    wide = [(span.start + labels + 1, span.start + labels + span.width) for span in spans if span.width > 1]
+    return cells, " ".join(f"\\cmidrule(lr){{{first}-{last}}}" for first, last in wide)
+
+
+def _latex_char(char: str) -> str:
+    if char in _LATEX:
+        return _LATEX[char]
+    if char.isascii():
+        return char if char.isprintable() else " "
+    if char in _GREEK:
+        return f"$\\{_GREEK[char]}$"
+    parts = unicodedata.normalize("NFD", char)
+    if len(parts) == 2 and parts[0].isascii() and parts[1] in _ACCENTS:
+        return f"{{\\{_ACCENTS[parts[1]]}{{{parts[0]}}}}}"
+    return _spelled(char)
+
+
+def _spelled(char: str) -> str:
+    return f"\\texttt{{U+{ord(char):04X}}}"

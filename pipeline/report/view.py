@@ -1,0 +1,290 @@
+"""What a report says, before any format: every text of the page in reading order, unescaped."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.report.cells import VERDICTS, Cell
+from pipeline.report.claims import Finding, Judgement, judge_claims
+from pipeline.report.curves import panels_left_out
+from pipeline.report.layout import Layout, Span, headed
+from pipeline.report.measured import Measured, Value
+from pipeline.report.provenance import COLUMNS, Row, provenance, timings_path
+
+MINUS = "\N{MINUS SIGN}"
+DASH = "—"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A printed cell.
+
+    Attributes:
+        obtained: ``"90.31±0.26"``, a dash while missing, "diverged", or "" where no run is planned.
+        published: ``"90.31±0.26"`` or "".
+        dagger: The mark of the footnote that says why no run is planned, or "".
+        partial: ``"2/3"`` where 2 of 3 runs are done, or "".
+        difference: Signed points, or "".
+        sort: Obtained mean, published mean and difference as numbers, for sorting; "" where there is none.
+    """
+
+    obtained: str = ""
+    published: str = ""
+    quoted: bool = False
+    best_obtained: bool = False
+    best_published: bool = False
+    dagger: str = ""
+    partial: str = ""
+    difference: str = ""
+    verdict: str = ""
+    sort: tuple[str, str, str] = ("", "", "")
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row: its labels on the row axes, and its cells in column order."""
+
+    labels: tuple[str, ...]
+    cells: list[Text]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim in words. `published` is "" when the paper prints nothing to judge by."""
+
+    text: str
+    verdict: str
+    detail: str
+    published: str
+    published_detail: str
+    contradicted: bool
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that a template prints."""
+
+    spec: str
+    title: str
+    paper: str
+    caption: str
+    banner: str
+    row_axes: list[str]
+    headers: list[list[Span]]
+    columns: int
+    rows: list[TableRow]
+    has_published: bool
+    has_differences: bool
+    tally: str
+    legend: list[str]
+    footnotes: list[tuple[str, str]]
+    protocol: str
+    notes: list[str]
+    claims: list[Claim]
+    has_curves: bool
+    curves_caption: str
+    provenance_columns: tuple[str, ...]
+    provenance: list[Row]
+    timings: str
+
+
+def build_page(
+    table: dict[str, Any], layout: Layout, cells: list[Cell], runs: dict[str, Measured], curves: list[Any]
+) -> Page:
+    """The page of a resolved table. Nothing published: no word about published values."""
+    daggers = _daggers(layout, cells)
+    rows = [
+        TableRow(row, [_text(layout.cell(row, column), table["decimals"], daggers) for column in layout.columns])
+        for row in layout.rows
+    ]
+    has_published = any(cell.published for cell in cells)
+    notes = [*table["notes"], *_published_notes(layout, cells)]
+    return Page(
+        spec=table["spec"],
+        title=table["title"],
+        paper=_paper(table["paper"]),
+        caption=table["caption"] or table["title"],
+        banner=_banner(table["profile"]),
+        row_axes=layout.row_axes,
+        headers=layout.headers,
+        columns=len(layout.columns),
+        rows=rows,
+        has_published=has_published,
+        has_differences=has_published and any(cell.difference is not None for cell in cells),
+        tally=_tally(cells),
+        legend=_legend(table, cells),
+        footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
+        protocol=protocol_words(table["metric"], list(runs.values()), any(len(cell.runs) > 1 for cell in cells)),
+        notes=notes,
+        claims=[_claim(judgement, table["decimals"]) for judgement in judge_claims(table, cells)],
+        has_curves=bool(curves),
+        curves_caption=_curves_caption(panels_left_out(curves)),
+        provenance_columns=COLUMNS,
+        provenance=provenance(runs),
+        timings=timings_path(table["spec"]).as_posix(),
+    )
+
+
+def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:
+    """What the numbers and the ± mean, in sentences."""
+    pooled = "the share of all clients' test samples that are classified correctly, in percent"
+    if metric == "last_rounds":
+        words = (
+            f"Each number is {pooled}, averaged over the rounds measured{_schedule(runs)}; ± is the population standard"
+            " deviation over these rounds, the fluctuation within one run (protocol of FedTP, section IV-B)."
+        )
+    elif metric == "clients":
+        words = (
+            "Each number is the mean of the clients' test accuracies after the last round, in percent, every client"
+            " counting the same; ± is the population standard deviation over clients (protocol of FedPerfix)."
+        )
+    else:
+        words = f"Each number is {pooled}, after the last round of training."
+    if averaged:
+        words += (
+            " In a cell of several runs the number is the mean of the runs' numbers, and ± is the population standard"
+            " deviation over the runs."
+        )
+    return words + " Personalised models of all clients are measured after aggregation."
+
+
+def format_value(value: Value, decimals: int) -> str:
+    """``90.31±0.26``, or ``90.31`` without a deviation."""
+    mean = f"{value.mean:.{decimals}f}"
+    return mean if value.std is None else f"{mean}±{value.std:.{decimals}f}"
+
+
+def _schedule(runs: list[Measured]) -> str:
+    schedules = {(run.record["evaluation"]["window"], run.record["evaluation"]["every"]) for run in runs}
+    if len(schedules) != 1:
+        return " at the end of training"
+    window, every = schedules.pop()
+    return f" in the last {window} rounds of training, every {every}" if window else " last"
+
+
+def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]]) -> Text:
+    if cell is None:
+        return Text()
+    obtained = ""
+    if cell.runs:
+        obtained = "diverged" if cell.verdict == "diverged" else DASH
+    if cell.obtained:
+        obtained = format_value(cell.obtained, decimals)
+    numbers = (cell.obtained and cell.obtained.mean, cell.published and cell.published.mean, cell.difference)
+    obtained_sort, published_sort, difference_sort = ("" if x is None else f"{x:.6g}" for x in numbers)
+    return Text(
+        obtained=obtained,
+        published=format_value(cell.published, decimals) if cell.published else "",
+        quoted=cell.quoted,
+        best_obtained=cell.best_obtained,
+        best_published=cell.best_published,
+        dagger=daggers[_reason(cell)][0] if _reason(cell) else "",
+        partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
+        difference="" if cell.difference is None else f"{cell.difference:+.{decimals}f}".replace("-", MINUS),
+        verdict=cell.verdict,
+        sort=(obtained_sort, published_sort, difference_sort),
+    )
+
+
+def _reason(cell: Cell) -> str:
+    """Why a cell has no run; "" where it has one, or where nobody expects one."""
+    if cell.runs or not (cell.absent or cell.published):
+        return ""
+    return cell.absent or "no run is planned here"
+
+
+def _daggers(layout: Layout, cells: list[Cell]) -> dict[str, tuple[str, str]]:
+    """Reason -> (mark, where it applies), numbered when there are several."""
+    by_reason: dict[str, list[Cell]] = {}
+    for row in layout.rows:
+        for column in layout.columns:
+            cell = layout.cell(row, column)
+            if cell and _reason(cell):
+                by_reason.setdefault(_reason(cell), []).append(cell)
+    several = len(by_reason) > 1
+    return {
+        reason: (f"†{index}" if several else "†", layout.whereabouts(mine))
+        for index, (reason, mine) in enumerate(by_reason.items(), start=1)
+    }
+
+
+def _published_notes(layout: Layout, cells: list[Cell]) -> list[str]:
+    by_note: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.note:
+            by_note.setdefault(cell.note, []).append(cell)
+    return [f"{layout.whereabouts(mine)}: {note}" for note, mine in by_note.items()]
+
+
+def _paper(paper: dict[str, Any] | None) -> str:
+    if not paper:
+        return ""
+    return ", ".join(filter(None, (paper.get("name"), paper.get("table"), paper.get("citation"))))
+
+
+def _banner(profile: str) -> str:
+    if profile == "paper":
+        return ""
+    if profile == "smoke":
+        return (
+            "SMOKE PROFILE: a trial of the machinery with shrunk models, a few rounds and stand-in data. "
+            "These numbers say nothing about any method."
+        )
+    return f"Profile {profile}: the runs deviate from the published settings."
+
+
+def _tally(cells: list[Cell]) -> str:
+    counts = {verdict: sum(cell.verdict == verdict for cell in cells if cell.published) for verdict in VERDICTS}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+
+
+def _legend(table: dict[str, Any], cells: list[Cell]) -> list[str]:
+    lowest = "lowest" if table["better"] == "lower" else "highest"
+    published = any(cell.published for cell in cells)
+    lines = [f"Bold: the {lowest} value of the column."]
+    if published:
+        lines = [f"Obtained values, published values in parentheses. Bold: the {lowest} of its kind in the column."]
+    if any(cell.quoted for cell in cells):
+        lines.append("*: the paper quotes this value from an earlier paper.")
+    if any(cell.verdict == "missing" for cell in cells):
+        lines.append(f"{DASH}: not run yet.")
+    if any(cell.verdict == "diverged" for cell in cells):
+        lines.append("diverged: training of at least one run of the cell ended in non-finite numbers.")
+    if any(cell.obtained and not cell.complete for cell in cells):
+        lines.append("[n/m]: n of the cell's m runs are done.")
+    return lines
+
+
+def _curves_caption(left_out: int) -> str:
+    caption = "Pooled test accuracy over communication rounds."
+    return f"{caption} Columns without a panel: {left_out}; see curves.csv." if left_out else caption
+
+
+def _claim(judgement: Judgement, decimals: int) -> Claim:
+    published = judgement.published
+    return Claim(
+        text=judgement.text,
+        verdict=judgement.obtained.verdict,
+        detail=_detail(judgement.obtained, judgement.margin, decimals),
+        published=published.verdict if published else "",
+        published_detail=_detail(published, judgement.margin, decimals) if published else "",
+        contradicted=judgement.contradicted_by_paper,
+    )
+
+
+def _detail(finding: Finding, margin: float, decimals: int) -> str:
+    done = finding.pairs - finding.lacking
+    if finding.worst is None:
+        return f"none of {finding.pairs} pairs can be compared" if finding.pairs else "no pair of cells is planned"
+    pair = finding.worst
+    ours, theirs = (format_value(value, decimals) for value in pair.values)
+    sense = "better" if pair.difference >= 0 else "worse"
+    where = f" at {' · '.join(itertools.starmap(headed, pair.labels.items()))}" if pair.labels else ""
+    asked = f", margin {margin:g}" if margin else ""
+    return (
+        f"weakest of {done} pairs{f' ({finding.lacking} more without values)' if finding.lacking else ''}: "
+        f"{' · '.join(pair.better.values())} {ours} against {' · '.join(pair.than.values())} {theirs}{where}, "
+        f"{sense} by {abs(pair.difference):.{decimals}f} with noise {pair.noise:.{decimals}f}{asked}"
+    )

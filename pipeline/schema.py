@@ -1,0 +1,246 @@
+"""What a spec file may say: its structure as pydantic models, and the whole language as a JSON Schema for editors.
+
+Runs and patches of runs are plain mappings here; :mod:`pipeline.draft` checks them against the catalog.
+"""
+
+from __future__ import annotations
+
+from types import UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+
+from pipeline.catalog import COMPONENTS, SETTINGS, Catalog
+from pipeline.fields import Fields
+from pipeline.yamlfile import show
+
+SCALARS: dict[str, tuple[int, str]] = {
+    "clients": (1, "Number of clients in the federation."),
+    "seed": (0, "Seed of every random stream: partition, initial weights, sampling, batches."),
+}
+"""Whole-number fields of a run: smallest value and help."""
+
+RUN_FIELDS = ("dataset", "partition", "clients", "seed", "backbone", "method", "training", "evaluation")
+"""The fields of a run in the order in which it is written."""
+
+
+def label_text(value: Any) -> str:
+    """A label as text: 50 is ``"50"``, 0.1 is ``"0.1"``, null is ``"null"``. Raises ``ValueError`` for the rest."""
+    if value is None or isinstance(value, bool):
+        return show(value)
+    if isinstance(value, str) and value.strip() and value.isprintable():
+        return value
+    if isinstance(value, int | float):
+        return repr(value)
+    raise ValueError(f"{show(value)} is not a label")
+
+
+def _label_list(value: Any) -> list[str]:
+    items = value if isinstance(value, list) else [value]
+    if not items:
+        raise ValueError("an empty list picks nothing; leave the axis out to pick every label")
+    return [label_text(item) for item in items]
+
+
+_SCALAR = {"type": ["string", "number", "boolean"]}
+Label = Annotated[str, BeforeValidator(label_text), WithJsonSchema(_SCALAR)]
+Labels = Annotated[
+    list[str],
+    BeforeValidator(_label_list),
+    WithJsonSchema({"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}]}),
+]
+Line = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
+"""Prose for a report; folded YAML text loses its line ends."""
+Selection = dict[str, Labels]
+"""One or several labels per axis; an axis that is not named is not restricted."""
+
+# Placeholders that json_schema() replaces by the definitions it makes from the catalog.
+RunPatch = Annotated[dict[str, Any], WithJsonSchema({"$comment": "run"})]
+Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
+ProfileName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+Metric = Literal["last_rounds", "clients", "final"]
+Better = Literal["higher", "lower"]
+
+
+class Part(BaseModel):
+    """Base of the parts of a spec: strict types, no unknown keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Paper(Part):
+    """The publication whose table a spec reproduces."""
+
+    name: Line = Field(description="How the paper is called in reports.")
+    citation: Line = Field("", description="Authors, title, venue, year.")
+    table: Line = Field("", description="Which table or figure, as the paper numbers it.")
+
+
+class Include(Part):
+    """One more run, outside the product of the axes."""
+
+    labels: dict[str, Label] = Field(description="A label for every axis; labels that an axis has apply its value.")
+    set: RunPatch = Field(default_factory=dict, description="A patch of the run, applied last.")
+
+
+class Override(Part):
+    """A patch of the runs with certain labels."""
+
+    when: Selection = Field(description="Labels of the runs to patch; all named axes must match.")
+    set: RunPatch = Field(description="A patch of the run, applied after the axes.")
+
+
+class Grid(Part):
+    """The runs of a spec."""
+
+    base: RunPatch = Field(default_factory=dict, description="What all runs share.")
+    axes: Axes = Field(default_factory=dict, description="What varies: every combination of values is a run.")
+    include: list[Include] = Field(default_factory=list, description="Further runs.")
+    exclude: list[Selection] = Field(default_factory=list, description="Combinations that are no runs.")
+    overrides: list[Override] = Field(default_factory=list, description="Patches of some runs, applied in order.")
+
+
+class Layout(Part):
+    """How runs become the cells of a table."""
+
+    caption: Line = ""
+    rows: list[str] = Field(default_factory=list, description="Axes that vary down the table, outer to inner.")
+    columns: list[str] = Field(default_factory=list, description="Axes that vary across the table, outer to inner.")
+    average_over: list[str] = Field(default_factory=list, description="Axes that are averaged inside a cell.")
+    metric: Metric = Field("last_rounds", description="The protocol under which accuracy is reported.")
+    better: Better = Field("higher", description="Which values are set in bold.")
+    decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
+    published: str | None = Field(None, description="CSV file of the published values, relative to this file.")
+    absent: dict[str, dict[str, Line]] = Field(
+        default_factory=dict, description="Per axis: published labels that have no run here, and why."
+    )
+
+
+class Claim(Part):
+    """A statement of the paper that the obtained values can support or not."""
+
+    text: Line = Field(description="The statement in prose.")
+    better: Selection = Field(description="Labels of the cells said to be better.")
+    than: Selection = Field(
+        description="Labels they are compared with, on the same axes; `others` is all other labels."
+    )
+    where: Selection = Field(default_factory=dict, description="Labels that restrict the comparison, on other axes.")
+    margin: float = Field(0.0, ge=0, description="By how much better, in percentage points.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _others(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("than") == "others" and isinstance(data.get("better"), dict):
+            return {**data, "than": dict.fromkeys(data["better"], "others")}
+        return data
+
+
+class SpecFile(Part):
+    """One experiment: a grid of runs, the table it becomes, published values and claims."""
+
+    extends: str | None = Field(None, description="A spec to inherit from, relative to this file.")
+    abstract: bool = Field(False, description="Only to be inherited from: compiles to nothing.")
+    title: Line = Field("", description="One line, the heading of the report.")
+    paper: Paper | None = None
+    notes: list[Line] = Field(default_factory=list, description="Lines printed under the table.")
+    profiles: dict[ProfileName, RunPatch] = Field(
+        default_factory=dict, description="Named patches of all runs, chosen when compiling."
+    )
+    grid: Grid = Field(default_factory=Grid)
+    table: Layout | None = None
+    claims: list[Claim] = Field(default_factory=list)
+
+
+def known_keys(loc: tuple[str | int, ...]) -> list[str]:
+    """The keys that a spec may have where an unknown one was found at `loc`."""
+    annotation: Any = SpecFile
+    for part in loc[:-1]:
+        if hasattr(annotation, "model_fields"):
+            annotation = annotation.model_fields[str(part)].annotation
+        else:  # the items of a list, the values of a mapping
+            annotation = get_args(annotation)[-1]
+        if get_origin(annotation) is UnionType:  # of something and None
+            annotation = get_args(annotation)[0]
+    return list(getattr(annotation, "model_fields", {}))
+
+
+def json_schema(catalog: Catalog) -> dict[str, Any]:
+    """The spec language as JSON Schema (draft 2020-12), for editors: `# yaml-language-server: $schema=…`."""
+    fields = Fields(catalog)
+    schema = SpecFile.model_json_schema()
+    definitions = schema["$defs"]
+    run: dict[str, Any] = {}
+    for kind in COMPONENTS:
+        names = catalog.names(kind)
+        for name in names:
+            definitions[f"{kind}_{name}"] = fields.model(kind, name).model_json_schema()
+        named = [{"$ref": f"#/$defs/{kind}_{name}"} for name in names]
+        update = {
+            "description": f"Options that update the {kind} set elsewhere.",
+            "type": "object",
+            "properties": {"name": False, **_all_options(fields, kind)},
+            "additionalProperties": False,
+        }
+        definitions[kind] = {"anyOf": [{"enum": names}, *named, update]}
+        run[kind] = {"$ref": f"#/$defs/{kind}"}
+    for name, (least, description) in SCALARS.items():
+        run[name] = {"type": "integer", "minimum": least, "description": description}
+    for kind in SETTINGS:
+        definitions[kind] = fields.model(kind, kind).model_json_schema()
+        run[kind] = {"$ref": f"#/$defs/{kind}"}
+    run = {name: run[name] for name in RUN_FIELDS}
+    definitions["run"] = {
+        "description": "A run, or a patch of one.",
+        "type": "object",
+        "properties": run,
+        "additionalProperties": False,
+    }
+    definitions["axes"] = _axes(fields, run)
+    replaced: dict[str, Any] = _resolve_comments(schema)
+    replaced["$defs"]["Claim"]["properties"]["than"] = {
+        "anyOf": [{"const": "others"}, definitions["Claim"]["properties"]["than"]]
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **replaced}
+
+
+def _all_options(fields: Fields, kind: str) -> dict[str, Any]:
+    """Per option of any entry of the kind: what one of the entries accepts."""
+    accepted: dict[str, list[Any]] = {}
+    names = [kind] if kind in SETTINGS else fields.catalog.names(kind)
+    for name in names:
+        properties = fields.model(kind, name).model_json_schema()["properties"]
+        for option in fields.known(kind, name):
+            if properties[option] not in accepted.setdefault(option, []):
+                accepted[option].append(properties[option])
+    return {option: arms[0] if len(arms) == 1 else {"anyOf": arms} for option, arms in sorted(accepted.items())}
+
+
+def _axes(fields: Fields, run: dict[str, Any]) -> dict[str, Any]:
+    """Run fields and `part.option` take lists or labelled values; any other name takes labelled patches."""
+    values = dict(run)
+    for kind in (*COMPONENTS, *SETTINGS):
+        values |= {f"{kind}.{option}": value for option, value in _all_options(fields, kind).items()}
+    axes = {
+        name: {"anyOf": [{"type": "array", "items": value}, {"type": "object", "additionalProperties": value}]}
+        for name, value in values.items()
+    }
+    labelled = {"type": "object", "additionalProperties": {"$ref": "#/$defs/run"}}
+    return {"type": "object", "properties": axes, "additionalProperties": labelled}
+
+
+def _resolve_comments(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_resolve_comments(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    result = {key: _resolve_comments(item) for key, item in value.items() if key != "$comment"}
+    return {"$ref": f"#/$defs/{value['$comment']}", **result} if "$comment" in value else result

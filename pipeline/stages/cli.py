@@ -1,0 +1,107 @@
+"""``pfl stage …``: what the stages of the pipeline call. Paths are relative to the workspace, where DVC runs them.
+
+Nothing that differs between machines is an argument, since DVC's run cache goes by the command's text.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pflcore.errors import UserError
+from pipeline.workspace import Workspace, dataset_path, metrics_path, partition_path, raw_data_folder, report_path
+
+stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
+Record = Annotated[Path, typer.Argument(help="The resolved file of the stage.")]
+
+
+@stage.command()
+def data(record: Record) -> None:
+    """Make a dataset artifact."""
+    from pipeline.stages.data import run
+
+    print(run(record, Path(dataset_path(record.stem)), raw_data_folder(Path())))
+
+
+@stage.command()
+def partition(record: Record) -> None:
+    """Make a partition artifact."""
+    from pipeline.stages.partition import run
+
+    dataset, federation = _inputs(record)
+    print(run(record, dataset, federation))
+
+
+@stage.command()
+def train(record: Record) -> None:
+    """Train one run, from its last checkpoint if there is one."""
+    from pipeline.progress import show_training
+    from pipeline.stages.records import read_record
+    from pipeline.stages.train import run
+
+    names = read_record(record, "method", "backbone")
+    dataset, federation = _inputs(record)
+    code = Path("stages/code") / f"train.{names['method']['name']}.{names['backbone']['name']}.txt"
+    with show_training(record.stem) as on_round:
+        run(
+            record,
+            dataset=dataset,
+            partition=federation,
+            code=code,
+            out=_run_folder(record),
+            private=Path(".pfl"),
+            device=os.environ.get("PFL_DEVICE", "auto"),
+            on_round=on_round,
+        )
+
+
+@stage.command()
+def evaluate(record: Record) -> None:
+    """Turn a run's measurements into figures."""
+    from pipeline.stages.evaluate import run
+
+    print(run(record, _run_folder(record), Path(metrics_path(record.stem))))
+
+
+@stage.command()
+def report(table: Record) -> None:
+    """Render a spec's report."""
+    from pipeline.stages.report import run
+
+    spec = table.with_suffix("").as_posix().removeprefix("stages/")
+    print(run(table, Path(), Path(report_path(spec))))
+
+
+@stage.command()
+def index(tables: Annotated[list[Path], typer.Argument(help="Resolved tables.")]) -> None:
+    """Write the page that links the default reports."""
+    from pipeline.stages.index import run
+
+    print(run(tables, Path("reports")))
+
+
+@stage.command()
+def guard() -> None:
+    """Compile, and stop when that changed anything."""
+    from pipeline.stages.guard import run
+
+    print(run(Workspace.find()))
+
+
+def _run_folder(record: Path) -> Path:
+    return Path("artifacts/runs") / record.stem
+
+
+def _inputs(record: Path) -> tuple[Path, Path]:
+    """The dataset and partition artifacts of a record below ``stages/federations/<federation>/``."""
+    from pipeline.run import Run
+    from pipeline.stages.records import read_record
+
+    federation = record.with_name("federation.yaml")
+    run = Run(read_record(federation, "dataset", "partition", "clients", "seed"))
+    if record.parent.name != run.federation_id:
+        raise UserError(f"{federation}: does not belong to the folder it lies in; run `pfl compile`")
+    return Path(dataset_path(run.data_id)), Path(partition_path(run.federation_id))

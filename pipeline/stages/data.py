@@ -1,0 +1,24 @@
+"""The data stage: a raw dataset, or a generated stand-in for it, becomes one Parquet file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pflcore.datasets import DATASETS, stand_in
+from pflcore.samples import write_samples
+from pipeline.stages.records import options, read_record
+
+
+def run(record_path: Path, out: Path, raw: Path) -> str:
+    """Load the dataset named in the record from its folder below `raw` and write it to `out`; returns a line to show.
+
+    Raises:
+        UserError: The data is absent and cannot be downloaded, or is not what it should be.
+    """
+    record = read_record(record_path, "name", "stand_in")
+    chosen = options(record)
+    size = chosen.pop("stand_in")
+    dataset = DATASETS.create(record["name"], **chosen)
+    samples = stand_in(dataset, size, max(size // 4, 1)) if size else dataset.load(raw / record["name"])
+    write_samples(out, samples)
+    return f"{record['name']}: {len(samples):,} samples, {samples.classes} classes, from {samples.source}"

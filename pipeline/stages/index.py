@@ -1,0 +1,22 @@
+"""The index stage: one page that links the reports a bare ``dvc repro`` brings up to date."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pflcore.artifacts import read_meta, write_text
+
+
+def run(tables: list[Path], reports: Path) -> str:
+    """Write ``index.md`` into the folder `reports`, one row per resolved table."""
+    rows = ["| report | cells obtained | of | |", "|---|---:|---:|---|"]
+    for path in tables:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        folder = reports / table["spec"]
+        read_meta(folder / "table.parquet", "table/1")
+        obtained = sum(bool(cell["runs"]) for cell in table["cells"])
+        links = " · ".join(f"[{kind}]({table['spec']}/report.{kind})" for kind in ("md", "html", "tex"))
+        rows.append(f"| {table['title']} | {obtained} | {len(table['cells'])} | {links} |")
+    write_text(reports / "index.md", "# Reports\n\n" + "\n".join(rows) + "\n")
+    return f"reports: {reports / 'index.md'}"

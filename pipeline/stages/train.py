@@ -1,0 +1,136 @@
+"""The train stage: one run from its partition to its measurements, resumable at any instant."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from safetensors.torch import save_file
+
+from pflcore.artifacts import atomic_path, write_table, write_text
+from pflcore.assignment import read_assignment
+from pflcore.backbones import BACKBONES
+from pflcore.engine import CheckpointFolder, Progress, Result, select_device, train, use_threads
+from pflcore.federation import FederatedData
+from pflcore.methods import METHODS
+from pflcore.samples import read_samples
+from pflcore.settings import Evaluation, Training
+from pipeline.stages.records import options, read_record
+
+
+def run(
+    record_path: Path,
+    *,
+    dataset: Path,
+    partition: Path,
+    code: Path,
+    out: Path,
+    private: Path,
+    device: str = "auto",
+    on_round: Callable[[Progress], None] | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Train the run in the record and write ``rounds.parquet`` (and ``weights.safetensors``) into the folder `out`.
+
+    Args:
+        dataset, partition: Artifacts.
+        code: The fingerprint file of the code that can affect this run; part of a checkpoint's identity.
+        private: The machine's own folder, for checkpoints and timings.
+        device: A PyTorch device, or ``auto``.
+        on_round: Progress display.
+        say: Called with lines for the reader.
+    """
+    record = read_record(record_path, "method", "backbone", "training", "evaluation", "seed")
+    run_id = record_path.stem
+    place = select_device(device)
+    samples, assignment = read_samples(dataset), read_assignment(partition)
+    assignment.check(len(samples), samples.train)
+    use_threads(place, samples.shape)
+    data = FederatedData.from_arrays(
+        samples.pixels,
+        samples.labels,
+        assignment.train,
+        assignment.test,
+        samples.mean,
+        samples.std,
+        samples.classes,
+        place,
+    )
+    hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
+    identity = _identity(record, code, hashes, place)
+    training = Training(**record["training"])
+    folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{identity[:8]}", identity, say)
+    started = time.monotonic()
+    with folder:
+        result = train(
+            data=data,
+            backbone=BACKBONES.create(record["backbone"]["name"], **options(record["backbone"])),
+            method=METHODS.create(record["method"]["name"], **options(record["method"])),
+            training=training,
+            evaluation=Evaluation(**record["evaluation"]),
+            seed=record["seed"],
+            checkpoints=folder,
+            on_round=on_round,
+        )
+        if result.diverged:
+            say(f"{run_id}: {result.diverged}")
+        if result.resumed_from:
+            say(f"{run_id}: continued from the checkpoint after round {result.resumed_from}")
+        if training.save_weights:
+            with atomic_path(out / "weights.safetensors") as temporary:
+                save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
+        _write_rounds(out / "rounds.parquet", run_id, result, hashes, place)
+        folder.clear()
+    rounds = (result.diverged.round if result.diverged else training.rounds) - result.resumed_from
+    timing = {"seconds": time.monotonic() - started, "device": _device_name(place), "rounds": rounds}
+    write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
+
+
+def _write_rounds(path: Path, run_id: str, result: Result, hashes: dict[str, str], device: torch.device) -> None:
+    count = len(result.round)
+    table = pa.table(
+        {
+            "round": pa.array(result.round, pa.int32()),
+            "client": pa.array(result.client, pa.int32()),
+            "population": pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), ["test"]),
+            "moment": pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), ["after_aggregation"]),
+            "correct": pa.array(result.correct, pa.int64()),
+            "total": pa.array(result.total, pa.int64()),
+            "loss": pa.array(result.loss, pa.float64()),
+        }
+    )
+    diverged = {"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None
+    write_table(
+        path,
+        table,
+        "rounds/1",
+        run=run_id,
+        device=_device_name(device),
+        torch=torch.__version__,
+        parameters=result.parameters,
+        communicated_up=result.sent_up,
+        communicated_down=result.sent_down,
+        diverged=diverged,
+        **hashes,
+    )
+
+
+def _identity(record: dict[str, Any], code: Path, hashes: dict[str, str], device: torch.device) -> str:
+    """What a checkpoint belongs to: the run, the code and the data; and the kind of device, as sums differ there."""
+    facts = {"record": record, "code": code.read_text(encoding="utf-8"), "device": device.type, **hashes}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

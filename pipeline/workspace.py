@@ -1,0 +1,104 @@
+"""The workspace: the folder that holds specs, generated stages, artifacts and reports, and where each of them lies.
+
+All paths in generated files are relative to it, so the same specs compile to the same bytes wherever it is.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+
+PAPER = "paper"
+METRICS = "artifacts/metrics"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Paths of a workspace.
+
+    Attributes:
+        root: Where DVC runs and where all relative paths begin.
+        home: The folder with `specs/` and `pyproject.toml`. It is `root`, except that a profile other than ``paper``
+            has a workspace of its own below ``build/``, so that trial runs never mix with the real ones.
+        profile: The profile that this workspace is compiled for.
+    """
+
+    root: Path
+    home: Path
+    profile: str = PAPER
+
+    @classmethod
+    def find(cls, start: Path | None = None, profile: str = PAPER) -> Workspace:
+        """The workspace around `start` (default: the current folder). Raises :class:`UserError` when there is none."""
+        start = (start or Path.cwd()).absolute()
+        for folder in (start, *start.parents):
+            if (folder / "specs").is_dir():
+                root = folder if profile == PAPER else folder / "build" / profile
+                return cls(root, folder, profile)
+        raise UserError(f"{start}: no folder specs/ here or above; run pfl inside a checkout of the project")
+
+    @property
+    def specs(self) -> Path:
+        return self.home / "specs"
+
+    @property
+    def stages(self) -> Path:
+        return self.root / "stages"
+
+    @property
+    def private(self) -> Path:
+        """What belongs to this machine alone: checkpoints, timings, caches. Never in git, never in DVC."""
+        return self.root / ".pfl"
+
+    def default_specs(self, known: list[str]) -> list[str]:
+        """The specs that a bare ``dvc repro`` brings up to date: ``[tool.pfl] default`` in pyproject.toml."""
+        path = self.home / "pyproject.toml"
+        try:
+            settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
+        chosen = settings.get("tool", {}).get("pfl", {}).get("default", known[:1])
+        if not isinstance(chosen, list) or not all(isinstance(name, str) for name in chosen):
+            raise UserError(f"pyproject.toml: tool.pfl.default = {chosen!r} must be a list of spec names")
+        for name in chosen:
+            if name not in known:
+                raise UserError(f"pyproject.toml: tool.pfl.default: unknown spec {name!r}{did_you_mean(name, known)}")
+        return chosen
+
+
+def raw_data_folder(root: Path) -> Path:
+    """Where raw data sets lie, one folder each: ``$PFL_DATA``, or ``data/`` in the workspace.
+
+    It differs between machines and is therefore no part of a spec or of a stage's command.
+    """
+    return Path(os.environ.get("PFL_DATA") or root / "data")
+
+
+def dataset_path(data_id: str) -> str:
+    """The dataset artifact, relative to the workspace."""
+    return f"artifacts/data/{data_id}.parquet"
+
+
+def partition_path(federation_id: str) -> str:
+    """The partition artifact, relative to the workspace."""
+    return f"artifacts/partitions/{federation_id}.parquet"
+
+
+def run_path(run_id: str, name: str) -> str:
+    """A file of a run, relative to the workspace."""
+    return f"artifacts/runs/{run_id}/{name}"
+
+
+def metrics_path(run_id: str) -> str:
+    """The headline figures of a run; all runs' lie in one folder, which is what `dvc metrics` shows."""
+    return f"{METRICS}/{run_id}.json"
+
+
+def report_path(spec_id: str) -> str:
+    """The folder of a spec's report, relative to the workspace."""
+    return f"reports/{spec_id}"
