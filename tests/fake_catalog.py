@@ -1,0 +1,130 @@
+"""A small catalog for tests of the spec language, so that they depend on no real method and never import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pflcore.options import option
+from pflcore.registry import Entry
+from pipeline.catalog import SETTINGS, Catalog, describe_entry
+from pipeline.resolve import Resolved, resolve
+from pipeline.specs import load_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ten(Entry):
+    """Ten classes of small images."""
+
+    classes: ClassVar[int] = 10
+    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hundred(Entry):
+    """A hundred classes of small images."""
+
+    classes: ClassVar[int] = 100
+
+    source: str = option("original", help="Which distribution of the data is read.", choices=("original", "mirror"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet(Entry):
+    """Class shares drawn from a Dirichlet distribution."""
+
+    smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
+
+    alpha: float = option(0.3, help="Concentration.", gt=0)
+    min_samples: int = option(10, help="Fewest samples of a client.", ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pathological(Entry):
+    """A few classes per client."""
+
+    classes_per_client: int = option(2, help="Classes of a client.", ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvNet(Entry):
+    """Two convolutions."""
+
+    channels: tuple[int, ...] = option((16, 32), help="Channels of the convolutions.", ge=1)
+    pool: float = option(2.0, help="Pooling factor.", choices=(1.0, 2.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vit(Entry):
+    """A vision Transformer."""
+
+    smoke: ClassVar[dict[str, Any]] = {"depth": 1}
+    groups: ClassVar[dict[str, str]] = {"qkv": r"attention\.qkv", "head": r"head\."}
+
+    depth: int = option(8, help="Blocks.", ge=1)
+    dropout: float | None = option(None, help="Dropout; null is none.", ge=0, lt=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Entry):
+    """Averaging of everything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPer(Entry):
+    """A personal head.
+
+    The rest is averaged.
+    """
+
+    citation: ClassVar[str] = "Arivazhagan et al., 2019"
+    personal: ClassVar[tuple[str, ...]] = ("head",)
+
+    layers: int = option(help="How many layers are personal.", ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedTP(Entry):
+    """Generated attention."""
+
+    smoke: ClassVar[dict[str, Any]] = {"embedding": 8}
+    generated: ClassVar[tuple[str, ...]] = ("attention.qkv",)
+
+    embedding: int = option(32, help="Length of a client's embedding.", ge=1)
+    server_lr: float = option(0.01, help="Learning rate of the server.", gt=0)
+    normalised: bool = option(False, help="Whether embeddings have unit length.")
+    variant: str = option("as_written", help="Reading of the paper.", choices=("as_written", "as_released"))
+
+
+CATALOG = Catalog(
+    entries={
+        kind: {name: describe_entry(name, cls) for name, cls in entries.items()}
+        for kind, entries in {
+            "dataset": {"ten": Ten, "hundred": Hundred},
+            "partition": {"dirichlet": Dirichlet, "pathological": Pathological},
+            "backbone": {"convnet": ConvNet, "vit": Vit},
+            "method": {"fedavg": FedAvg, "fedper": FedPer, "fedtp": FedTP},
+        }.items()
+    },
+    settings={name: describe_entry(name, cls) for name, cls in SETTINGS.items()},
+)
+
+BASE = "{dataset: ten, partition: dirichlet, clients: 20, backbone: vit, method: fedtp}"
+"""A complete run in flow style."""
+
+
+def write_specs(folder: Path, files: dict[str, str | bytes]) -> Path:
+    """Files by path, below `folder`; returns its folder of specs."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder / "specs"
+
+
+def resolved(folder: Path, text: str, profile: str = "paper", **others: str) -> Resolved:
+    """Resolve one spec given as text; `others` are files beside it, by name with `_` for the dot."""
+    files: dict[str, str | bytes] = {f"specs/{name.replace('_', '.')}": content for name, content in others.items()}
+    specs = write_specs(folder, {**files, "specs/a.yaml": text})
+    return resolve(load_spec(specs / "a.yaml", specs, CATALOG), CATALOG, profile)

@@ -1,0 +1,170 @@
+"""Synthetic tables and run artifacts for the tests of the report; run as a script it writes one to look at."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pflcore.artifacts import write_table, write_text
+from pflcore.protocols import final_clients, summarise
+from pflcore.settings import Evaluation
+from pipeline.workspace import metrics_path
+
+PUBLISHED = {  # FedTP, Table II, CIFAR-10
+    "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
+    "FedAvg-T": [(50.42, 4.22), (46.28, 4.23), (61.85, 1.5), (59.23, 1.93)],
+    "FedPer-T": [(89.86, 0.89), (89.01, 0.12), (79.41, 0.16), (77.70, 0.14)],
+    "pFedMe-T": [(82.26, 0.61), (77.57, 0.52), (71.45, 0.87), (68.13, 0.67)],
+    "Vanilla Personalized-T": [(86.97, 0.07), (84.90, 0.11), (75.14, 0.12), (72.33, 0.16)],
+    "FedTP": [(90.31, 0.26), (88.39, 0.14), (81.24, 0.17), (80.27, 0.28)],
+}
+COLUMNS = [("Pathological", "50"), ("Pathological", "100"), ("Dirichlet", "50"), ("Dirichlet", "100")]
+EVALUATION = Evaluation(every=5, window=20, curve_every=10)
+
+
+def cell(labels: dict[str, str], runs: list[str], published: Any = None, absent: str | None = None) -> dict[str, Any]:
+    """A cell of a resolved table; `published` is (mean, std) or (mean, std, "quoted")."""
+    if published is not None:
+        quoted = len(published) > 2
+        published = {"mean": published[0], "std": published[1], "quoted": quoted, "note": ""}
+    return {"labels": labels, "runs": runs, "published": published, "absent": absent}
+
+
+def table(cells: list[dict[str, Any]], rows: list[str], columns: list[str], **changes: Any) -> dict[str, Any]:
+    """A resolved table whose labels and runs are those of its cells."""
+    labels: dict[str, list[str]] = {axis: [] for axis in (*rows, *columns)}
+    runs = {}
+    for entry in cells:
+        for axis, seen in labels.items():
+            if entry["labels"][axis] not in seen:
+                seen.append(entry["labels"][axis])
+        for run in entry["runs"]:
+            record = {"evaluation": {"every": 5, "window": 20, "curve_every": 10}, "training": {"rounds": 100}}
+            runs[run] = {"record": record, "code": "c0de00c0de00"}
+    base = {
+        "spec": "demo/table2",
+        "title": "A demonstration",
+        "profile": "paper",
+        "paper": None,
+        "notes": [],
+        "caption": "Average test accuracy.",
+        "rows": rows,
+        "columns": columns,
+        "metric": "last_rounds",
+        "better": "higher",
+        "decimals": 2,
+        "labels": labels,
+        "cells": cells,
+        "runs": runs,
+        "claims": [],
+    }
+    return {**base, **changes}
+
+
+def claim(text: str, better: dict[str, list[str]], than: dict[str, list[str]], **changes: Any) -> dict[str, Any]:
+    """A resolved claim."""
+    return {"text": text, "better": better, "than": than, "where": {}, "margin": 0.0, **changes}
+
+
+def write_metrics(root: Path, run: str, mean: float, std: float | None = 0.0) -> None:
+    """A run of which only its figures are of interest."""
+    figures = {"mean": mean, "std": std, "n": 5}
+    write_text(root / metrics_path(run), json.dumps(dict.fromkeys(("last_rounds", "clients", "final"), figures)))
+
+
+def write_run(
+    root: Path, run: str, target: float, *, clients: int = 8, rounds: int = 100, diverged: bool = False
+) -> None:
+    """All artifacts of a run whose accuracy rises towards `target` percent, with noise seeded by its id."""
+    folder = root / "artifacts" / "runs" / run
+    random = np.random.default_rng(list(run.encode()))
+    due = [r for r in range(1, rounds + 1) if EVALUATION.is_due(r, rounds)]
+    due = due[: len(due) // 2] if diverged else due
+    rows = []
+    for r in due:
+        for client in range(clients):
+            share = target * (1 - 0.8 * np.exp(-r / (rounds / 5))) + random.normal(0, 1.5)
+            correct = int(np.clip(round(500 * share / 100), 0, 500))
+            rows.append((r, client, correct, 500, 2.0 - share / 60))
+    columns = list(zip(*rows, strict=True))
+    rounds_table = pa.table(
+        {
+            "round": pa.array(columns[0], pa.int32()),
+            "client": pa.array(columns[1], pa.int32()),
+            "population": ["test"] * len(rows),
+            "moment": ["after_aggregation"] * len(rows),
+            "correct": pa.array(columns[2], pa.int64()),
+            "total": pa.array(columns[3], pa.int64()),
+            "loss": pa.array(columns[4], pa.float64()),
+        }
+    )
+    meta = {
+        "run": run,
+        "device": "cpu",
+        "torch": "2.11.0",
+        "dataset_hash": "d" * 64,
+        "partition_hash": "e" * 64,
+        "parameters": 1234567,
+        "communicated_up": 10**9,
+        "communicated_down": 2 * 10**9,
+        "diverged": {"round": due[-1] + 1, "client": 3} if diverged else None,
+    }
+    write_table(folder / "rounds.parquet", rounds_table, "rounds/1", **meta)
+    figures = {} if diverged else summarise(rounds_table, EVALUATION, rounds)
+    write_table(folder / "evaluation.parquet", final_clients(rounds_table), "evaluation/1", protocols=figures, **meta)
+    write_text(root / metrics_path(run), json.dumps(figures))
+
+
+def demo(root: Path, **changes: Any) -> dict[str, Any]:
+    """Six methods on four settings with published values, one quoted and absent row, and every kind of cell."""
+    cells = []
+    for method, values in PUBLISHED.items():
+        for (setting, clients), published in zip(COLUMNS, values, strict=True):
+            run = f"{method.lower().replace(' ', '-')}-{setting[0].lower()}{clients}"
+            labels = {"method": method, "dataset": "CIFAR-10", "setting": setting, "clients": clients}
+            cells.append(cell(labels, [run], published))
+            if method == "pFedMe-T" and clients == "100":
+                continue  # not run yet
+            shift = 6.0 if method == "FedAvg-T" else 0.8
+            write_run(root, run, published[0] + shift, diverged=method == "Local-T" and clients == "100")
+    for (setting, clients), mean in zip(COLUMNS, (89.20, 88.80, 63.30, 61.30), strict=True):
+        labels = {"method": "pFedGP", "dataset": "CIFAR-10", "setting": setting, "clients": clients}
+        cells.append(
+            cell(labels, [], (mean, 0.3, "quoted"), "its Gaussian-process classifier is not part of this study")
+        )
+    others = [method for method in PUBLISHED if method != "FedTP"]
+    claims = [
+        claim("FedTP beats every other method in every setting.", {"method": ["FedTP"]}, {"method": others}),
+        claim(
+            "Vanilla personalisation beats FedAvg.", {"method": ["Vanilla Personalized-T"]}, {"method": ["FedAvg-T"]}
+        ),
+    ]
+    paper = {
+        "name": "FedTP",
+        "citation": "Li et al., Federated Learning by Transformer Personalization",
+        "table": "Table II",
+    }
+    return table(
+        cells,
+        ["method"],
+        ["dataset", "setting", "clients"],
+        **{
+            "title": "Transformer-based methods on image data",
+            "paper": paper,
+            "notes": ["Local epochs are 5 in all runs."],
+            "claims": claims,
+            **changes,
+        },
+    )
+
+
+if __name__ == "__main__":
+    from pipeline.report.build import build_report
+
+    where = Path(sys.argv[1])
+    build_report(demo(where, profile=sys.argv[2] if len(sys.argv) > 2 else "paper"), where, where / "report")

@@ -1,0 +1,123 @@
+"""Figures from counts, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pflcore.errors import UserError
+from pflcore.protocols import curve, final_clients, summarise
+from pflcore.settings import Evaluation
+
+Row = tuple[int, int, int, int, float]  # round, client, correct, total, loss
+
+
+def rounds_table(rows: list[Row], population: str = "test", moment: str = "after_aggregation", **meta: Any) -> pa.Table:
+    columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
+    table = pa.table(
+        {
+            "round": pa.array(columns[0], pa.int32()),
+            "client": pa.array(columns[1], pa.int32()),
+            "population": [population] * len(rows),
+            "moment": [moment] * len(rows),
+            "correct": pa.array(columns[2], pa.int64()),
+            "total": pa.array(columns[3], pa.int64()),
+            "loss": pa.array(columns[4], pa.float64()),
+        }
+    )
+    return table.replace_schema_metadata({"pfl": json.dumps({"schema": "rounds/1", **meta})})
+
+
+# Client 0 has 10 test samples and client 1 has 30. Pooled: 20 %, 50 %, 40 %, 60 %. Rows are out of order on purpose.
+ROWS: list[Row] = [
+    (10, 1, 14, 30, 1.0),
+    (10, 0, 10, 10, 0.2),
+    (4, 0, 2, 10, 2.0),
+    (4, 1, 6, 30, 1.0),
+    (6, 0, 5, 10, 1.0),
+    (6, 1, 15, 30, 1.0),
+    (8, 0, 1, 10, 1.0),
+    (8, 1, 15, 30, 1.0),
+]
+
+
+def test_figures_by_hand() -> None:
+    figures = summarise(rounds_table(ROWS), Evaluation(every=2, window=4), rounds=10)
+    assert figures["last_rounds"] == {
+        "mean": pytest.approx(50.0),  # rounds 6, 8, 10; round 4 is outside the window
+        "std": pytest.approx(math.sqrt(200 / 3)),  # over the population of three, not of two
+        "n": 3,
+    }
+    low = 100 * 14 / 30
+    assert figures["clients"] == {"mean": pytest.approx((100 + low) / 2), "std": pytest.approx((100 - low) / 2), "n": 2}
+    assert figures["final"] == {"mean": pytest.approx(60.0), "std": 0.0, "n": 1}
+
+
+def test_window_of_zero_is_the_last_round() -> None:
+    figures = summarise(rounds_table(ROWS), Evaluation(every=2, window=0), rounds=10)
+    assert figures["last_rounds"] == {"mean": pytest.approx(60.0), "std": 0.0, "n": 1}
+
+
+def test_fedtp_takes_41_measurements_whatever_else_is_measured_for_curves() -> None:
+    evaluation = Evaluation(every=5, window=200, curve_every=50)
+    due = [r for r in range(1501) if evaluation.is_due(r, 1500)]
+    figures = summarise(rounds_table([(r, 0, r % 7, 10, 1.0) for r in due]), evaluation, rounds=1500)
+    steps = 100 * (np.arange(1300, 1501, 5) % 7) / 10
+    assert figures["last_rounds"]["n"] == 41
+    assert figures["last_rounds"]["mean"] == pytest.approx(steps.mean())
+
+
+def test_the_untrained_model_is_never_in_the_window() -> None:
+    rows = [(r, 0, 0 if r == 0 else 5, 10, 1.0) for r in (0, 5, 10)]
+    figures = summarise(rounds_table(rows), Evaluation(every=5, window=200), rounds=10)
+    assert figures["last_rounds"] == {"mean": pytest.approx(50.0), "std": 0.0, "n": 2}
+
+
+def test_a_diverged_run_has_no_figures() -> None:
+    table = rounds_table(ROWS, diverged={"round": 11, "client": 1})
+    assert summarise(table, Evaluation(every=2, window=4), rounds=20) == {}
+
+
+def test_a_lacking_round_is_an_error() -> None:
+    with pytest.raises(UserError) as error:
+        summarise(rounds_table(ROWS), Evaluation(every=1, window=2), rounds=10)
+    assert str(error.value) == (
+        "the rounds table lacks round 9 of 10, which every = 1 and window = 2 ask for; delete it and run `dvc repro`"
+    )
+
+
+def test_other_populations_and_moments_do_not_count() -> None:
+    train = rounds_table([(10, 0, 0, 10, 9.0)], population="train")
+    early = rounds_table([(10, 0, 0, 10, 9.0)], moment="after_local_training")
+    mixed = pa.concat_tables([t.replace_schema_metadata(None) for t in (train, rounds_table(ROWS), early)])
+    evaluation = Evaluation(every=2, window=4)
+    assert summarise(mixed, evaluation, rounds=10) == summarise(rounds_table(ROWS), evaluation, rounds=10)
+
+
+def test_curve_is_pooled_and_sorted() -> None:
+    rounds, accuracy, loss = curve(rounds_table(ROWS))
+    assert rounds.tolist() == [4, 6, 8, 10]
+    assert accuracy.tolist() == pytest.approx([20, 50, 40, 60])
+    assert loss.tolist() == pytest.approx([1.25, 1.0, 1.0, 0.8])  # weighted by samples
+
+
+def test_a_client_without_test_samples_counts_nowhere() -> None:
+    table = rounds_table([*ROWS, *((r, 2, 0, 0, math.nan) for r in (4, 6, 8, 10))])
+    evaluation = Evaluation(every=2, window=4)
+    assert summarise(table, evaluation, 10) == summarise(rounds_table(ROWS), evaluation, 10)
+    assert not np.isnan(curve(table)[2]).any()
+    assert math.isnan(final_clients(table)["accuracy"][2].as_py())
+
+
+def test_final_clients_are_the_evaluation_rows() -> None:
+    table = final_clients(rounds_table(ROWS))
+    assert table.schema.names == ["client", "correct", "total", "accuracy", "loss"]
+    assert table.to_pylist() == [
+        {"client": 0, "correct": 10, "total": 10, "accuracy": 1.0, "loss": 0.2},
+        {"client": 1, "correct": 14, "total": 30, "accuracy": pytest.approx(14 / 30), "loss": 1.0},
+    ]

@@ -1,0 +1,229 @@
+"""The artifacts dataset/1 and partition/1 and what their readers refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pflcore.artifacts import read_table, write_table
+from pflcore.assignment import Assignment, read_assignment, write_assignment
+from pflcore.errors import UserError
+from pflcore.samples import Samples, read_samples, write_samples
+
+
+def make_samples(n: int = 12) -> Samples:
+    rng = np.random.default_rng(0)
+    return Samples(
+        pixels=rng.integers(0, 256, (n, 3, 4, 5), np.uint8),
+        labels=np.arange(n) % 3,
+        train=np.arange(n) % 4 != 0,
+        name="toy",
+        class_names=("a", "b", "c"),
+        mean=(0.1, 0.2, 0.3),
+        std=(1.0, 2.0, 3.0),
+        source="made here",
+    )
+
+
+def make_assignment() -> Assignment:
+    owners = np.array([0, 0, 2, 2, -1, 2, 0, 0, 2, 2, 0, 2])
+    return Assignment.from_owners(owners, make_samples().train, 3, "toy", 7)
+
+
+def test_samples_round_trip_byte_identically(tmp_path: Path) -> None:
+    samples = make_samples()
+    write_samples(tmp_path / "a.parquet", samples)
+    again = read_samples(tmp_path / "a.parquet")
+    for field in dataclasses.fields(Samples):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(samples, field.name))
+    assert again.shape == (3, 4, 5) and again.classes == 3 and len(again) == 12
+    assert again.pixels.flags.writeable and again.labels.flags.writeable
+    write_samples(tmp_path / "b.parquet", again)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_the_columns_are_those_of_the_schema(tmp_path: Path) -> None:
+    write_samples(tmp_path / "a.parquet", make_samples())
+    table, meta = read_table(tmp_path / "a.parquet", "dataset/1")
+    assert table.schema.field("pixels").type == pa.binary(60)
+    assert table.schema.field("label").type == pa.int64()
+    assert table["split"].to_pylist()[:2] == ["test", "train"]
+    assert meta == {
+        "name": "toy",
+        "shape": [3, 4, 5],
+        "classes": 3,
+        "class_names": ["a", "b", "c"],
+        "mean": [0.1, 0.2, 0.3],
+        "std": [1.0, 2.0, 3.0],
+        "source": "made here",
+    }
+
+
+def test_pixels_of_a_view_are_written_in_their_own_order(tmp_path: Path) -> None:
+    samples = make_samples()
+    flipped = dataclasses.replace(samples, pixels=samples.pixels[:, :, ::-1])
+    write_samples(tmp_path / "a.parquet", flipped)
+    np.testing.assert_array_equal(read_samples(tmp_path / "a.parquet").pixels, flipped.pixels)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.arange(11) % 3}, "dataset 'toy': lengths differ: 12 pixels, 11 labels, 12 train"),
+        ({"labels": np.arange(12)}, "dataset 'toy': row 3: label 3 is outside 0..2"),
+        ({"labels": np.arange(12) - 1}, "dataset 'toy': row 0: label -1 is outside 0..2"),
+        ({"labels": np.zeros(12)}, "dataset 'toy': labels must be int64 with 1 dimension, not float64 with 1"),
+        (
+            {"pixels": np.zeros((12, 4, 5), np.uint8)},
+            "dataset 'toy': pixels must be uint8 with 4 dimensions, not uint8 with 3",
+        ),
+        ({"train": np.ones(12, np.int64)}, "dataset 'toy': train must be bool with 1 dimension, not int64 with 1"),
+        (
+            {"std": (1.0, 0.0, 1.0)},
+            "dataset 'toy': mean (0.1, 0.2, 0.3) and std (1.0, 0.0, 1.0) need one number for each of the 3 channels, "
+            "and a std above 0",
+        ),
+    ],
+)
+def test_samples_refuse(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        dataclasses.replace(make_samples(), **change)  # type: ignore[arg-type]
+    assert str(error.value) == message
+
+
+def rewrite(path: Path, schema: str, columns: dict[str, pa.Array] | None = None, **changes: object) -> None:
+    """Write an artifact again with some columns or facts changed; None removes either."""
+    table, meta = read_table(path, schema)
+    for name, values in (columns or {}).items():
+        index = table.column_names.index(name)
+        table = table.remove_column(index) if values is None else table.set_column(index, name, values)
+    meta = {key: value for key, value in (meta | changes).items() if value is not None}
+    write_table(path, table, schema, **meta)
+
+
+@pytest.mark.parametrize(
+    ("columns", "facts", "message"),
+    [
+        ({"label": pa.array([5] * 12)}, {}, "dataset 'toy': row 0: label 5 is outside 0..2"),
+        (
+            {"label": pa.array([None, *[0] * 11], pa.int64())},
+            {},
+            "column 'label' must be int64 without nulls, found int64 with 1 nulls; run `dvc repro`",
+        ),
+        ({"label": None}, {}, "column 'label' must be int64 without nulls, found none; run `dvc repro`"),
+        (
+            {"split": pa.array(["valid"] * 12)},
+            {},
+            "column 'split' must hold train or test in every row; run `dvc repro`",
+        ),
+        ({"split": None}, {}, "column 'split' must hold train or test in every row; run `dvc repro`"),
+        (
+            {},
+            {"shape": [3, 4, 4]},
+            "column 'pixels' must be fixed_size_binary[48] without nulls, found fixed_size_binary[60] with 0 nulls; "
+            "run `dvc repro`",
+        ),
+        ({}, {"mean": None}, "damaged metadata (KeyError: 'mean'); run `dvc repro`"),
+    ],
+)
+def test_reading_samples_refuses(
+    tmp_path: Path, columns: dict[str, pa.Array], facts: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    write_samples(path, make_samples())
+    rewrite(path, "dataset/1", columns, **facts)
+    with pytest.raises(UserError) as error:
+        read_samples(path)
+    assert str(error.value) == f"{path}: {message}"
+
+
+def test_assignment_holds_sorted_rows_per_client() -> None:
+    assignment = make_assignment()
+    assert [rows.tolist() for rows in assignment.train] == [[1, 6, 7, 10], [], [2, 3, 5, 9, 11]]
+    assert [rows.tolist() for rows in assignment.test] == [[0], [], [8]]  # row 4 belongs to nobody
+
+
+def test_assignment_round_trips_byte_identically(tmp_path: Path) -> None:
+    assignment = make_assignment()
+    write_assignment(tmp_path / "a.parquet", assignment)
+    again = read_assignment(tmp_path / "a.parquet")
+    assert (again.scheme, again.seed, again.clients) == ("toy", 7, 3)
+    for one, other in zip(again.train + again.test, assignment.train + assignment.test, strict=True):
+        assert one.dtype == np.int64
+        np.testing.assert_array_equal(one, other)
+    write_assignment(tmp_path / "b.parquet", again)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_assignment_rows_are_sorted_in_the_file(tmp_path: Path) -> None:
+    write_assignment(tmp_path / "a.parquet", make_assignment())
+    table, meta = read_table(tmp_path / "a.parquet", "partition/1")
+    assert meta == {"scheme": "toy", "clients": 3, "seed": 7}
+    assert table.schema.field("client").type == pa.int32()
+    assert table["client"].to_pylist() == [0] * 5 + [2] * 6
+    assert table["sample"].to_pylist() == [1, 6, 7, 10, 0, 2, 3, 5, 9, 11, 8]
+    assert table["split"].to_pylist() == ["train"] * 4 + ["test"] + ["train"] * 5 + ["test"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "facts", "message"),
+    [
+        ({}, {"clients": 2}, "client 2, sample 2: clients are 0..1, samples start at 0"),
+        (
+            {"sample": pa.array([-1] * 11)},
+            {},
+            "client 0, sample -1: clients are 0..2, samples start at 0",
+        ),
+        ({}, {"clients": "3"}, "damaged metadata {'clients': '3', 'scheme': 'toy', 'seed': 7}; run `dvc repro`"),
+        ({"client": None}, {}, "column 'client' must be int32 without nulls, found none; run `dvc repro`"),
+    ],
+)
+def test_reading_assignments_refuses(
+    tmp_path: Path, columns: dict[str, pa.Array], facts: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    write_assignment(path, make_assignment())
+    rewrite(path, "partition/1", columns, **facts)
+    with pytest.raises(UserError) as error:
+        read_assignment(path)
+    assert str(error.value) == f"{path}: {message}"
+
+
+def rows(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ([rows(1), rows(12)], [rows(), rows()], "client 1, train: row 12 is outside the dataset of 12 samples"),
+        ([rows(1), rows(2)], [rows(-1), rows()], "client 0, test: row -1 is outside the dataset of 12 samples"),
+        ([rows(1), rows(0)], [rows(), rows()], "client 1, train: row 0 is not a train sample of the dataset"),
+        ([rows(1), rows(2)], [rows(), rows(0, 3)], "client 1, test: row 3 is not a test sample of the dataset"),
+        ([rows(1, 2), rows(2)], [rows(), rows()], "row 2 is held 2 times, by clients 0, 1"),
+    ],
+)
+def test_check_refuses(train: list[np.ndarray], test: list[np.ndarray], message: str) -> None:
+    samples = make_samples()
+    make_assignment().check(len(samples), samples.train)
+    with pytest.raises(UserError) as error:
+        Assignment(train, test, "toy", 0).check(len(samples), samples.train)
+    assert str(error.value) == f"partition 'toy': {message}"
+
+
+def test_a_hundred_thousand_clients_are_read_quickly(tmp_path: Path) -> None:
+    clients, n = 100_000, 600_000
+    owners = np.random.default_rng(0).integers(0, clients, n)
+    train = np.arange(n) % 6 != 0
+    assignment = Assignment.from_owners(owners, train, clients, "toy", 0)
+    start = time.perf_counter()
+    write_assignment(tmp_path / "a.parquet", assignment)
+    again = read_assignment(tmp_path / "a.parquet")
+    again.check(n, train)
+    assert time.perf_counter() - start < 10  # about 0.5 s; a loop over rows takes far longer on any machine
+    np.testing.assert_array_equal(np.concatenate(again.test), np.concatenate(assignment.test))
