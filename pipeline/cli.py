@@ -34,9 +34,10 @@ def main() -> None:
     except UserError as error:
         print(f"pfl: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:  # what Typer makes of a KeyboardInterrupt
+            print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        raise
     except BrokenPipeError:  # `pfl list methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -68,6 +68,7 @@ def compile_workspace(workspace: Workspace, only: list[str] | None = None) -> Co
     compilation = Compilation()
     for name, path in chosen.items():
         _add_spec(compilation, name, path, workspace, catalog)
+    _check_reports(compilation.tables)
     defaults = [name for name in workspace.default_specs(list(specs)) if name in compilation.tables]
     compilation.files = _Emitter(compilation, Code(source_folder()), defaults, workspace).files()
     return compilation
@@ -79,6 +80,8 @@ def source_folder() -> Path:
 
 
 def _add_spec(compilation: Compilation, name: str, path: Path, workspace: Workspace, catalog: Catalog) -> None:
+    if name.rpartition("/")[2] == "dvc":
+        raise UserError(f"specs/{name}.yaml: DVC takes every dvc.yaml for a file of its own; rename it")
     spec = load_spec(path, workspace.specs, catalog)
     if spec.abstract:
         return
@@ -93,6 +96,16 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: Worksp
     compilation.tables[name] = resolved.table
 
 
+def _check_reports(tables: dict[str, ResolvedTable]) -> None:
+    """A report is a folder, and DVC allows no output inside of another."""
+    for name in tables:
+        for parent in PurePosixPath(name).parents:
+            if str(parent) in tables:
+                raise UserError(
+                    f"specs/{name}.yaml: its report would lie inside that of specs/{parent}.yaml; rename one of them"
+                )
+
+
 class _Emitter:
     """Turns a compilation into files."""
 
@@ -101,6 +114,8 @@ class _Emitter:
         self.code = code
         self.defaults = defaults
         self.workspace = workspace
+        # Only `pfl run` makes a profile's own workspace, and it compiles each time: nothing there can go unnoticed.
+        self.guarded = workspace.root == workspace.home
         self.text: dict[str, str] = {}
         self.shards: dict[str, dict[str, Stage]] = {}
 
@@ -123,9 +138,8 @@ class _Emitter:
             return
         self.text[record] = HEADER + dump(run.data["dataset"])
         code = self._code(f"data.{run.dataset}", "pipeline.stages.data", f"pflcore.datasets.{run.dataset}")
-        self._stage(
-            "stages/data", run.data_id, f"pfl stage data {record}", [record, code, GUARD], [dataset_path(run.data_id)]
-        )
+        deps = [record, code, GUARD] if self.guarded else [record, code]
+        self._stage("stages/data", run.data_id, f"pfl stage data {record}", deps, [dataset_path(run.data_id)])
 
     def _partition(self, run: Run) -> None:
         record = f"stages/federations/{run.federation_id}/federation.yaml"
@@ -183,27 +197,27 @@ class _Emitter:
 
     def _root(self) -> None:
         """The small root file: the guard, the page that a bare ``dvc repro`` ends with, and what DVC may show."""
-        reports = [report_path(name) for name in self.defaults]
-        code = self._code("index", "pipeline.stages.index")
-        inputs = [f"stages/{name}.json" for name in self.defaults]
-        stages: dict[str, Stage] = {
-            "guard": _stage("pfl stage guard", self._guarded(), [GUARD]),
-            "index": _stage("pfl stage index " + " ".join(inputs), [*inputs, code, *reports], ["reports/index.md"]),
-        }
+        stages: dict[str, Stage] = {}
         root: dict[str, Any] = {"stages": stages}
-        if self.workspace.root == self.workspace.home:
+        if self.guarded:
+            stages["guard"] = _stage("pfl stage guard", self._compiled_from(), [GUARD])
+        if self.defaults:
+            reports = [report_path(name) for name in self.defaults]
+            code = self._code("index", "pipeline.stages.index")
+            inputs = [f"stages/{name}.json" for name in self.defaults]
+            command = "pfl stage index " + " ".join(inputs)
+            stages["index"] = _stage(command, [*inputs, code, *reports], ["reports/index.md"])
+        if self.guarded:
             root["params"] = [f"specs/{name}.yaml" for name in self.defaults]
         root["metrics"] = [METRICS]
         root["plots"] = [
-            {f"{report_path(name)}/curves.csv": {"x": "round", "title": self.compilation.tables[name].title}}
+            {f"{report_path(name)}/curves.csv": {"x": "round", "title": _literal(self.compilation.tables[name].title)}}
             for name in self.defaults
         ]
         self.text["dvc.yaml"] = HEADER + dump(root)
 
-    def _guarded(self) -> list[str]:
+    def _compiled_from(self) -> list[str]:
         """What compilation depends on, as far as it lies in the workspace."""
-        if self.workspace.root != self.workspace.home:
-            return ["dvc.yaml"]
         packages = [name for name in PACKAGES if (self.workspace.root / name).is_dir()]
         settings = ["pyproject.toml"] if (self.workspace.root / "pyproject.toml").is_file() else []
         return ["specs", *packages, *settings]
@@ -236,6 +250,11 @@ class _Emitter:
 def _stage(command: str, deps: list[str], outs: list[str], wdir: str | None = None) -> Stage:
     stage: Stage = {"cmd": command, "deps": deps, "outs": outs}
     return {"cmd": command, "wdir": wdir, "deps": deps, "outs": outs} if wdir else stage
+
+
+def _literal(text: str) -> str:
+    """Text in which DVC finds nothing to fill in."""
+    return text.replace("${", r"\${")
 
 
 def dump(value: Any) -> str:

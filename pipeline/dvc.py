@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -30,12 +31,18 @@ def program() -> str:
 def dvc(root: Path, *arguments: str, quiet: bool = False) -> int:
     """Run DVC in `root` with its output shown, or hidden when `quiet`; returns its exit code."""
     hide = subprocess.DEVNULL if quiet else None
-    return subprocess.run([program(), *arguments], cwd=root, stdout=hide, stderr=hide, check=False).returncode
+    # The stages call `pfl`, which is found also when the environment has not been activated.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    command = [program(), *arguments]
+    done = subprocess.run(command, cwd=root, stdout=hide, stderr=hide, env={**os.environ, "PATH": path}, check=False)
+    return done.returncode
 
 
 def initialise(root: Path) -> None:
     """Make `root` a DVC repository, whether or not it is a git repository. Does nothing when it is one already."""
     root.mkdir(parents=True, exist_ok=True)
+    if not (root / ".dvcignore").is_file():  # `dvc init` would write an empty one
+        write_text(root / ".dvcignore", _IGNORE)
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     if not (root / ".dvc").is_dir():
         nested = [] if (root / ".git").exists() else ["--no-scm"]
@@ -45,8 +52,6 @@ def initialise(root: Path) -> None:
     elif not in_git:
         # A copy of the tree without .git: DVC would refuse to start.
         dvc(root, "config", "--quiet", "--local", "core.no_scm", "true", quiet=True)
-    if not (root / ".dvcignore").is_file():
-        write_text(root / ".dvcignore", _IGNORE)
 
 
 def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pflcore.errors import UserError
@@ -30,7 +31,8 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
     table.add_column("source" if kind != "dataset" else "licence", overflow="fold")
     for name in catalog.names(kind):
         entry = catalog.entry(kind, name)
-        table.add_row(name, _first_line(entry), _third(kind, entry, workspace.home), _source(kind, entry))
+        cells = (name, _first_line(entry), _third(kind, entry, workspace.home), _source(kind, entry))
+        table.add_row(*map(escape, cells))
     console.print(table)
 
 
@@ -66,7 +68,8 @@ def _print_options(catalog: Catalog, kind: str, name: str, console: Console) -> 
         type_ = f"list of {option.type}" if option.many else option.type
         choices = f" One of {', '.join(map(str, option.choices))}." if option.choices else ""
         default = "required" if option.required else "null" if option.default is None else str(option.default)
-        table.add_row(option.name, type_ + (" or null" if option.optional else ""), default, option.help + choices)
+        cells = (option.name, type_ + (" or null" if option.optional else ""), default, option.help + choices)
+        table.add_row(*map(escape, cells))
     console.print(table)
 
 
@@ -78,7 +81,8 @@ def _list_specs(workspace: Workspace, catalog: Catalog, console: Console) -> Non
         spec = load_spec(path, workspace.specs, catalog)
         paper = spec.body.paper
         where = f"{paper.name}, {paper.table}" if paper else ""
-        table.add_row(f"[cyan]{name}[/]", "(to be extended)" if spec.abstract else spec.title, where)
+        title = "(to be extended)" if spec.abstract else escape(spec.title)
+        table.add_row(f"[cyan]{name}[/]", title, escape(where))
     console.print(table)
 
 

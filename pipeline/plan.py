@@ -100,10 +100,13 @@ def _rates(workspace: Workspace, compilation: Compilation, catalog: Catalog) -> 
     for name, run in compilation.runs.items():
         path = workspace.private / "timings" / f"{name}.json"
         if path.is_file():
-            timing: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            share = timing["rounds"] / run.record["training"]["rounds"]
-            done[_kind(run)] += visits(run, catalog) * share
-            took[_kind(run)] += timing["seconds"]
+            try:
+                timing: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                rounds, seconds = float(timing["rounds"]), float(timing["seconds"])
+            except (ValueError, KeyError, TypeError):  # damaged: an estimate can do without it
+                continue
+            done[_kind(run)] += visits(run, catalog) * rounds / run.record["training"]["rounds"]
+            took[_kind(run)] += seconds
     return {kind: done[kind] / took[kind] for kind in done if took[kind] > 0 and done[kind] > 0}
 
 

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from pflcore.errors import UserError
 from pipeline.compiler import compile_workspace
 from pipeline.dvc import dvc, initialise
 from pipeline.generated import write
 from pipeline.specs import find_specs
-from pipeline.workspace import Workspace, raw_data_folder
+from pipeline.workspace import Workspace, raw_data_folder, report_path
 
 
 def run_specs(workspace: Workspace, specs: list[str] | None) -> int:
-    """Bring the reports of `specs` (default: the default ones) up to date; returns DVC's exit code.
+    """Bring the reports of `specs` (default: the default ones) up to date and print them; returns DVC's exit code.
 
     A profile's own workspace holds just what has been asked of it: the stages of the specs named here.
+
+    Raises:
+        UserError: A spec is invalid, or one of these is only to be extended; nothing has been written then.
     """
     own = workspace.root != workspace.home
     names = specs or workspace.default_specs(list(find_specs(workspace.specs)))
+    if not names:
+        raise UserError("nothing to run: there are no specs")
     compilation = compile_workspace(workspace, names if own else None)
+    for name in names:
+        if name not in compilation.tables:
+            raise UserError(f"specs/{name}.yaml: abstract; run a spec that extends it")
     initialise(workspace.root)
     write(workspace, compilation.files)
     if own:  # the raw data of the project, not of the profile's workspace
         os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))
-    targets = [target(name) for name in names if name in compilation.tables]
-    return dvc(workspace.root, "--wait-for-lock", "repro", *targets, *([] if specs else ["index"]))
+    code = dvc(workspace.root, "--wait-for-lock", "repro", *map(target, names), *([] if specs else ["index"]))
+    if code == 0:
+        for name in names:
+            print(f"\n{_summary(workspace.root / report_path(name))}")
+    return code
+
+
+def _summary(folder: Path) -> str:
+    """The first part of a report, down to its first section, and where the whole of it lies."""
+    top, _, _ = (folder / "report.md").read_text(encoding="utf-8").partition("\n## ")
+    return f"{top.strip()}\n\nWhole report: {os.path.relpath(folder)}/report.md; HTML, LaTeX and CSV beside it."
 
 
 def target(spec_id: str) -> str:

@@ -62,7 +62,11 @@ class Workspace:
             settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
-        chosen = settings.get("tool", {}).get("pfl", {}).get("default", known[:1])
+        for key in ("tool", "pfl"):
+            settings = settings.get(key, {})
+            if not isinstance(settings, dict):
+                raise UserError(f"pyproject.toml: {key} = {settings!r} must be a table")
+        chosen = settings.get("default", known[:1])
         if not isinstance(chosen, list) or not all(isinstance(name, str) for name in chosen):
             raise UserError(f"pyproject.toml: tool.pfl.default = {chosen!r} must be a list of spec names")
         for name in chosen:

@@ -54,6 +54,7 @@ def train(record: Record) -> None:
             out=_run_folder(record),
             private=Path(".pfl"),
             device=os.environ.get("PFL_DEVICE", "auto"),
+            checkpoint_every=_checkpoint_seconds(),
             on_round=on_round,
         )
 
@@ -89,6 +90,18 @@ def guard() -> None:
     from pipeline.stages.guard import run
 
     print(run(Workspace.find()))
+
+
+def _checkpoint_seconds() -> float:
+    """``$PFL_CHECKPOINT_SECONDS``, or a minute."""
+    wanted = os.environ.get("PFL_CHECKPOINT_SECONDS") or "60"
+    try:
+        seconds = float(wanted)
+    except ValueError:
+        seconds = -1
+    if not seconds >= 0:
+        raise UserError(f"PFL_CHECKPOINT_SECONDS = {wanted!r} must be a number of seconds")
+    return seconds
 
 
 def _run_folder(record: Path) -> Path:

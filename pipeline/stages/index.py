@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from pflcore.artifacts import read_meta, write_text
+from pipeline.stages.records import read_resolved
 
 
 def run(tables: list[Path], reports: Path) -> str:
     """Write ``index.md`` into the folder `reports`, one row per resolved table."""
     rows = ["| report | cells obtained | of | |", "|---|---:|---:|---|"]
     for path in tables:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = read_resolved(path)
         folder = reports / table["spec"]
         read_meta(folder / "table.parquet", "table/1")
         obtained = sum(bool(cell["runs"]) for cell in table["cells"])

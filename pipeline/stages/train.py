@@ -17,11 +17,12 @@ from pflcore.artifacts import atomic_path, write_table, write_text
 from pflcore.assignment import read_assignment
 from pflcore.backbones import BACKBONES
 from pflcore.engine import CheckpointFolder, Progress, Result, select_device, train, use_threads
+from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
 from pflcore.samples import read_samples
 from pflcore.settings import Evaluation, Training
-from pipeline.stages.records import options, read_record
+from pipeline.stages.records import options, read_record, settings
 
 
 def run(
@@ -33,6 +34,7 @@ def run(
     out: Path,
     private: Path,
     device: str = "auto",
+    checkpoint_every: float = 60.0,
     on_round: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
@@ -43,11 +45,14 @@ def run(
         code: The fingerprint file of the code that can affect this run; part of a checkpoint's identity.
         private: The machine's own folder, for checkpoints and timings.
         device: A PyTorch device, or ``auto``.
+        checkpoint_every: Seconds between checkpoints.
         on_round: Progress display.
         say: Called with lines for the reader.
     """
     record = read_record(record_path, "method", "backbone", "training", "evaluation", "seed")
     run_id = record_path.stem
+    if not code.is_file():
+        raise UserError(f"{code}: no such file; run `pfl compile`")
     place = select_device(device)
     samples, assignment = read_samples(dataset), read_assignment(partition)
     assignment.check(len(samples), samples.train)
@@ -64,7 +69,7 @@ def run(
     )
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
     identity = _identity(record, code, hashes, place)
-    training = Training(**record["training"])
+    training = settings(Training, record["training"], record_path)
     folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{identity[:8]}", identity, say)
     started = time.monotonic()
     with folder:
@@ -73,9 +78,10 @@ def run(
             backbone=BACKBONES.create(record["backbone"]["name"], **options(record["backbone"])),
             method=METHODS.create(record["method"]["name"], **options(record["method"])),
             training=training,
-            evaluation=Evaluation(**record["evaluation"]),
+            evaluation=settings(Evaluation, record["evaluation"], record_path),
             seed=record["seed"],
             checkpoints=folder,
+            checkpoint_every=checkpoint_every,
             on_round=on_round,
         )
         if result.diverged:
