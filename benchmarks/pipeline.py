@@ -1,0 +1,203 @@
+"""What the pipeline costs around training: compilation, DVC per stage, a repetition without work, memory, stage start.
+
+Stages are executed by DVC as ever, but a small shell script stands in for ``pfl``, so that what remains is DVC's own
+work. Run it with ``python benchmarks/pipeline.py``; it prints a table and writes ``benchmarks/pipeline.csv``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import yaml
+
+BIN = Path(sys.executable).parent
+HERE = Path(__file__).parent
+RATES = (0.1, 0.05, 0.02, 0.01, 0.005)
+METHODS = ("local", "fedavg", "fedprox", "fedper")
+# One spec per federation, each with the runs of all methods at all rates.
+RUNS_PER_SPEC = len(RATES) * len(METHODS)
+
+SPEC = """\
+title: Seed {seed}
+grid:
+  base:
+    dataset: digits
+    partition: iid
+    clients: 4
+    seed: {seed}
+    backbone: {{name: convnet, kernel: 3, padding: 1, channels: [2, 2], hidden: [4, 4]}}
+    method: fedavg
+    training: {{rounds: 1, sample_rate: 1.0, local_epochs: 1, lr: 0.1}}
+    evaluation: {{every: 1, window: 0, curve_every: 0}}
+  axes:
+    method: [{methods}]
+    training.lr: [{rates}]
+table: {{rows: [method], columns: [training.lr], metric: final}}
+"""
+
+# Writes what DVC expects of a stage, in a few milliseconds.
+STAND_IN = """\
+#!/bin/sh
+name=$(basename "$3" .yaml)
+case "$2" in
+  data) mkdir -p artifacts/data; echo "$name" > "artifacts/data/$name.parquet" ;;
+  partition) mkdir -p artifacts/partitions; name=$(basename "$(dirname "$3")")
+    echo "$name" > "artifacts/partitions/$name.parquet" ;;
+  train) mkdir -p "artifacts/runs/$name"; echo "$name" > "artifacts/runs/$name/rounds.parquet" ;;
+  evaluate) mkdir -p artifacts/metrics; echo "$name" > "artifacts/runs/$name/evaluation.parquet"
+    echo '{}' > "artifacts/metrics/$name.json" ;;
+  report) name=$(basename "$3" .json); mkdir -p "reports/$name"; echo "$name" > "reports/$name/report.md" ;;
+  index) mkdir -p reports; echo index > reports/index.md ;;
+  guard) mkdir -p artifacts; echo guard > artifacts/guard.txt ;;
+esac
+"""
+
+
+@dataclass
+class Row:
+    """One line of the result; times in seconds, memory in MiB."""
+
+    runs: int
+    stages: int
+    compile: float
+    compile_again: float
+    repro: float
+    per_stage: float
+    no_op: float
+    status: float
+    peak_memory: float
+
+
+def measure(runs: int, repeat: int) -> Row:
+    """Compile, execute and repeat a project of `runs` runs in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as name:
+        root = Path(name)
+        write_project(root, runs)
+        pfl(root, "setup")
+        pfl(root, "list", "methods")  # the catalogue of entries is cached once per version of the code
+        first = pfl(root, "compile")
+        again = [pfl(root, "compile")[0] for _ in range(repeat)]
+        stand_in = root / "bin" / "pfl"
+        stand_in.parent.mkdir()
+        stand_in.write_text(STAND_IN)
+        stand_in.chmod(0o755)
+        stages = count_stages(root)
+        repro = dvc(root, "repro", "--quiet", "--all-pipelines")
+        no_op = [dvc(root, "repro", "--quiet", "--all-pipelines") for _ in range(repeat)]
+        status = [dvc(root, "status", "--quiet")[0] for _ in range(repeat)]
+        return Row(
+            runs=runs,
+            stages=stages,
+            compile=first[0],
+            compile_again=statistics.median(again),
+            repro=repro[0],
+            per_stage=repro[0] / stages,
+            no_op=statistics.median(seconds for seconds, _ in no_op),
+            status=statistics.median(status),
+            peak_memory=max(first[1], repro[1], *(memory for _, memory in no_op)),
+        )
+
+
+def write_project(root: Path, runs: int) -> None:
+    """Specs with `runs` runs in all, the first of them the default."""
+    (root / "specs").mkdir()
+    for seed in range(runs // RUNS_PER_SPEC):
+        text = SPEC.format(seed=seed, methods=", ".join(METHODS), rates=", ".join(map(str, RATES)))
+        (root / "specs" / f"seed{seed:03d}.yaml").write_text(text)
+    (root / "pyproject.toml").write_text('[tool.pfl]\ndefault = ["seed000"]\n')
+
+
+def count_stages(root: Path) -> int:
+    """Stages in all stage files of the project."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    files = [root / "dvc.yaml", *(root / "stages").rglob("dvc.yaml")]
+    return sum(len(yaml.load(path.read_bytes(), Loader=loader)["stages"]) for path in files)
+
+
+def pfl(root: Path, *arguments: str) -> tuple[float, float]:
+    return run(root, [str(BIN / "pfl"), *arguments])
+
+
+def dvc(root: Path, *arguments: str) -> tuple[float, float]:
+    return run(root, [str(BIN / "dvc"), *arguments])
+
+
+def run(root: Path, command: list[str]) -> tuple[float, float]:
+    """Seconds and MiB (the largest of the process and its children) of a command that must succeed."""
+    environment = {**os.environ, "PATH": os.pathsep.join([str(root / "bin"), str(BIN), os.environ["PATH"]])}
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} failed with exit code {process.returncode}")
+    return seconds, usage.ru_maxrss / 1024
+
+
+def measure_start(repeat: int) -> dict[str, float]:
+    """Medians of whole stages with next to no work, interleaved with the import of torch alone."""
+    with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as name:
+        root = Path(name)
+        write_project(root, RUNS_PER_SPEC)
+        pfl(root, "setup")
+        pfl(root, "compile")
+        dvc(root, "repro", "--quiet")
+        federation = next((root / "stages/federations").iterdir())
+        record = next(path for path in federation.glob("fedavg-*.yaml")).relative_to(root)
+        commands = {
+            "import of torch alone": [sys.executable, "-c", "import torch"],
+            "train": [str(BIN / "pfl"), "stage", "train", str(record)],
+            "evaluate": [str(BIN / "pfl"), "stage", "evaluate", str(record)],
+            "report": [str(BIN / "pfl"), "stage", "report", "stages/seed000.json"],
+            "guard": [str(BIN / "pfl"), "stage", "guard"],
+        }
+        seconds: dict[str, list[float]] = {what: [] for what in commands}
+        for _ in range(repeat):
+            for what, command in commands.items():
+                seconds[what].append(run(root, command)[0])
+        return {what: statistics.median(values) for what, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, nargs="+", default=[100, 300, 1000], help=f"multiples of {RUNS_PER_SPEC}")
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions behind each median")
+    parser.add_argument("--out", type=Path, default=HERE / "pipeline.csv")
+    chosen = parser.parse_args()
+    bad = [runs for runs in chosen.runs if runs < RUNS_PER_SPEC or runs % RUNS_PER_SPEC]
+    if bad:
+        parser.error(f"--runs must be multiples of {RUNS_PER_SPEC}, got {bad[0]}")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    rows = []
+    names = [field.name for field in fields(Row)]
+    print("| " + " | ".join(names) + " |\n|" + "---:|" * len(names))
+    for runs in chosen.runs:
+        row = measure(runs, chosen.repeat)
+        rows.append(asdict(row))
+        print("| " + " | ".join(_show(value) for value in asdict(row).values()) + " |", flush=True)
+    with chosen.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _show(value) for name, value in row.items()} for row in rows)
+    print("\n| stage with next to no work | seconds |\n|---|---:|")
+    for what, seconds in measure_start(max(chosen.repeat, 5)).items():
+        print(f"| {what} | {seconds:.2f} |")
+
+
+def _show(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+if __name__ == "__main__":
+    main()
