@@ -156,3 +156,7 @@ def _known(workspace: Workspace, specs: list[str] | None) -> list[str] | None:
         if name not in known:
             raise UserError(f"unknown spec {name!r}{did_you_mean(name, known)}")
     return names
+
+
+if __name__ == "__main__":
+    main()

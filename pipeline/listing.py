@@ -80,7 +80,7 @@ def _list_specs(workspace: Workspace, catalog: Catalog, console: Console) -> Non
     for name, path in find_specs(workspace.specs).items():
         spec = load_spec(path, workspace.specs, catalog)
         paper = spec.body.paper
-        where = f"{paper.name}, {paper.table}" if paper else ""
+        where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
         title = "(to be extended)" if spec.abstract else escape(spec.title)
         table.add_row(f"[cyan]{name}[/]", title, escape(where))
     console.print(table)

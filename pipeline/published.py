@@ -95,9 +95,11 @@ def _row(cells: dict[str, str], axes: list[str], where: str) -> PublishedRow:
     std = _number(cells["std"], "std", where) if cells["std"] else None
     if std is not None and std < 0:
         raise UserError(f"{where}: std: {show(cells['std'])} must not be negative")
-    value = Published(
-        mean=_number(cells["mean"], "mean", where), std=std, quoted=cells["quoted"] == "yes", note=cells["note"]
-    )
+    # A misprint has a note and no mean.
+    mean = _number(cells["mean"], "mean", where) if cells["mean"] or not cells["note"] else None
+    if mean is None and std is not None:
+        raise UserError(f"{where}: std: {show(cells['std'])} without a mean")
+    value = Published(mean=mean, std=std, quoted=cells["quoted"] == "yes", note=cells["note"])
     return PublishedRow({axis: cells[axis] for axis in axes}, value, where)
 
 

@@ -22,9 +22,12 @@ class TablePaper(_Frozen):
 
 
 class Published(_Frozen):
-    """A published value in percent. `quoted` values were taken by the paper from another one."""
+    """A published value in percent. `quoted` values were taken by the paper from another one.
 
-    mean: float
+    Without `mean` the value cannot be told, and the note says why.
+    """
+
+    mean: float | None
     std: float | None
     quoted: bool
     note: str

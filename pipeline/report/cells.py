@@ -137,12 +137,13 @@ def _cell(entry: dict[str, Any], runs: dict[str, Measured], metric: str) -> Cell
     diverged = any(run.diverged for run in mine)
     values = [] if diverged else [run.values[metric] for run in mine if metric in run.values]
     published = entry["published"]
+    known = published and published["mean"] is not None
     cell = Cell(
         labels={axis: str(label) for axis, label in entry["labels"].items()},
         runs=tuple(entry["runs"]),
         obtained=_average(values),
         n=len(values),
-        published=Value(published["mean"], published["std"]) if published else None,
+        published=Value(published["mean"], published["std"]) if known else None,
         quoted=bool(published and published["quoted"]),
         note=(published and published["note"]) or "",
         absent=entry["absent"],

@@ -42,18 +42,42 @@ class Layout:
         return self._cells.get((row, column))
 
     def column_title(self, column: Key) -> str:
-        """The whole header of one column in one line."""
-        return " · ".join(headed(axis, label) for axis, label in zip(self.column_axes, column, strict=True))
+        """The whole header of one column in one line, or of all columns that begin with these labels."""
+        return _title(self.column_axes, column)
 
-    def whereabouts(self, cells: list[Cell]) -> str:
-        """Words for a set of cells: whole rows and whole columns by name, the rest one by one."""
-        chosen = {(cell.key(self.row_axes), cell.key(self.column_axes)) for cell in cells}
+    def whereabouts(self, cells: list[Cell], spoken_for: list[Cell] | None = None) -> str:
+        """Words for a set of cells: whole rows and whole columns by name, the rest one by one.
+
+        A column is whole also where its other cells are among those `spoken_for`.
+        """
+        chosen = self._places(cells)
+        covered = chosen | self._places(spoken_for or [])
         whole_rows = [r for r in self.rows if all(at in chosen for at in self._cells if at[0] == r)]
         rest = {at for at in chosen if at[0] not in whole_rows}
-        whole_columns = [c for c in self.columns if rest and all(at in chosen for at in self._cells if at[1] == c)]
+        whole_columns = [
+            c
+            for c in self.columns
+            if any(at[1] == c for at in rest) and all(at in covered for at in self._cells if at[1] == c)
+        ]
         single = [at for at in self._cells if at in rest and at[1] not in whole_columns]
-        words = [" · ".join(row) for row in whole_rows] + [self.column_title(column) for column in whole_columns]
-        return "; ".join(words + [" · ".join(filter(None, (*r, self.column_title(c)))) for r, c in single])
+        words = [_title(self.row_axes, row) for row in whole_rows]
+        words += [self.column_title(column) for column in self._merged(whole_columns)]
+        titles = ((_title(self.row_axes, row), self.column_title(column)) for row, column in single)
+        return "; ".join(words + [" · ".join(filter(None, pair)) for pair in titles])
+
+    def _places(self, cells: list[Cell]) -> set[tuple[Key, Key]]:
+        return {(cell.key(self.row_axes), cell.key(self.column_axes)) for cell in cells}
+
+    def _merged(self, columns: list[Key]) -> list[Key]:
+        """The columns, with the labels that a whole group of them shares in place of the group."""
+        for length in range(1, len(self.column_axes)):
+            for prefix in dict.fromkeys(column[:length] for column in columns if len(column) > length):
+                group = [column for column in self.columns if column[:length] == prefix]
+                if len(group) > 1 and set(group) <= set(columns):
+                    at = columns.index(group[0])
+                    columns = [column for column in columns if column not in group]
+                    columns.insert(at, prefix)
+        return columns
 
     def _spans(self, level: int) -> list[Span]:
         spans, start = [], 0
@@ -75,4 +99,13 @@ def headed(axis: str, label: str) -> str:
         float(label)
     except ValueError:
         return label
-    return f"{axis.rpartition('.')[2].replace('_', ' ')} = {label}"
+    return f"{short(axis)} = {label}"
+
+
+def short(axis: str) -> str:
+    """``backbone.mlp_dim`` as ``mlp dim``."""
+    return axis.rpartition(".")[2].replace("_", " ")
+
+
+def _title(axes: list[str], labels: Key) -> str:
+    return " · ".join(map(headed, axes, labels))  # `labels` may be the first few

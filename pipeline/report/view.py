@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.report.cells import VERDICTS, Cell
 from pipeline.report.claims import Finding, Judgement, judge_claims
 from pipeline.report.curves import panels_left_out
-from pipeline.report.layout import Layout, Span, headed
+from pipeline.report.layout import Layout, Span, headed, short
 from pipeline.report.measured import Measured, Value
 from pipeline.report.provenance import COLUMNS, Row, provenance, timings_path
 
@@ -107,7 +107,7 @@ def build_page(
         paper=_paper(table["paper"]),
         caption=table["caption"] or table["title"],
         banner=_banner(table["profile"]),
-        row_axes=layout.row_axes,
+        row_axes=[short(axis) for axis in layout.row_axes],
         headers=layout.headers,
         columns=len(layout.columns),
         rows=rows,
@@ -204,8 +204,9 @@ def _daggers(layout: Layout, cells: list[Cell]) -> dict[str, tuple[str, str]]:
             if cell and _reason(cell):
                 by_reason.setdefault(_reason(cell), []).append(cell)
     several = len(by_reason) > 1
+    every = [cell for cells in by_reason.values() for cell in cells]
     return {
-        reason: (f"†{index}" if several else "†", layout.whereabouts(mine))
+        reason: (f"†{index}" if several else "†", layout.whereabouts(mine, every))
         for index, (reason, mine) in enumerate(by_reason.items(), start=1)
     }
 
@@ -281,10 +282,14 @@ def _detail(finding: Finding, margin: float, decimals: int) -> str:
     pair = finding.worst
     ours, theirs = (format_value(value, decimals) for value in pair.values)
     sense = "better" if pair.difference >= 0 else "worse"
-    where = f" at {' · '.join(itertools.starmap(headed, pair.labels.items()))}" if pair.labels else ""
+    where = f" at {_headed(pair.labels)}" if pair.labels else ""
     asked = f", margin {margin:g}" if margin else ""
     return (
         f"weakest of {done} pairs{f' ({finding.lacking} more without values)' if finding.lacking else ''}: "
-        f"{' · '.join(pair.better.values())} {ours} against {' · '.join(pair.than.values())} {theirs}{where}, "
+        f"{_headed(pair.better)} {ours} against {_headed(pair.than)} {theirs}{where}, "
         f"{sense} by {abs(pair.difference):.{decimals}f} with noise {pair.noise:.{decimals}f}{asked}"
     )
+
+
+def _headed(labels: dict[str, str]) -> str:
+    return " · ".join(itertools.starmap(headed, labels.items()))
