@@ -7,6 +7,7 @@ below it (``attention.qkv``, ``attention.out``) and ``all`` selects the whole mo
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from pflcore.errors import UserError
-from pflcore.registry import did_you_mean
 
 Tensors = dict[str, Tensor]
 ALL = "all"
@@ -57,10 +57,7 @@ class Groups:
         for group in wanted:
             below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
             if not below:
-                raise UserError(
-                    f"the backbone has no parameter group {group!r}{did_you_mean(group, self.names())} "
-                    f"(its groups: {', '.join(self.names())})"
-                )
+                raise UserError(f"the backbone has no parameter group {group!r}; its groups: {', '.join(self.names())}")
             chosen |= below
         return frozenset(chosen)
 

@@ -6,6 +6,7 @@ the folder, a module is imported when its entry is first asked for, and every ge
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import pkgutil
@@ -77,10 +78,10 @@ class Registry(Generic[E_]):
                 raise TypeError(f"{self.package}.{name} registers nothing")
         return self._classes[name]
 
-    def create(self, name: str, **options: Any) -> E_:
+    def create(self, name: str, /, **options: Any) -> E_:
         """An instance of `name`. Raises :class:`UserError` for unknown or invalid options."""
         cls = self.get(name)
-        known = list(cls.__dataclass_fields__)
+        known = [field.name for field in dataclasses.fields(cls)]  # without class variables
         for option in options:
             if option not in known:
                 raise UserError(f"{self.kind} {name!r} has no option {option!r}{did_you_mean(option, known)}")

@@ -49,6 +49,7 @@ class CheckpointFolder:
         self.identity = identity
         self.warn = warn
         self._lock = FileLock(folder / "lock")
+        self._good: list[Path] = []  # written or read by this process, oldest first
 
     def __enter__(self) -> CheckpointFolder:
         """Take the folder. Raises :class:`UserError` when another process trains this run."""
@@ -63,7 +64,10 @@ class CheckpointFolder:
         self._lock.release()
 
     def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write the state after a round, then drop all but the newest files."""
+        """Write the state after a round, then drop all but it and the good one before it.
+
+        Files that were passed over go as well: their rounds may be later, and they would displace good ones.
+        """
         temporary = self.folder / f".{os.getpid()}.part"
         flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         # One key: the order of several would vary from process to process.
@@ -71,9 +75,12 @@ class CheckpointFolder:
         digest = _digest(temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.replace(self.folder / f"round-{round_:06d}-{digest}.safetensors")
-        for path in self._files()[_KEPT:]:
-            path.unlink()
+        path = self.folder / f"round-{round_:06d}-{digest}.safetensors"
+        temporary.replace(path)
+        self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
+        for other in self._files():
+            if other not in self._good:
+                other.unlink()
 
     def load(self, like: Mapping[str, Tensor]) -> Checkpoint | None:
         """The newest good checkpoint.
@@ -85,8 +92,9 @@ class CheckpointFolder:
         for path in self._files():
             reason, checkpoint = self._read(path, like)
             if checkpoint:
+                self._good = [path]
                 return checkpoint
-            self.warn(f"{path}: {reason}; going back to the one before it")
+            self.warn(f"{path}: {reason}; passed over")
         return None
 
     def clear(self) -> None:
@@ -105,7 +113,8 @@ class CheckpointFolder:
         try:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {}).get("pfl", "{}"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, ValueError) as error:
             return f"not a checkpoint ({error})", None
         if header.get("identity") != self.identity:

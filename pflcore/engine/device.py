@@ -40,7 +40,7 @@ def use_threads(device: torch.device, shape: tuple[int, int, int]) -> None:
     """Set PyTorch's threads for images of `shape` (channels, height, width): ``$PFL_THREADS``, or what suits them."""
     wanted = os.environ.get("PFL_THREADS")
     if wanted:
-        if not wanted.isdigit() or int(wanted) < 1:
+        if not wanted.isdecimal() or int(wanted) < 1:
             raise UserError(f"PFL_THREADS = {wanted!r} must be a whole number of at least 1")
         torch.set_num_threads(int(wanted))
     elif device.type == "cpu" and shape[1] * shape[2] <= _SMALL_IMAGE:

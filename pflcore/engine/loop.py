@@ -126,7 +126,11 @@ class _Run:
         self.diverged: Diverged | None = None
 
     def advance(self) -> float:
-        """Run one round; the mean local loss of its participants. On divergence the state before the round stays."""
+        """Run one round; the mean local loss of its participants.
+
+        When local training diverges, the state before the round stays. A loss that is first seen not to be finite when
+        the models are measured is a divergence too, but leaves the state after the round.
+        """
         round_ = self.round + 1
         participants = list(self.method.participants(self._sample(round_), self.data.clients))
         updates, personal, losses = [], {}, []
@@ -153,7 +157,12 @@ class _Run:
             self.personal.update(personal)
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
-            self.scores.append((round_, self._score()))
+            scores = self._score()
+            lost = np.flatnonzero(~np.isfinite(scores.loss))
+            if len(lost):  # the last local step can lose a model whose loss before it was finite
+                self.diverged = Diverged(round_, int(lost[0]))
+                return float("nan")
+            self.scores.append((round_, scores))
         return float(np.mean(losses))
 
     def _sample(self, round_: int) -> list[int]:

@@ -1,0 +1,192 @@
+"""Small federations, models and runs, for tests of the core: a round takes milliseconds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pflcore.backbones import BACKBONES, Backbone
+from pflcore.engine import Result, train
+from pflcore.errors import UserError
+from pflcore.federation import FederatedData
+from pflcore.groups import Groups, Roles
+from pflcore.methods import METHODS, Method
+from pflcore.methods._base import Server, Update
+from pflcore.seeds import generator, torch_seed
+from pflcore.settings import Evaluation, Training
+
+torch.set_num_threads(1)  # what the engine chooses for images this small
+
+SHAPE, CLASSES = (1, 8, 8), 4
+EVERY_ROUND = Evaluation(every=1, window=100)
+
+# What makes an entry small and fit for 8×8 images; an entry that is not named here gets the options of its `smoke`.
+BACKBONE_OPTIONS: dict[str, dict[str, Any]] = {
+    "convnet": {"channels": (3, 4), "hidden": (8,), "kernel": 3, "padding": 1},
+    "tiny_vit": {"depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4},
+}
+METHOD_OPTIONS: dict[str, dict[str, Any]] = {"fedtp": {"embedding": 4, "hidden": 6, "layers": 2}}
+
+
+def backbone(name: str, **options: Any) -> Backbone:
+    entry = BACKBONES.get(name)
+    return BACKBONES.create(name, **{**entry.smoke, **BACKBONE_OPTIONS.get(name, {}), **options})
+
+
+def method(name: str, **options: Any) -> Method:
+    entry = METHODS.get(name)
+    return METHODS.create(name, **{**entry.smoke, **METHOD_OPTIONS.get(name, {}), **options})
+
+
+def training(**options: Any) -> Training:
+    """Two of three clients per round, several batches per client, the last one smaller."""
+    return Training(**{"rounds": 2, "sample_rate": 0.67, "local_epochs": 2, "batch_size": 5, "lr": 0.05, **options})
+
+
+def federation(
+    train_sizes: Sequence[int] = (14, 7, 9),
+    test_sizes: Sequence[int] = (5, 8, 6),
+    *,
+    shape: tuple[int, int, int] = SHAPE,
+    classes: int = CLASSES,
+    device: str = "cpu",
+) -> FederatedData:
+    """Random images with random labels; the rows of the clients are scattered."""
+    rng = generator(0, "tiny federation")
+    sizes = [*train_sizes, *test_sizes]
+    parts = np.split(rng.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
+    return FederatedData.from_arrays(
+        rng.integers(0, 256, (sum(sizes), *shape), np.uint8),
+        rng.integers(0, classes, sum(sizes)),
+        parts[: len(train_sizes)],
+        parts[len(train_sizes) :],
+        [0.4] * shape[0],
+        [0.3] * shape[0],
+        classes,
+        torch.device(device),
+    )
+
+
+def run(method: Method, backbone: Backbone, data: FederatedData | None = None, **changes: Any) -> Result:
+    """One run of two rounds, measured after each; `changes` are arguments of :func:`train`."""
+    settings: dict[str, Any] = {"training": training(), "evaluation": EVERY_ROUND, "seed": 3, **changes}
+    return train(data=data or federation(), backbone=backbone, method=method, **settings)
+
+
+def result_bytes(result: Result) -> dict[str, bytes]:
+    """All that a run leaves behind, by the name of the part, but not which checkpoint it continued from."""
+    arrays = ("round", "client", "correct", "total", "loss")
+    parts = {name: repr(getattr(result, name).dtype).encode() + getattr(result, name).tobytes() for name in arrays}
+    facts = (str(result.diverged), result.parameters, result.sent_up, result.sent_down)
+    return {**parts, "facts": repr(facts).encode(), "weights": save(result.weights)}
+
+
+def sampled(seed: int, round_: int, clients: int, training: Training) -> list[int]:
+    """The clients that a round samples."""
+    drawn = generator(seed, "sampling", round_).choice(clients, size=training.cohort_size(clients), replace=False)
+    return sorted(drawn.tolist())
+
+
+def normalised(data: FederatedData, rows: Tensor) -> Tensor:
+    return (data.images[rows].to(torch.float32) / 255 - data.mean) / data.std
+
+
+def train_by_hand(
+    model: nn.Module,
+    received: dict[str, Tensor],
+    data: FederatedData,
+    client: int,
+    round_: int,
+    training: Training,
+    seed: int,
+    mu: float = 0.0,
+) -> dict[str, Tensor]:
+    """One client's round as anyone would write it: a module, ``backward`` and ``torch.optim.SGD``."""
+    torch.manual_seed(torch_seed(seed, "dropout", round_, client))
+    model.load_state_dict(received)
+    model.train()
+    sgd = torch.optim.SGD(
+        model.parameters(), training.lr, momentum=training.momentum, weight_decay=training.weight_decay
+    )
+    order = generator(seed, "batches", round_, client)
+    for _ in range(training.local_epochs):
+        rows = data.train[client][order.permutation(len(data.train[client]))]
+        for start in range(0, len(rows), training.batch_size):
+            part = rows[start : start + training.batch_size]
+            sgd.zero_grad()
+            F.cross_entropy(model(normalised(data, part)), data.labels[part]).backward()
+            for name, parameter in model.named_parameters():
+                assert parameter.grad is not None
+                parameter.grad += mu * (parameter.detach() - received[name])
+            sgd.step()
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def groups_of(backbone: Backbone) -> Groups:
+    return backbone.create(SHAPE, CLASSES, 0)[1]
+
+
+def fits(method: Method, backbone: Backbone) -> bool:
+    """Whether the backbone has the groups that the method names."""
+    try:
+        method.roles(groups_of(backbone))
+    except UserError:
+        return False
+    return True
+
+
+def first_fitting(method: Method) -> Backbone:
+    """A backbone for a test that is about the method."""
+    return next(one for one in map(backbone, BACKBONES.names()) if fits(method, one))
+
+
+def spied(method: Method, seen: list[list[Update]]) -> Method:
+    """The same method, which also appends the updates of every round to `seen`."""
+
+    class Spied(type(method)):  # type: ignore[misc]
+        def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+            seen.append(
+                [
+                    Update(
+                        one.client,
+                        one.samples,
+                        sent={name: tensor.clone() for name, tensor in one.sent.items()},
+                        returned={name: tensor.clone() for name, tensor in one.returned.items()},
+                    )
+                    for one in updates
+                ]
+            )
+            return super().update_server(server, roles, updates)
+
+    return Spied(**{field.name: getattr(method, field.name) for field in fields(method)})
+
+
+def assert_states_close(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(actual[name], tensor, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: name + text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormNet(Backbone):
+    """A linear net with batch norm: no registered backbone has buffers yet."""
+
+    groups: ClassVar[dict[str, str]] = {"fc": r"fc\.", "norm": r"norm\.", "head": r"head\."}
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+        layers = OrderedDict(
+            flatten=nn.Flatten(),
+            fc=nn.Linear(shape[0] * shape[1] * shape[2], 6),
+            norm=nn.BatchNorm1d(6),
+            relu=nn.ReLU(),
+            head=nn.Linear(6, classes),
+        )
+        return nn.Sequential(layers)
