@@ -57,7 +57,11 @@ class Groups:
         for group in wanted:
             below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
             if not below:
-                raise UserError(f"the backbone has no parameter group {group!r}; its groups: {', '.join(self.names())}")
+                near = difflib.get_close_matches(group, self.names(), n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise UserError(
+                    f"the backbone has no parameter group {group!r}{hint} (its groups: {', '.join(self.names())})"
+                )
             chosen |= below
         return frozenset(chosen)
 

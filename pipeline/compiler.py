@@ -217,10 +217,14 @@ class _Emitter:
         self.text["dvc.yaml"] = HEADER + dump(root)
 
     def _compiled_from(self) -> list[str]:
-        """What compilation depends on, as far as it lies in the workspace."""
+        """What compilation depends on, as far as it lies in the workspace, and what it last made of that.
+
+        Without the latter DVC would pass over the guard when an edit is undone, as it has seen those specs before.
+        """
         packages = [name for name in PACKAGES if (self.workspace.root / name).is_dir()]
         settings = ["pyproject.toml"] if (self.workspace.root / "pyproject.toml").is_file() else []
-        return ["specs", *packages, *settings]
+        tables = [f"stages/{name}.json" for name in sorted(self.compilation.tables)]
+        return ["specs", *packages, *settings, *tables, *(["stages/code"] if tables else [])]
 
     def _train_code(self, run: Run) -> str:
         return self._code(

@@ -63,10 +63,10 @@ def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:
             continue
         try:
             content = yaml.load(lock.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            stages = content.get("stages", {}) if content else {}
-        except (yaml.YAMLError, UnicodeDecodeError, AttributeError):
+            stages = (content or {}).get("stages") or {}
+            found.update({f"{shard.parent.name}:{name}": {**stage} for name, stage in stages.items()})
+        except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError):
             raise UserError(f"{lock}: damaged; restore it with `git checkout {lock}` or delete it") from None
-        found.update({f"{shard.parent.name}:{name}": stage for name, stage in stages.items()})
     return found
 
 

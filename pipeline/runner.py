@@ -9,6 +9,7 @@ from pflcore.errors import UserError
 from pipeline.compiler import compile_workspace
 from pipeline.dvc import dvc, initialise
 from pipeline.generated import write
+from pipeline.report.provenance import timings_path
 from pipeline.specs import find_specs
 from pipeline.workspace import Workspace, raw_data_folder, report_path
 
@@ -36,14 +37,18 @@ def run_specs(workspace: Workspace, specs: list[str] | None) -> int:
     code = dvc(workspace.root, "--wait-for-lock", "repro", *map(target, names), *([] if specs else ["index"]))
     if code == 0:
         for name in names:
-            print(f"\n{_summary(workspace.root / report_path(name))}")
+            print(f"\n{_summary(workspace.root, name)}")
     return code
 
 
-def _summary(folder: Path) -> str:
-    """The first part of a report, down to its first section, and where the whole of it lies."""
-    top, _, _ = (folder / "report.md").read_text(encoding="utf-8").partition("\n## ")
-    return f"{top.strip()}\n\nWhole report: {os.path.relpath(folder)}/report.md; HTML, LaTeX and CSV beside it."
+def _summary(root: Path, name: str) -> str:
+    """The first part of a report, down to its first section, and where the rest lies."""
+    report = root / report_path(name) / "report.md"
+    top, _, _ = report.read_text(encoding="utf-8").partition("\n## ")
+    times = os.path.relpath(root / timings_path(name))
+    return (
+        f"{top.strip()}\n\nAll of it: {os.path.relpath(report)}; HTML, LaTeX and CSV beside it. Training times: {times}"
+    )
 
 
 def target(spec_id: str) -> str:

@@ -393,7 +393,7 @@ def test_durations_stay_out_of_the_report(tmp_path: Path) -> None:
 
 def test_damaged_metrics_and_reserved_names(tmp_path: Path) -> None:
     resolved = table([cell({"method": "A"}, ["a"])], ["method"], [])
-    path = tmp_path / "artifacts/runs/a/metrics.json"
+    path = tmp_path / "artifacts/metrics/a.json"
     for damaged in ("{", "[]", '{"final": {"mean": "x"}}', '{"final": {"mean": 1.0}}'):
         write_text(path, damaged)
         with pytest.raises(UserError) as error:

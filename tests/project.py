@@ -1,0 +1,188 @@
+"""Small projects for tests of the pipeline: a folder with specs and pyproject.toml, prepared for DVC."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+
+from pipeline import compiler, generated
+from pipeline.catalog import load_catalog
+from pipeline.compiler import Compilation, compile_workspace
+from pipeline.dvc import initialise
+from pipeline.fingerprint import Code
+from pipeline.generated import Changes
+from pipeline.stages import data, evaluate, partition, report, train
+from pipeline.workspace import PAPER, Workspace, dataset_path, metrics_path, partition_path, report_path, run_path
+
+BIN = Path(sys.executable).parent
+CONVNET = "{name: convnet, kernel: 3, padding: 1, channels: [2, 4], hidden: [8]}"
+VIT = "{name: tiny_vit, depth: 1, dim: 8, heads: 1, head_dim: 8, mlp_dim: 8, patch: 4}"
+
+
+def spec(
+    methods: str = "{FedAvg: fedavg, FedPer: fedper}",
+    *,
+    title: str = "Tiny",
+    partition: str = "iid",
+    backbone: str = CONVNET,
+    rounds: int = 2,
+    training: str = "",
+    more: str = "",
+) -> str:
+    """A spec whose runs take a second each: handwritten digits, three clients."""
+    return f"""\
+title: {title}
+grid:
+  base:
+    dataset: digits
+    partition: {partition}
+    clients: 3
+    backbone: {backbone}
+    training: {{rounds: {rounds}, sample_rate: 1, local_epochs: 1, batch_size: 64, lr: 0.1{training}}}
+    evaluation: {{every: 1, window: 1, curve_every: 1}}
+  axes:
+    method: {methods}
+{more}"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder made by :func:`make_project`."""
+
+    root: Path
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        """Write a file, given relative to the project."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def workspace(self, profile: str = PAPER) -> Workspace:
+        return Workspace.find(self.root, profile)
+
+    def compiled(self, profile: str = PAPER) -> Compilation:
+        """What the specs compile to; nothing is written. The code is parsed once for all tests."""
+        with patch.object(compiler, "Code", _code):
+            return compile_workspace(self.workspace(profile))
+
+    def compile(self) -> Changes:
+        """Compile and write, in this process."""
+        return generated.write(self.workspace(), self.compiled().files)
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """``<file>:<stage>`` → stage, of all stages on disk."""
+        files = [self.root / "dvc.yaml", *self.root.glob("stages/**/dvc.yaml")]
+        return {
+            f"{path.relative_to(self.root).as_posix()}:{name}": stage
+            for path in files
+            for name, stage in yaml.safe_load(path.read_text(encoding="utf-8"))["stages"].items()
+        }
+
+    def generated(self) -> dict[str, bytes]:
+        """What the compiler and DVC keep beside the specs: stage files and locks."""
+        return {name: text for name, text in tree(self.root).items() if name.startswith(("stages/", "dvc."))}
+
+    def call(self, *command: str, cwd: str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a program in the project, with pfl and dvc of this environment on the path."""
+        return subprocess.run(
+            command,
+            cwd=self.root / cwd,
+            env=self.environment(**environment),
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Variables for subprocesses that neither phone home nor leave anything outside of the project."""
+        path = os.pathsep.join([str(BIN), os.environ["PATH"]])
+        site = str(self.root / ".dvc/tmp/site")
+        own = {"PATH": path, "CI": "true", "DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": site, "PFL_THREADS": "1"}
+        return {**os.environ, **own, **more}
+
+    def repro(self, *targets: str, **environment: str) -> Reproduction:
+        """``dvc repro``."""
+        done = self.call("dvc", "repro", *targets, **environment)
+        output = done.stdout + done.stderr
+        ran = re.findall(r"^Running stage '(.*)':$", done.stdout, re.MULTILINE)
+        cached = re.findall(r"^Stage '(.*)' is cached", done.stdout, re.MULTILINE)
+        return Reproduction(done.returncode, [name.rpartition(":")[2] for name in ran], cached, output)
+
+    def execute(self, compilation: Compilation, profile: str = PAPER) -> None:
+        """Run all stages of a compilation in this process, without DVC; its files need to be on disk."""
+        root = self.workspace(profile).root
+        for run in compilation.runs.values():
+            folder = root / "stages/federations" / run.federation_id
+            dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
+            if not dataset.exists():
+                data.run(root / f"stages/data/{run.data_id}.yaml", dataset, root / "data")
+            if not federation.exists():
+                partition.run(folder / "federation.yaml", dataset, federation)
+            train.run(
+                folder / f"{run.id}.yaml",
+                dataset=dataset,
+                partition=federation,
+                code=root / f"stages/code/train.{run.method}.{run.backbone}.txt",
+                out=root / run_path(run.id, ""),
+                private=root / ".pfl",
+                device="cpu",
+            )
+            evaluate.run(folder / f"{run.id}.yaml", root / run_path(run.id, ""), root / metrics_path(run.id))
+        for name in compilation.tables:
+            report.run(root / f"stages/{name}.json", root, root / report_path(name))
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What ``dvc repro`` did: its exit code, the stages that ran and that came from the run cache, its output."""
+
+    code: int
+    ran: list[str]
+    cached: list[str]
+    output: str
+
+
+def make_project(folder: Path, files: dict[str, str] | None = None, default: list[str] | None = None) -> Project:
+    """A project with the given specs, by default one called tiny; `default` goes to pyproject.toml."""
+    specs = {"specs/tiny.yaml": spec()} if files is None else files
+    project = Project(folder)
+    for name, content in _prepared().items():
+        project.write(name, content)
+    (folder / "specs").mkdir(exist_ok=True)
+    for name, text in specs.items():
+        project.write(name, text)
+    if default is not None:
+        project.write("pyproject.toml", f"[tool.pfl]\ndefault = {default}\n")
+    return project
+
+
+@cache
+def _code(source: Path) -> Code:
+    return Code(source)
+
+
+@cache
+def _prepared() -> dict[str, bytes]:
+    """What each project begins with: DVC's own files and the catalog. Both take seconds to make."""
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, Project(Path(folder)).environment()):
+        initialise(Path(folder))
+        load_catalog(Path(folder))
+        return {name: content for name, content in tree(Path(folder)).items() if not name.startswith(".dvc/tmp/")}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files below a folder by their path in it."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
