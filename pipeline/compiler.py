@@ -22,7 +22,6 @@ from pipeline.run import Run
 from pipeline.specs import find_specs, load_spec
 from pipeline.table import ResolvedTable
 from pipeline.workspace import (
-    METRICS,
     Workspace,
     dataset_path,
     metrics_path,
@@ -209,7 +208,9 @@ class _Emitter:
             stages["index"] = _stage(command, [*inputs, code, *reports], ["reports/index.md"])
         if self.guarded:
             root["params"] = [f"specs/{name}.yaml" for name in self.defaults]
-        root["metrics"] = [METRICS]
+        # Not the whole folder: DVC would list runs of other tables that have never been made.
+        shown = {run for name in self.defaults for run in self.compilation.tables[name].runs}
+        root["metrics"] = [metrics_path(run) for run in sorted(shown)]
         root["plots"] = [
             {f"{report_path(name)}/curves.csv": {"x": "round", "title": _literal(self.compilation.tables[name].title)}}
             for name in self.defaults
