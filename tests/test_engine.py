@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
 from pflcore.engine import Progress, select_device, use_threads
-from pflcore.engine.evaluate import score_each_model, score_one_model
+from pflcore.engine.evaluate import Scores, score_client, score_one_model
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
@@ -223,7 +223,7 @@ def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     model, _ = backbone("convnet").create(data.shape, data.classes, 0)
     state = dict(model.state_dict())
     pooled = score_one_model(model, state, data)
-    each = score_each_model(model, lambda client: state, range(data.clients), data)
+    each = Scores.join(score_client(model, state, data, client) for client in range(data.clients))
     assert pooled.total.tolist() == each.total.tolist() == [700, 1, 900, 5]
     assert pooled.correct.tolist() == each.correct.tolist()
     assert pooled.correct.dtype == each.correct.dtype == np.int64
@@ -236,7 +236,7 @@ def test_scores_count_what_a_client_gets_right() -> None:
     model, _ = backbone("convnet").create(data.shape, data.classes, 0)
     logits = model(normalised(data, data.test[1])).detach()
     labels = data.labels[data.test[1]]
-    scores = score_each_model(model, lambda client: dict(model.state_dict()), [1], data)
+    scores = Scores.join([score_client(model, dict(model.state_dict()), data, 1)])
     assert scores.correct.tolist() == [int((logits.argmax(1) == labels).sum())]
     assert scores.loss.tolist() == pytest.approx([float(F.cross_entropy(logits, labels, reduction="sum"))])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,10 @@ from pflcore.federation import FederatedData
 from pflcore.groups import Tensors
 
 # Samples per forward pass; large enough to fill the machine, small enough for any of the papers' models.
-_BATCH = 1024
+BATCH = 1024
+
+# Correct predictions, test samples, and the sum of the cross-entropy over them.
+Score = tuple[int, int, float]
 
 
 @dataclass(frozen=True)
@@ -26,40 +29,46 @@ class Scores:
     total: np.ndarray
     loss: np.ndarray
 
+    @classmethod
+    def join(cls, scores: Iterable[Score]) -> Scores:
+        """The scores of several clients, in order."""
+        correct, total, loss = zip(*scores, strict=True)
+        return cls(np.array(correct, dtype=np.int64), np.array(total, dtype=np.int64), np.array(loss))
 
-@torch.no_grad()
+
 def score_one_model(model: nn.Module, state: Tensors, data: FederatedData) -> Scores:
     """Scores of one model that all clients share: a single pass over the pooled test samples."""
-    sizes = np.array([len(rows) for rows in data.test])
-    hits, losses = _forward(model, state, data, torch.cat(list(data.test)))
-    ends = np.cumsum(sizes)
-    return Scores(_sums(hits, ends).astype(np.int64), sizes, _sums(losses, ends))
+    parts = [forward(model, state, data, rows) for rows in pooled_chunks(data)]
+    hits, losses = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return client_scores(hits, losses, data)
+
+
+def score_client(model: nn.Module, state: Tensors, data: FederatedData, client: int) -> Score:
+    """The score of a client's own model on its own test samples."""
+    parts = [forward(model, state, data, rows) for rows in torch.split(data.test[client], BATCH)]
+    hits, losses = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return int(hits.sum()), len(hits), float(losses.sum())
+
+
+def pooled_chunks(data: FederatedData) -> tuple[Tensor, ...]:
+    """Rows of the test samples of all clients, client after client, in pieces of one forward pass."""
+    return torch.split(torch.cat(list(data.test)), BATCH)
+
+
+def client_scores(hits: np.ndarray, losses: np.ndarray, data: FederatedData) -> Scores:
+    """Sums per client of what :func:`forward` gives for all pooled chunks."""
+    sizes = [len(rows) for rows in data.test]
+    ends = np.cumsum(sizes)[:-1]
+    pairs = zip(np.split(hits, ends), np.split(losses, ends), strict=True)
+    return Scores.join((int(right.sum()), len(right), float(loss.sum())) for right, loss in pairs)
 
 
 @torch.no_grad()
-def score_each_model(
-    model: nn.Module, state_of: Callable[[int], Tensors], clients: Sequence[int], data: FederatedData
-) -> Scores:
-    """Scores of every client's own model on its own test samples."""
-    pairs = [_forward(model, state_of(client), data, data.test[client]) for client in clients]
-    return Scores(
-        np.array([int(hits.sum()) for hits, _ in pairs], dtype=np.int64),
-        np.array([len(hits) for hits, _ in pairs]),
-        np.array([losses.sum() for _, losses in pairs]),
-    )
-
-
-def _forward(model: nn.Module, state: Tensors, data: FederatedData, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def forward(model: nn.Module, state: Tensors, data: FederatedData, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Per row of `rows`: whether the prediction is right, and its loss as float64."""
     model.eval()
-    hits, losses = [], []
-    for part in torch.split(rows, _BATCH):
-        batch = data.batch(part)
-        logits = functional_call(model, state, (batch.images,))
-        hits.append(logits.argmax(dim=1) == batch.labels)
-        losses.append(F.cross_entropy(logits, batch.labels, reduction="none"))
-    return torch.cat(hits).cpu().numpy(), torch.cat(losses).double().cpu().numpy()
-
-
-def _sums(values: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    return np.array([part.sum() for part in np.split(values, ends[:-1])])
+    batch = data.batch(rows)
+    logits = functional_call(model, state, (batch.images,))
+    hits = logits.argmax(dim=1) == batch.labels
+    losses = F.cross_entropy(logits, batch.labels, reduction="none")
+    return hits.cpu().numpy(), losses.double().cpu().numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,9 @@ from torch import nn
 from pflcore.backbones import Backbone
 from pflcore.engine.checkpoint import CheckpointFolder, to_device
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Scores, score_each_model, score_one_model
-from pflcore.engine.sequential import Sequential
+from pflcore.engine.evaluate import Scores
+from pflcore.engine.executor import Executor, choose_executor
+from pflcore.engine.sequential import Job, Sequential
 from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.methods import Method
@@ -67,6 +68,7 @@ def train(
     training: Training,
     evaluation: Evaluation,
     seed: int,
+    executor: str = "auto",
     checkpoints: CheckpointFolder | None = None,
     checkpoint_every: float = 60.0,
     on_round: Callable[[Progress], None] | None = None,
@@ -76,25 +78,27 @@ def train(
     Args:
         data: The federation, on the device where training happens.
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
+        executor: One of :data:`pflcore.engine.executor.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints. It never changes a result.
         on_round: Called after each round.
 
     Raises:
-        UserError: The method needs a parameter group that the backbone lacks, or sizes do not fit.
+        UserError: The method needs a parameter group that the backbone lacks, sizes do not fit, or a process died.
     """
     with torch.random.fork_rng():
         run = _Run(data, backbone, method, training, evaluation, seed)
         if checkpoints:
             run.resume(checkpoints)
         saved = time.monotonic()
-        while run.round < training.rounds and not run.diverged:
-            loss = run.advance()
-            if on_round and not run.diverged:
-                on_round(Progress(run.round, training.rounds, loss, run.accuracy()))
-            if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
-                checkpoints.save(run.round, run.state())
-                saved = time.monotonic()
+        with choose_executor(executor, run.sequential, run.initial) as chosen:
+            while run.round < training.rounds and not run.diverged:
+                loss = run.advance(chosen)
+                if on_round and not run.diverged:
+                    on_round(Progress(run.round, training.rounds, loss, run.accuracy()))
+                if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
+                    checkpoints.save(run.round, run.state())
+                    saved = time.monotonic()
         return run.result()
 
 
@@ -119,13 +123,13 @@ class _Run:
         self.server: Server = method.init_server(self.initial, self.roles, Federation(data.clients, seed))
         # Personal entries of clients that have trained, on the host; the others still have the initial ones.
         self.personal: dict[int, Tensors] = {}
-        self.executor = Sequential(self.model, groups.parameters, data, training, seed)
+        self.sequential = Sequential(self.model, groups.parameters, data, method, training, seed)
         self.round = 0
         self.resumed_from = 0
         self.scores: list[tuple[int, Scores]] = []
         self.diverged: Diverged | None = None
 
-    def advance(self) -> float:
+    def advance(self, executor: Executor) -> float:
         """Run one round; the mean local loss of its participants.
 
         When local training diverges, the state before the round stays. A loss that is first seen not to be finite when
@@ -133,31 +137,30 @@ class _Run:
         """
         round_ = self.round + 1
         participants = list(self.method.participants(self._sample(round_), self.data.clients))
+        exchanged = self.roles.shared | self.roles.generated
+        sent: dict[int, Tensors] = {}
         updates, personal, losses = [], {}, []
-        for client, generated in zip(participants, self.method.generate(self.server, participants), strict=True):
-            received = self._assemble(client, generated)
-            try:
-                outcome = self.executor.train(self.method, round_, client, received)
-            except Diverged as diverged:
-                self.diverged = diverged
-                return float("nan")
-            exchanged = self.roles.shared | self.roles.generated
-            updates.append(
-                Update(
-                    client,
-                    len(self.data.train[client]),
-                    sent=pick(received, exchanged),
-                    returned=pick(outcome.model, exchanged),
+        try:
+            for outcome in executor.train(round_, self._jobs(participants, sent)):
+                updates.append(
+                    Update(
+                        outcome.client,
+                        len(self.data.train[outcome.client]),
+                        sent=sent.pop(outcome.client),
+                        returned=pick(outcome.model, exchanged),
+                    )
                 )
-            )
-            personal[client] = to_device(pick(outcome.model, self.roles.personal), torch.device("cpu"))
-            losses.append(outcome.loss)
+                personal[outcome.client] = to_device(pick(outcome.model, self.roles.personal), torch.device("cpu"))
+                losses.append(outcome.loss)
+        except Diverged as diverged:
+            self.diverged = diverged
+            return float("nan")
         self.server = self.method.update_server(self.server, self.roles, updates)
         if self.roles.personal:
             self.personal.update(personal)
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
-            scores = self._score()
+            scores = self._score(executor)
             lost = np.flatnonzero(~np.isfinite(scores.loss))
             if len(lost):  # the last local step can lose a model whose loss before it was finite
                 self.diverged = Diverged(round_, int(lost[0]))
@@ -182,14 +185,21 @@ class _Run:
             for name in self.initial
         }
 
-    def _score(self) -> Scores:
+    def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
+        """What each participant receives; the part that goes back to the server is also noted in `sent`."""
+        exchanged = self.roles.shared | self.roles.generated
+        for client, generated in zip(participants, self.method.generate(self.server, participants), strict=True):
+            received = self._assemble(client, generated)
+            sent[client] = pick(received, exchanged)
+            yield client, received
+
+    def _score(self, executor: Executor) -> Scores:
         if not self.roles.personal and not self.roles.generated:
-            return score_one_model(self.model, self._assemble(0, {}), self.data)
-
-        def state_of(client: int) -> Tensors:
-            return self._assemble(client, self.method.generate(self.server, [client])[0])
-
-        return score_each_model(self.model, state_of, range(self.data.clients), self.data)
+            return executor.score_shared(self._assemble(0, {}))
+        return executor.score_each(
+            (client, self._assemble(client, self.method.generate(self.server, [client])[0]))
+            for client in range(self.data.clients)
+        )
 
     def accuracy(self) -> float | None:
         """Pooled accuracy (0..1) of the last measurement."""

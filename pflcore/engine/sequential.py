@@ -6,7 +6,7 @@ Other executors are checked against this one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,12 +14,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pflcore.engine.divergence import Diverged
+from pflcore.engine.evaluate import Scores, score_client, score_one_model
 from pflcore.federation import FederatedData
 from pflcore.groups import Tensors
 from pflcore.methods import Method
 from pflcore.methods._base import Local
 from pflcore.seeds import generator, torch_seed
 from pflcore.settings import Training
+
+# A client and the model state that it receives; the latter is left as it is.
+Job = tuple[int, Tensors]
 
 
 @dataclass(frozen=True)
@@ -32,31 +36,52 @@ class Outcome:
 
 
 class Sequential:
-    """Trains clients one after another on the device of the data."""
+    """Trains and measures clients one after another on the device of the data."""
 
     def __init__(
-        self, model: nn.Module, parameters: frozenset[str], data: FederatedData, training: Training, seed: int
+        self,
+        model: nn.Module,
+        parameters: frozenset[str],
+        data: FederatedData,
+        method: Method,
+        training: Training,
+        seed: int,
     ) -> None:
         self.model = model
         self.parameters = parameters
         self.data = data
+        self.method = method
         self.training = training
         self.seed = seed
 
-    def train(self, method: Method, round_: int, client: int, received: Tensors) -> Outcome:
-        """Local training of one client from the state it `received`, which is left as it is.
+    def __enter__(self) -> Sequential:
+        return self
 
-        Raises:
-            Diverged: A loss was not finite.
-        """
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """Local training of each job's client. Raises :class:`Diverged` for the first whose loss is not finite."""
+        return (self.train_client(round_, client, received) for client, received in jobs)
+
+    def score_each(self, jobs: Iterable[Job]) -> Scores:
+        """Scores of every job's own model on its client's test samples."""
+        return Scores.join(score_client(self.model, state, self.data, client) for client, state in jobs)
+
+    def score_shared(self, state: Tensors) -> Scores:
+        """Scores of one model that all clients share."""
+        return score_one_model(self.model, state, self.data)
+
+    def train_client(self, round_: int, client: int, received: Tensors) -> Outcome:
+        """Local training of one client from the state it `received`. Raises :class:`Diverged`."""
         torch.manual_seed(torch_seed(self.seed, "dropout", round_, client))
         self.model.train()
         local = Local(self._forward, _gradient, self._sgd(), received, self.parameters)
         # Steps and buffers work in place, so the client starts from copies.
-        state = method.begin(local, {name: tensor.clone() for name, tensor in received.items()})
+        state = self.method.begin(local, {name: tensor.clone() for name, tensor in received.items()})
         losses = []
         for rows in self._batches(round_, client):
-            state, loss = method.step(local, state, self.data.batch(rows))
+            state, loss = self.method.step(local, state, self.data.batch(rows))
             losses.append(loss.detach())
         # One look at the device per client, not per step; a loss that is not finite stays so in the mean.
         mean = float(torch.stack(losses).mean())

@@ -1,0 +1,70 @@
+"""Executors: how local training and measurement are carried out. Methods do not know which one runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Protocol, Self
+
+from pflcore.engine.evaluate import Scores
+from pflcore.engine.pooled import Pooled
+from pflcore.engine.sequential import Job, Outcome, Sequential
+from pflcore.errors import UserError
+from pflcore.groups import Tensors
+from pflcore.registry import did_you_mean
+
+EXECUTORS = ("auto", "sequential", "pooled")
+
+
+class Executor(Protocol):
+    """What the round loop asks for. It is entered before its first use and left after the last."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """Local training of each job's client, in order; jobs are drawn as they are needed."""
+
+    def score_each(self, jobs: Iterable[Job]) -> Scores:
+        """Scores of every job's own model on its client's test samples."""
+
+    def score_shared(self, state: Tensors) -> Scores:
+        """Scores of one model that all clients share."""
+
+
+def choose_executor(name: str, sequential: Sequential, like: Tensors) -> Executor:
+    """The executor called `name`; ``auto`` takes workers on a CPU with several cores.
+
+    On a CPU the result depends neither on the choice, as long as the sequential executor has one thread, nor on the
+    number of workers.
+
+    Args:
+        sequential: The reference executor, which is what a worker runs.
+        like: A model state with the names, shapes and types of all that is trained.
+
+    Raises:
+        UserError: There is no such executor, or it does not fit the device.
+    """
+    if name not in EXECUTORS:
+        raise UserError(f"unknown executor {name!r}{did_you_mean(name, list(EXECUTORS))}")
+    on_cpu = sequential.data.device.type == "cpu"
+    if name == "pooled" and not on_cpu:
+        raise UserError(f"the pooled executor runs on the CPU, the data lies on {sequential.data.device}; use auto")
+    workers = min(worker_count(), sequential.data.clients)
+    if name == "pooled" or (name == "auto" and on_cpu and workers > 1):
+        return Pooled(sequential, like, workers)
+    return sequential
+
+
+def worker_count() -> int:
+    """``$PFL_WORKERS``, or the cores that this process may use."""
+    wanted = os.environ.get("PFL_WORKERS")
+    if wanted:
+        if not wanted.isdecimal() or int(wanted) < 1:
+            raise UserError(f"PFL_WORKERS = {wanted!r} must be a whole number of at least 1")
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
