@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._base import Backbone
@@ -33,11 +34,12 @@ class ConvNet(Backbone):
 
     def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
         width, height, breadth = shape
-        layers: dict[str, nn.Module] = {}
+        layers: dict[str, nn.Module] = {"layout": _ChannelsLast()}
         for index, channels in enumerate(self.channels, 1):
             layers[f"conv{index}"] = nn.Conv2d(width, channels, self.kernel, padding=self.padding)
-            layers[f"conv{index}_relu"] = nn.ReLU()
+            # The order of these two does not matter to values or gradients; after pooling there is less to do.
             layers[f"conv{index}_pool"] = nn.MaxPool2d(2)
+            layers[f"conv{index}_relu"] = nn.ReLU()
             width = channels
             height, breadth = ((side + 2 * self.padding - self.kernel + 1) // 2 for side in (height, breadth))
             if min(height, breadth) < 1:
@@ -56,3 +58,10 @@ class ConvNet(Backbone):
         for name, layer in layers.items():
             model.add_module(name, layer)
         return model
+
+
+class _ChannelsLast(nn.Module):
+    """Lays images out pixel by pixel, in which pooling on a CPU is several times faster; the values are the same."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last)

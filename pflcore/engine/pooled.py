@@ -107,6 +107,9 @@ class Pooled:
         running: dict[Connection, tuple[_Worker, int, Any]] = {}
         done: dict[int, Any] = {}
         waiting, turn = enumerate(jobs), 0
+        # Threads of this process would spin for a while after each use, on the cores that workers need.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         try:
             while True:
                 while idle and (job := next(waiting, None)):
@@ -129,6 +132,7 @@ class Pooled:
                         raise ready
                     yield ready
         finally:
+            torch.set_num_threads(threads)
             for worker, _, _ in running.values():  # left behind by an error: their answers must not meet a later job
                 worker.end()
 
