@@ -161,7 +161,9 @@ def _schedule(runs: list[Measured]) -> str:
     if len(schedules) != 1:
         return " at the end of training"
     window, every = schedules.pop()
-    return f" in the last {window} rounds of training, every {every}" if window else " last"
+    if not window:
+        return " last"
+    return f" in the last {window} rounds of training" + (f", every {every}" if every > 1 else "")
 
 
 def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]]) -> Text:
