@@ -38,8 +38,11 @@ def main() -> None:
         if end.code == 130:  # what Typer makes of a KeyboardInterrupt
             print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         raise
-    except BrokenPipeError:  # `pfl list methods | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # `pfl list methods | head`: a reader that has left is no error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @app.command()

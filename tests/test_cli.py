@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -304,6 +305,22 @@ def test_an_interruption_is_one_line(project: Project, pfl: Pfl, monkeypatch: py
     assert pfl("validate") == Outcome(130, "", "pfl: interrupted; the same command goes on from the last checkpoint\n")
     monkeypatch.setattr(compiler, "compile_workspace", compile_workspace)
     assert pfl("validate").code == 0
+
+
+@pytest.mark.parametrize("command", ["schema", "list methods", "validate"])
+def test_a_reader_that_has_left_is_no_error(project: Project, command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("pfl"), *command.split()],
+        cwd=project.root,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("command", ["schema", "list methods", "describe fedtp", "validate"])
