@@ -85,11 +85,21 @@ def test_jobs_are_drawn_as_workers_fall_idle() -> None:
             drawn.append(client)
             yield client, state
 
+    with Pooled(reference, state, 1) as pooled:
+        for outcome in pooled.train(1, jobs()):
+            assert drawn == list(range(outcome.client + 1))
+    assert len(drawn) == 5
+
+
+def test_results_that_nobody_waits_for_stop_the_work() -> None:
+    reference, state = sequential()
     with Pooled(reference, state, 2) as pooled:
-        outcomes = pooled.train(1, jobs())
-        first = next(outcomes)
-        assert first.client == 0 and len(drawn) < 5
-        assert [outcome.client for outcome in outcomes] == [1, 2, 3, 4]
+        outcomes = pooled.train(1, [(client, state) for client in range(5)])
+        next(outcomes)
+        processes = [worker.process for worker in pooled.workers]
+        outcomes.close()  # type: ignore[attr-defined]
+        assert not any(process.is_alive() for process in processes)
+        assert [one.client for one in pooled.train(1, [(3, state), (2, state)])] == [3, 2]
 
 
 def test_what_a_client_received_is_left_as_it_is() -> None:

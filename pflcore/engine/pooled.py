@@ -50,13 +50,7 @@ class Pooled:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self.workers:
-            worker.pipe.close()  # which a worker takes as the end
-        for worker in self.workers:
-            worker.process.join(timeout=5)
-            if worker.process.is_alive():
-                worker.process.kill()
-        self.workers = []
+        self._stop()
 
     def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
@@ -131,10 +125,24 @@ class Pooled:
                     if isinstance(ready, Exception):
                         raise ready
                     yield ready
+        except Diverged:
+            for worker, _, _ in running.values():  # their answers must not meet a later job
+                worker.end()
+            raise
+        except BaseException:  # an interruption, or results that nobody waits for: what is under way is of no use
+            self._stop()
+            raise
         finally:
             torch.set_num_threads(threads)
-            for worker, _, _ in running.values():  # left behind by an error: their answers must not meet a later job
-                worker.end()
+
+    def _stop(self) -> None:
+        """End all processes; new ones are started when there is work again."""
+        for worker in self.workers:
+            worker.pipe.close()
+            worker.process.kill()  # they hold nothing that could be lost
+        for worker in self.workers:
+            worker.process.join()
+        self.workers = []
 
     def _started(self) -> list[_Worker]:
         if not self.workers:
