@@ -60,12 +60,12 @@ class Pooled:
             model = {name: tensor.clone() for name, tensor in worker.state.items()}
             return Outcome(client, model, answer)
 
-        yield from self._deal(jobs, lambda job: ("train", round_, job[0]), lambda job: job[1], outcome)
+        yield from self._deal(jobs, lambda job: ("train", round_, job[0]), lambda job, worker: job[1], outcome)
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         """Scores of every job's own model on its client's test samples."""
         answers = self._deal(
-            jobs, lambda job: ("score", job[0]), lambda job: job[1], lambda job, answer, worker: answer
+            jobs, lambda job: ("score", job[0]), lambda job, worker: job[1], lambda job, answer, worker: answer
         )
         return Scores.join(answers)
 
@@ -74,18 +74,14 @@ class Pooled:
         data = self.sequential.data
         holders: set[int] = set()
 
-        def load(worker: _Worker) -> Tensors | None:
+        def load(chunk: int, worker: _Worker) -> Tensors | None:
             """The state, once per worker."""
             known = id(worker) in holders
             holders.add(id(worker))
             return None if known else state
 
         chunks = range(len(pooled_chunks(data)))
-        answers = list(
-            self._deal(
-                chunks, lambda chunk: ("forward", chunk), lambda chunk: load, lambda chunk, answer, worker: answer
-            )
-        )
+        answers = list(self._deal(chunks, lambda chunk: ("forward", chunk), load, lambda chunk, answer, worker: answer))
         hits, losses = (np.concatenate(parts) for parts in zip(*answers, strict=True))
         return client_scores(hits, losses, data)
 
@@ -93,7 +89,7 @@ class Pooled:
         self,
         jobs: Iterable[Any],
         message: Callable[[Any], tuple[Any, ...]],
-        state: Callable[[Any], Tensors | Callable[[_Worker], Tensors | None]],
+        state: Callable[[Any, _Worker], Tensors | None],
         result: Callable[[Any, Any, _Worker], Any],
     ) -> Iterator[Any]:
         """Give jobs to idle workers; yield results in the order of the jobs, which are drawn no earlier than needed."""
@@ -109,8 +105,7 @@ class Pooled:
                 while idle and (job := next(waiting, None)):
                     index, what = job
                     worker = idle.pop()
-                    given = state(what)
-                    worker.begin(message(what), given(worker) if callable(given) else given)
+                    worker.begin(message(what), state(what, worker))
                     running[worker.pipe] = (worker, index, what)
                 if not running:
                     return
