@@ -1,8 +1,10 @@
-"""The data of a federation on the device: raw samples once, clients as lists of row numbers."""
+"""The data of a federation: raw samples once, clients as lists of row numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +14,24 @@ from torch import Tensor
 from pflcore.errors import UserError
 from pflcore.methods._base import Batch
 
+# Share of an accelerator's free memory that the images may take; above it they stay on the host.
+_SHARE = 0.4
+# Batches that are fetched before they are needed.
+_AHEAD = 3
+
 
 @dataclass(frozen=True)
 class FederatedData:
-    """Images stay uint8 on the device and are normalised batch by batch, so a batch costs one gather.
+    """Images stay uint8 and are normalised batch by batch on the device, so a batch costs one gather.
+
+    Images that do not fit on the device stay on the host, memory-mapped or not, and batches are fetched ahead of their
+    use by a thread, through pinned memory.
 
     Attributes:
-        images: (samples, channels, height, width) uint8.
-        labels: (samples,) int64.
-        train, test: For each client the rows of its training and test samples, int64.
-        mean, std: Per channel, of pixels scaled to 0..1.
+        images: (samples, channels, height, width) uint8, on the device or on the host.
+        labels: (samples,) int64, on the device.
+        train, test: For each client the rows of its training and test samples, int64, on the host.
+        mean, std: Per channel, of pixels scaled to 0..1; on the device.
         classes: Number of classes.
     """
 
@@ -45,17 +55,24 @@ class FederatedData:
         classes: int,
         device: torch.device,
     ) -> FederatedData:
-        """Move arrays to `device`. Raises :class:`UserError` when a client has no training or no test samples."""
+        """Hold arrays for training on `device`; on a CPU they are not copied.
+
+        Raises:
+            UserError: A client has no training or no test samples.
+        """
         for client, (own_train, own_test) in enumerate(zip(train, test, strict=True)):
             if not len(own_train) or not len(own_test):
                 part = "test" if len(own_train) else "training"
                 raise UserError(f"client {client} has no {part} samples; raise the partition's minimum")
+        images = torch.from_numpy(pixels)
+        if device.type == "cuda" and pixels.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[0]:
+            images = images.to(device)
         scale = torch.tensor([mean, std], dtype=torch.float32, device=device).view(2, 1, -1, 1, 1)
         return cls(
-            images=torch.tensor(pixels, device=device),
+            images=images,
             labels=torch.tensor(labels, device=device),
-            train=[torch.tensor(rows, device=device) for rows in train],
-            test=[torch.tensor(rows, device=device) for rows in test],
+            train=[torch.from_numpy(rows) for rows in train],
+            test=[torch.from_numpy(rows) for rows in test],
             mean=scale[0],
             std=scale[1],
             classes=classes,
@@ -73,9 +90,41 @@ class FederatedData:
 
     @property
     def device(self) -> torch.device:
-        return self.images.device
+        """Where models are trained."""
+        return self.labels.device
+
+    @property
+    def resident(self) -> bool:
+        """Whether the images are on the device."""
+        return self.images.device == self.device
 
     def batch(self, rows: Tensor) -> Batch:
-        """The samples in `rows`, normalised to (pixel / 255 − mean) / std."""
-        images = self.images[rows].float().div_(255).sub_(self.mean).div_(self.std)
-        return Batch(images, self.labels[rows])
+        """The samples in `rows`, a tensor of any shape on the host or the device, in that shape."""
+        here = rows.to(self.device)
+        images = self.images[here] if self.resident else self.images[rows.cpu()].to(self.device)
+        return Batch(self.normalise(images), self.labels[here])
+
+    def batches(self, parts: Sequence[Tensor]) -> Iterator[Batch]:
+        """The samples of one list of rows after the other."""
+        if self.resident:
+            yield from (self.batch(rows) for rows in parts)
+            return
+        waiting: deque[tuple[Tensor, Future[Tensor]]] = deque()
+        rest = iter(parts)
+        with ThreadPoolExecutor(1) as thread:
+            while True:
+                while len(waiting) < _AHEAD and (rows := next(rest, None)) is not None:
+                    waiting.append((rows, thread.submit(self._fetch, rows)))
+                if not waiting:
+                    return
+                rows, images = waiting.popleft()
+                moved = images.result().to(self.device, non_blocking=True)
+                yield Batch(self.normalise(moved), self.labels[rows.to(self.device)])
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """(pixel / 255 − mean) / std, of uint8 images on the device."""
+        return images.float().div_(255).sub_(self.mean).div_(self.std)
+
+    def _fetch(self, rows: Tensor) -> Tensor:
+        images = self.images[rows]
+        return images.pin_memory() if self.device.type == "cuda" else images

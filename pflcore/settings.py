@@ -20,6 +20,11 @@ class Training:
     lr: float = option(0.01, gt=0, help="Learning rate of the clients' SGD.")
     momentum: float = option(0.0, ge=0, lt=1, help="Momentum of the clients' SGD, started anew in each round.")
     weight_decay: float = option(0.0, ge=0, help="L2 coefficient of the clients' SGD.")
+    precision: str = option(
+        "fp32",
+        choices=("fp32", "tf32", "bf16"),
+        help="Arithmetic of forward and backward passes; parameters and averages are always float32.",
+    )
     save_weights: bool = option(False, help="Keep the final weights, personal parts included, as safetensors.")
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from pflcore.backbones import Backbone
 from pflcore.engine import Progress, select_device, use_threads
 from pflcore.engine.evaluate import Scores, score_client, score_one_model
+from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
@@ -218,12 +219,17 @@ def test_fedprox_does_not_hold_buffers() -> None:
 # --- evaluation ----------------------------------------------------------------------------------------------------
 
 
+def measuring(model: nn.Module, data: FederatedData) -> Trainer:
+    return Trainer(model, frozenset(model.state_dict()), data, method("fedavg"), training(), SEED)
+
+
 def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     data = federation((3, 3, 3, 3), (700, 1, 900, 5))  # the pooled pass has two batches, cut inside a client
     model, _ = backbone("convnet").create(data.shape, data.classes, 0)
     state = dict(model.state_dict())
-    pooled = score_one_model(model, state, data)
-    each = Scores.join(score_client(model, state, data, client) for client in range(data.clients))
+    trainer = measuring(model, data)
+    pooled = score_one_model(trainer, state)
+    each = Scores.join(score_client(trainer, state, client) for client in range(data.clients))
     assert pooled.total.tolist() == each.total.tolist() == [700, 1, 900, 5]
     assert pooled.correct.tolist() == each.correct.tolist()
     assert pooled.correct.dtype == each.correct.dtype == np.int64
@@ -236,7 +242,7 @@ def test_scores_count_what_a_client_gets_right() -> None:
     model, _ = backbone("convnet").create(data.shape, data.classes, 0)
     logits = model(normalised(data, data.test[1])).detach()
     labels = data.labels[data.test[1]]
-    scores = Scores.join([score_client(model, dict(model.state_dict()), data, 1)])
+    scores = Scores.join([score_client(measuring(model, data), dict(model.state_dict()), 1)])
     assert scores.correct.tolist() == [int((logits.argmax(1) == labels).sum())]
     assert scores.loss.tolist() == pytest.approx([float(F.cross_entropy(logits, labels, reduction="sum"))])
 
@@ -249,7 +255,7 @@ def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
     state = {"1.weight": torch.zeros(CLASSES, 64), "1.bias": torch.zeros(CLASSES)}
     state["1.weight"][3, 0] = -1.8e38  # minus infinity times 2, a bright pixel; finite times -4/3, a dark one
-    scores = score_one_model(model, state, data)
+    scores = score_one_model(measuring(model, data), state)
     assert np.isfinite(scores.loss).tolist() == [False, True, True]
 
 
@@ -257,7 +263,8 @@ def test_evaluation_leaves_dropout_out() -> None:
     data = federation((3, 3), (9, 4))
     model, _ = backbone("tiny_vit", dropout=0.9).create(data.shape, data.classes, 0)
     model.train()
-    first, second = (score_one_model(model, dict(model.state_dict()), data).loss for _ in range(2))
+    trainer = measuring(model, data)
+    first, second = (score_one_model(trainer, dict(model.state_dict())).loss for _ in range(2))
     assert first.tolist() == second.tolist()
 
 

@@ -16,7 +16,8 @@ from pflcore.backbones import BACKBONES, Backbone
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.executor import choose_executor, worker_count
 from pflcore.engine.pooled import Pooled
-from pflcore.engine.sequential import Job, Sequential
+from pflcore.engine.sequential import Sequential
+from pflcore.engine.trainer import Job, Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.methods import METHODS
@@ -38,12 +39,12 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_WORKERS", "2")
 
 
-def sequential(name: str = "fedavg", net: str = "convnet", **changes: object) -> tuple[Sequential, Tensors]:
+def trainer(name: str = "fedavg", net: str = "convnet", **changes: object) -> tuple[Trainer, Tensors]:
     data = federation(*UNEVEN)
     model, groups = backbones()[net].create(data.shape, data.classes, 3)
     settings = replace(training(), **changes)  # type: ignore[arg-type]
     state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    return Sequential(model, groups.parameters, data, method(name), settings, 3), state
+    return Trainer(model, groups.parameters, data, method(name), settings, 3), state
 
 
 @pytest.mark.parametrize(("name", "net"), PAIRS)
@@ -64,7 +65,7 @@ def test_the_number_of_workers_does_not_matter(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_first_divergence_in_order_is_told() -> None:
-    reference, state = sequential()
+    reference, state = trainer()
     lost = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
     with Pooled(reference, state, 2) as pooled:
         with pytest.raises(Diverged) as error:
@@ -77,7 +78,7 @@ def test_the_first_divergence_in_order_is_told() -> None:
 
 
 def test_jobs_are_drawn_as_workers_fall_idle() -> None:
-    reference, state = sequential()
+    reference, state = trainer()
     drawn: list[int] = []
 
     def jobs() -> Iterator[Job]:
@@ -86,13 +87,15 @@ def test_jobs_are_drawn_as_workers_fall_idle() -> None:
             yield client, state
 
     with Pooled(reference, state, 1) as pooled:
-        for outcome in pooled.train(1, jobs()):
-            assert drawn == list(range(outcome.client + 1))
-    assert len(drawn) == 5
+        ours = [[drawn[:], job[0]] for job in jobs()]
+        assert [len(so_far) for so_far, _ in ours] == [1, 2, 3, 4, 5]
+        drawn.clear()
+        pooled.score_each(jobs())
+    assert drawn == list(range(5))
 
 
 def test_results_that_nobody_waits_for_stop_the_work() -> None:
-    reference, state = sequential()
+    reference, state = trainer()
     with Pooled(reference, state, 2) as pooled:
         outcomes = pooled.train(1, [(client, state) for client in range(5)])
         next(outcomes)
@@ -103,7 +106,7 @@ def test_results_that_nobody_waits_for_stop_the_work() -> None:
 
 
 def test_what_a_client_received_is_left_as_it_is() -> None:
-    reference, state = sequential()
+    reference, state = trainer()
     before = {name: tensor.clone() for name, tensor in state.items()}
     with Pooled(reference, state, 2) as pooled:
         outcomes = list(pooled.train(1, [(client, state) for client in range(5)]))
@@ -116,9 +119,9 @@ def test_one_model_is_measured_over_chunks(samples: int) -> None:
     data = federation((4, 4), (1, samples))
     model, groups = backbone("convnet").create(data.shape, data.classes, 0)
     state = dict(model.state_dict())
-    reference = Sequential(model, groups.parameters, data, method("fedavg"), training(), 0)
+    reference = Trainer(model, groups.parameters, data, method("fedavg"), training(), 0)
     with Pooled(reference, state, 2) as pooled:
-        expected, scores = reference.score_shared(state), pooled.score_shared(state)
+        expected, scores = Sequential(reference).score_shared(state), pooled.score_shared(state)
         again = pooled.score_shared({name: torch.zeros_like(tensor) for name, tensor in state.items()})
     assert scores.total.tolist() == [1, samples]
     assert np.array_equal(scores.correct, expected.correct) and np.array_equal(scores.loss, expected.loss)
@@ -126,7 +129,7 @@ def test_one_model_is_measured_over_chunks(samples: int) -> None:
 
 
 def test_a_worker_that_dies_is_one_line() -> None:
-    reference, state = sequential()
+    reference, state = trainer()
     with Pooled(reference, state, 2) as pooled:
         list(pooled.train(1, [(0, state)]))
         for worker in pooled.workers:
@@ -138,16 +141,16 @@ def test_a_worker_that_dies_is_one_line() -> None:
 
 
 def test_an_error_in_a_worker_says_what_it_was() -> None:
-    reference, state = sequential()
+    reference, state = trainer()
     broken = {**state, "head.weight": torch.zeros(2, 2)}
     with Pooled(reference, state, 1) as pooled, pytest.raises(RuntimeError):
         list(pooled.train(1, [(0, broken)]))
     with Pooled(reference, state, 1) as pooled, pytest.raises(RuntimeError, match="in a worker process: IndexError"):
-        list(pooled.train(1, [(99, state)]))
+        pooled.score_each([(99, state)])
 
 
 def test_no_process_is_left_behind() -> None:
-    reference, state = sequential()
+    reference, state = trainer()
     with Pooled(reference, state, 2) as pooled:
         list(pooled.train(1, [(0, state)]))
         processes = [worker.process for worker in pooled.workers]
@@ -156,11 +159,11 @@ def test_no_process_is_left_behind() -> None:
 
 
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    reference, state = sequential()
+    reference, state = trainer()
     assert isinstance(choose_executor("auto", reference, state), Pooled)
-    assert choose_executor("sequential", reference, state) is reference
+    assert isinstance(choose_executor("sequential", reference, state), Sequential)
     monkeypatch.setenv("PFL_WORKERS", "1")
-    assert choose_executor("auto", reference, state) is reference
+    assert isinstance(choose_executor("auto", reference, state), Sequential)
     with pytest.raises(UserError, match="did you mean 'pooled'"):
         choose_executor("poled", reference, state)
 

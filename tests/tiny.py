@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,12 +17,13 @@ from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.engine import Result, train
+from pflcore.engine.dropout import Noise
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles
 from pflcore.methods import METHODS, Method
 from pflcore.methods._base import Server, Update
-from pflcore.seeds import generator, torch_seed
+from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 
 torch.set_num_threads(1)  # what the engine chooses for images this small
@@ -95,6 +98,10 @@ def sampled(seed: int, round_: int, clients: int, training: Training) -> list[in
     return sorted(drawn.tolist())
 
 
+# The noise of models that were trained by hand: its layers are put in once.
+_noises: WeakKeyDictionary[nn.Module, Noise] = WeakKeyDictionary()
+
+
 def normalised(data: FederatedData, rows: Tensor) -> Tensor:
     return (data.images[rows].to(torch.float32) / 255 - data.mean) / data.std
 
@@ -109,19 +116,25 @@ def train_by_hand(
     seed: int,
     mu: float = 0.0,
 ) -> dict[str, Tensor]:
-    """One client's round as anyone would write it: a module, ``backward`` and ``torch.optim.SGD``."""
-    torch.manual_seed(torch_seed(seed, "dropout", round_, client))
+    """One client's round as anyone would write it: a module, ``backward`` and ``torch.optim.SGD``.
+
+    Only dropout has numbers handed to it, for each step those of its stream.
+    """
+    noise = Noise(model, data.shape, data.device) if not _noises.get(model) else _noises[model]
+    _noises[model] = noise
     model.load_state_dict(received)
     model.train()
     sgd = torch.optim.SGD(
         model.parameters(), training.lr, momentum=training.momentum, weight_decay=training.weight_decay
     )
     order = generator(seed, "batches", round_, client)
+    steps = itertools.count()
     for _ in range(training.local_epochs):
         rows = data.train[client][order.permutation(len(data.train[client]))]
         for start in range(0, len(rows), training.batch_size):
             part = rows[start : start + training.batch_size]
             sgd.zero_grad()
+            noise.load(noise.draw(len(part), seed, round_, client, next(steps), 0))
             F.cross_entropy(model(normalised(data, part)), data.labels[part]).backward()
             for name, parameter in model.named_parameters():
                 assert parameter.grad is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
@@ -64,4 +63,5 @@ class _ChannelsLast(nn.Module):
     """Lays images out pixel by pixel, in which pooling on a CPU is several times faster; the values are the same."""
 
     def forward(self, images: Tensor) -> Tensor:
-        return images.contiguous(memory_format=torch.channels_last)
+        # By permutations, since vectorised execution knows no memory formats.
+        return images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)

@@ -107,7 +107,11 @@ class _Attention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         batch, length, _ = tokens.shape
-        q, k, v = self.qkv(tokens).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        # Three products instead of one: the gradient of a joint one would have to be put together from three.
+        q, k, v = (
+            F.linear(tokens, weight).view(batch, length, self.heads, -1).transpose(1, 2)
+            for weight in self.qkv.weight.chunk(3)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, -1)
         out: Tensor = self.dropout(self.out(mixed))
         return out

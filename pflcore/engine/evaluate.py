@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 from torch.nn import functional as F
 
+from pflcore.engine.trainer import Trainer
 from pflcore.federation import FederatedData
 from pflcore.groups import Tensors
 
@@ -36,16 +36,16 @@ class Scores:
         return cls(np.array(correct, dtype=np.int64), np.array(total, dtype=np.int64), np.array(loss))
 
 
-def score_one_model(model: nn.Module, state: Tensors, data: FederatedData) -> Scores:
+def score_one_model(trainer: Trainer, state: Tensors) -> Scores:
     """Scores of one model that all clients share: a single pass over the pooled test samples."""
-    parts = [forward(model, state, data, rows) for rows in pooled_chunks(data)]
+    parts = forward(trainer, state, pooled_chunks(trainer.data))
     hits, losses = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return client_scores(hits, losses, data)
+    return client_scores(hits, losses, trainer.data)
 
 
-def score_client(model: nn.Module, state: Tensors, data: FederatedData, client: int) -> Score:
+def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
     """The score of a client's own model on its own test samples."""
-    parts = [forward(model, state, data, rows) for rows in torch.split(data.test[client], BATCH)]
+    parts = forward(trainer, state, torch.split(trainer.data.test[client], BATCH))
     hits, losses = (np.concatenate(part) for part in zip(*parts, strict=True))
     return int(hits.sum()), len(hits), float(losses.sum())
 
@@ -64,11 +64,13 @@ def client_scores(hits: np.ndarray, losses: np.ndarray, data: FederatedData) -> 
 
 
 @torch.no_grad()
-def forward(model: nn.Module, state: Tensors, data: FederatedData, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Per row of `rows`: whether the prediction is right, and its loss as float64."""
-    model.eval()
-    batch = data.batch(rows)
-    logits = functional_call(model, state, (batch.images,))
-    hits = logits.argmax(dim=1) == batch.labels
-    losses = F.cross_entropy(logits, batch.labels, reduction="none")
-    return hits.cpu().numpy(), losses.double().cpu().numpy()
+def forward(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each chunk of rows, and per row: whether the prediction is right, and its loss as float64."""
+    trainer.model.eval()
+    made = []
+    for batch in trainer.data.batches(chunks):
+        logits = trainer.forward(state, batch.images)
+        hits = logits.argmax(dim=1) == batch.labels
+        made.append((hits, F.cross_entropy(logits, batch.labels, reduction="none").double()))
+    # One look at the device for all chunks.
+    return [(hits.cpu().numpy(), losses.cpu().numpy()) for hits, losses in made]

@@ -9,12 +9,14 @@ from typing import Protocol, Self
 
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.pooled import Pooled
-from pflcore.engine.sequential import Job, Outcome, Sequential
+from pflcore.engine.sequential import Sequential
+from pflcore.engine.stacked import Stacked, stack_width
+from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.registry import did_you_mean
 
-EXECUTORS = ("auto", "sequential", "pooled")
+EXECUTORS = ("auto", "sequential", "pooled", "stacked")
 
 
 class Executor(Protocol):
@@ -36,14 +38,14 @@ class Executor(Protocol):
         """Scores of one model that all clients share."""
 
 
-def choose_executor(name: str, sequential: Sequential, like: Tensors) -> Executor:
+def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Executor:
     """The executor called `name`; ``auto`` takes workers on a CPU with several cores.
 
     On a CPU the result depends neither on the choice, as long as the sequential executor has one thread, nor on the
     number of workers.
 
     Args:
-        sequential: The reference executor, which is what a worker runs.
+        trainer: What is done with one client.
         like: A model state with the names, shapes and types of all that is trained.
 
     Raises:
@@ -51,13 +53,15 @@ def choose_executor(name: str, sequential: Sequential, like: Tensors) -> Executo
     """
     if name not in EXECUTORS:
         raise UserError(f"unknown executor {name!r}{did_you_mean(name, list(EXECUTORS))}")
-    on_cpu = sequential.data.device.type == "cpu"
+    on_cpu = trainer.data.device.type == "cpu"
     if name == "pooled" and not on_cpu:
-        raise UserError(f"the pooled executor runs on the CPU, the data lies on {sequential.data.device}; use auto")
-    workers = min(worker_count(), sequential.data.clients)
-    if name == "pooled" or (name == "auto" and on_cpu and workers > 1):
-        return Pooled(sequential, like, workers)
-    return sequential
+        raise UserError(f"the pooled executor runs on the CPU, the data lies on {trainer.data.device}; use auto")
+    if name == "stacked" or (name == "auto" and not on_cpu):
+        return Stacked(trainer, stack_width())
+    workers = min(worker_count(), trainer.data.clients)
+    if name == "pooled" or (name == "auto" and workers > 1):
+        return Pooled(trainer, like, workers)
+    return Sequential(trainer)
 
 
 def worker_count() -> int:

@@ -15,7 +15,7 @@ from pflcore.engine.checkpoint import CheckpointFolder, to_device
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.executor import Executor, choose_executor
-from pflcore.engine.sequential import Job, Sequential
+from pflcore.engine.trainer import Job, Trainer
 from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.methods import Method
@@ -91,7 +91,7 @@ def train(
         if checkpoints:
             run.resume(checkpoints)
         saved = time.monotonic()
-        with choose_executor(executor, run.sequential, run.initial) as chosen:
+        with choose_executor(executor, run.trainer, run.initial) as chosen:
             while run.round < training.rounds and not run.diverged:
                 loss = run.advance(chosen)
                 if on_round and not run.diverged:
@@ -123,7 +123,7 @@ class _Run:
         self.server: Server = method.init_server(self.initial, self.roles, Federation(data.clients, seed))
         # Personal entries of clients that have trained, on the host; the others still have the initial ones.
         self.personal: dict[int, Tensors] = {}
-        self.sequential = Sequential(self.model, groups.parameters, data, method, training, seed)
+        self.trainer = Trainer(self.model, groups.parameters, data, method, training, seed)
         self.round = 0
         self.resumed_from = 0
         self.scores: list[tuple[int, Scores]] = []

@@ -10,10 +10,11 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ from torch import Tensor
 
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores, client_scores, forward, pooled_chunks, score_client
-from pflcore.engine.sequential import Job, Outcome, Sequential
+from pflcore.engine.pieces import Piece, cut
+from pflcore.engine.trainer import Job, Outcome, Trainer, Unfinished
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 
@@ -30,18 +32,22 @@ from pflcore.groups import Tensors
 _START = "fork" if sys.platform == "linux" else "spawn"
 _ALIGNMENT = 64  # bytes; what a freshly allocated tensor has
 
+Message = tuple[Any, ...]
+Task = TypeVar("Task")
+_Packed = tuple[dict[str, dict[str, np.ndarray]], list[np.ndarray]]
+
 
 class Pooled:
     """Trains and measures clients in parallel on the CPU; use it as a context, which ends its processes.
 
     Args:
-        sequential: What a worker does with one client.
+        trainer: What a worker does with one client.
         like: A model state: names, shapes and types of what is passed to and fro.
         workers: Number of processes, at least 1. They are started when they are first needed.
     """
 
-    def __init__(self, sequential: Sequential, like: Tensors, workers: int) -> None:
-        self.sequential = sequential
+    def __init__(self, trainer: Trainer, like: Tensors, workers: int) -> None:
+        self.trainer = trainer
         self.like = like
         self.count = workers
         self.workers: list[_Worker] = []
@@ -54,77 +60,98 @@ class Pooled:
 
     def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
+        cohort = list(jobs)
+        steps = [self.trainer.steps(client) for client, _ in cohort]
+        begun: dict[int, Any] = {}  # jobs of which the first piece is done, and how it left them
+        done: dict[int, Outcome | Diverged] = {}
+        turn = 0
 
-        def outcome(job: Job, answer: Any, worker: _Worker) -> Outcome:
-            client, _ = job
-            model = {name: tensor.clone() for name, tensor in worker.state.items()}
-            return Outcome(client, model, answer)
+        def begin(piece: Piece, worker: _Worker) -> Message:
+            client, received = cohort[piece.job]
+            worker.load(received)
+            return "train", round_, client, begun.pop(piece.job, None), piece.stop
 
-        yield from self._deal(jobs, lambda job: ("train", round_, job[0]), lambda job, worker: job[1], outcome)
+        pieces = cut(steps, self.count)
+        with closing(self._deal(pieces, begin, lambda piece: piece.start == 0 or piece.job in begun)) as answers:
+            for piece, answer, worker in answers:
+                client = cohort[piece.job][0]
+                if piece.stop < steps[piece.job]:
+                    begun[piece.job] = answer
+                elif isinstance(answer, Diverged):
+                    done[piece.job] = answer
+                else:
+                    done[piece.job] = Outcome(client, worker.copy(), answer)
+                while turn in done:
+                    outcome = done.pop(turn)
+                    turn += 1
+                    if isinstance(outcome, Diverged):
+                        raise outcome
+                    yield outcome
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's test samples."""
-        answers = self._deal(
-            jobs, lambda job: ("score", job[0]), lambda job, worker: job[1], lambda job, answer, worker: answer
-        )
-        return Scores.join(answers)
+        """Scores of every job's own model on its client's test samples. Jobs are drawn as workers fall idle."""
+
+        def begin(task: tuple[int, Job], worker: _Worker) -> Message:
+            _, (client, state) = task
+            worker.load(state)
+            return "score", client
+
+        answers = {index: answer for (index, _), answer, _ in self._deal(enumerate(jobs), begin)}
+        return Scores.join(answers[index] for index in range(len(answers)))
 
     def score_shared(self, state: Tensors) -> Scores:
         """Scores of one model that all clients share, over fixed chunks of the pooled test samples."""
-        data = self.sequential.data
+        data = self.trainer.data
         holders: set[int] = set()
 
-        def load(chunk: int, worker: _Worker) -> Tensors | None:
-            """The state, once per worker."""
-            known = id(worker) in holders
-            holders.add(id(worker))
-            return None if known else state
+        def begin(chunk: int, worker: _Worker) -> Message:
+            if id(worker) not in holders:
+                worker.load(state)
+                holders.add(id(worker))
+            return "forward", chunk
 
         chunks = range(len(pooled_chunks(data)))
-        answers = list(self._deal(chunks, lambda chunk: ("forward", chunk), load, lambda chunk, answer, worker: answer))
-        hits, losses = (np.concatenate(parts) for parts in zip(*answers, strict=True))
+        answers = {chunk: answer for chunk, answer, _ in self._deal(chunks, begin)}
+        hits, losses = (np.concatenate(parts) for parts in zip(*(answers[chunk] for chunk in chunks), strict=True))
         return client_scores(hits, losses, data)
 
     def _deal(
         self,
-        jobs: Iterable[Any],
-        message: Callable[[Any], tuple[Any, ...]],
-        state: Callable[[Any, _Worker], Tensors | None],
-        result: Callable[[Any, Any, _Worker], Any],
-    ) -> Iterator[Any]:
-        """Give jobs to idle workers; yield results in the order of the jobs, which are drawn no earlier than needed."""
+        tasks: Iterable[Task],
+        begin: Callable[[Task, _Worker], Message],
+        ready: Callable[[Task], bool] = lambda _: True,
+    ) -> Generator[tuple[Task, Any, _Worker], None, None]:
+        """Give tasks to idle workers in order; yield each with its answer and its worker as soon as it is done.
+
+        Tasks are drawn no earlier than needed, and given no earlier than they are `ready`. What is under way when the
+        iteration ends early is stopped.
+        """
         idle = list(self._started())
-        running: dict[Connection, tuple[_Worker, int, Any]] = {}
-        done: dict[int, Any] = {}
-        waiting, turn = enumerate(jobs), 0
+        running: dict[Connection, tuple[_Worker, Task]] = {}
+        rest, waiting = iter(tasks), None
         # Threads of this process would spin for a while after each use, on the cores that workers need.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             while True:
-                while idle and (job := next(waiting, None)):
-                    index, what = job
+                while idle:
+                    waiting = next(rest, None) if waiting is None else waiting
+                    if waiting is None or not ready(waiting):
+                        break
                     worker = idle.pop()
-                    worker.begin(message(what), state(what, worker))
-                    running[worker.pipe] = (worker, index, what)
+                    worker.send(begin(waiting, worker))
+                    running[worker.pipe] = (worker, waiting)
+                    waiting = None
                 if not running:
                     return
                 for pipe in [pipe for pipe in wait(list(running)) if isinstance(pipe, Connection)]:
-                    worker, index, what = running.pop(pipe)
-                    answer = worker.end()
+                    worker, task = running.pop(pipe)
+                    answer = worker.receive()
+                    if isinstance(answer, Exception) and not isinstance(answer, Diverged):
+                        raise answer
                     idle.append(worker)
-                    done[index] = answer if isinstance(answer, Exception) else result(what, answer, worker)
-                while turn in done:
-                    ready = done.pop(turn)
-                    turn += 1
-                    if isinstance(ready, Exception):
-                        raise ready
-                    yield ready
-        except Diverged:
-            for worker, _, _ in running.values():  # their answers must not meet a later job
-                worker.end()
-            raise
-        except BaseException:  # an interruption, or results that nobody waits for: what is under way is of no use
+                    yield task, answer, worker
+        except BaseException:  # an error, an interruption, or results that nobody waits for
             self._stop()
             raise
         finally:
@@ -149,7 +176,7 @@ class Pooled:
                 # A worker must not hold the pipes of the others open, or these would outlive this process.
                 inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
                 process = context.Process(
-                    target=_work, args=(theirs, buffer, self.sequential, self.like, inherited), daemon=True
+                    target=_work, args=(theirs, buffer, self.trainer, self.like, inherited), daemon=True
                 )
                 with warnings.catch_warnings():
                     # Newer Pythons warn of threads; a progress bar's is harmless, as workers print nothing.
@@ -168,16 +195,22 @@ class _Worker:
     pipe: Connection
     state: Tensors
 
-    def begin(self, message: tuple[Any, ...], state: Tensors | None) -> None:
-        if state is not None:
-            for name, tensor in state.items():
-                self.state[name].copy_(tensor)
+    def load(self, state: Tensors) -> None:
+        """Share a model state with the worker."""
+        for name, tensor in state.items():
+            self.state[name].copy_(tensor)
+
+    def copy(self) -> Tensors:
+        """The model state that the worker left."""
+        return {name: tensor.clone() for name, tensor in self.state.items()}
+
+    def send(self, message: Message) -> None:
         try:
             self.pipe.send(message)
         except OSError:
             raise self._died() from None
 
-    def end(self) -> Any:
+    def receive(self) -> Any:
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -191,7 +224,7 @@ class _Worker:
         )
 
 
-def _work(pipe: Connection, buffer: Tensor, sequential: Sequential, like: Tensors, inherited: list[Connection]) -> None:
+def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inherited: list[Connection]) -> None:
     """The life of a worker: answer messages until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     for other in inherited:
@@ -206,21 +239,41 @@ def _work(pipe: Connection, buffer: Tensor, sequential: Sequential, like: Tensor
         try:
             answer: Any
             if kind == "train":
-                round_, client = rest
-                outcome = sequential.train_client(round_, client, state)
-                for name, tensor in outcome.model.items():
-                    state[name].copy_(tensor)
-                answer = outcome.loss
+                answer = _train(trainer, state, *rest)
             elif kind == "score":
-                answer = score_client(sequential.model, state, sequential.data, rest[0])
+                answer = score_client(trainer, state, rest[0])
             else:
-                data = sequential.data
-                answer = forward(sequential.model, state, data, pooled_chunks(data)[rest[0]])
+                (answer,) = forward(trainer, state, [pooled_chunks(trainer.data)[rest[0]]])
         except (Diverged, UserError) as error:
             answer = error
         except Exception as error:
             answer = RuntimeError(f"in a worker process: {type(error).__name__}: {error}")
         pipe.send(answer)
+
+
+def _train(trainer: Trainer, state: Tensors, round_: int, client: int, begun: _Packed | None, stop: int) -> Any:
+    """Local training up to the step `stop`; the loss after the last one, before it what another worker goes on from."""
+    unfinished = _unpack(begun) if begun else trainer.begin(state)
+    unfinished = trainer.advance(round_, client, state, unfinished, stop)
+    if stop < trainer.steps(client):
+        return _pack(unfinished)
+    outcome = trainer.finish(round_, client, unfinished)
+    for name, tensor in outcome.model.items():
+        state[name].copy_(tensor)
+    return outcome.loss
+
+
+def _pack(unfinished: Unfinished) -> _Packed:
+    """As arrays, which unlike tensors are passed by value and not by a file of shared memory each."""
+    parts = {key: {name: tensor.numpy() for name, tensor in part.items()} for key, part in unfinished.state.items()}
+    return parts, [loss.numpy() for loss in unfinished.losses]
+
+
+def _unpack(packed: _Packed) -> Unfinished:
+    parts, losses = packed
+    # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
+    state = {key: {name: torch.tensor(array) for name, array in part.items()} for key, part in parts.items()}
+    return Unfinished(state, [torch.tensor(loss) for loss in losses])
 
 
 def _size(like: Tensors) -> int:

@@ -1,0 +1,100 @@
+"""Dropout whose randomness is an input: masks depend on (seed, round, client, step) and on nothing else.
+
+A model's dropout layers take their masks, in order, from one block of random numbers that the executor draws for a
+forward pass. So a client gets the same masks alone, in a worker, or stacked with others, and a captured or vectorised
+step needs no generator inside. It is also cheap: one 16-bit number per element, drawn four at a time, instead of a
+Bernoulli variable, which was an eighth of a Transformer's step on a CPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pflcore.seeds import sequence
+
+_LEVELS = 1 << 16
+
+
+class Noise:
+    """The random numbers that the dropout layers of one model share.
+
+    Attributes:
+        per_sample: Numbers that a forward pass takes per sample.
+        bits: int16, those of the current forward pass.
+    """
+
+    def __init__(self, model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> None:
+        """Replace the ``nn.Dropout`` layers of `model` by layers that ask here; `shape` is that of an image."""
+        self.device = device
+        self.bits = torch.empty(0, dtype=torch.int16, device=device)
+        self.per_sample = 0
+        self._taken = 0
+        layers = _replace(model, self)
+        if layers:
+            # In evaluation mode a layer passes on what it gets, and its size can be seen.
+            hooks = [layer.register_forward_hook(self._count) for layer in layers]
+            with torch.no_grad():
+                model.eval()(torch.zeros(1, *shape, device=device))
+            for hook in hooks:
+                hook.remove()
+
+    def _count(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self.per_sample += output.numel() if isinstance(layer, Dropout) and layer.p else 0
+
+    def load(self, bits: Tensor) -> None:
+        """Use `bits` for the forward pass that follows."""
+        self.bits, self._taken = bits, 0
+
+    def take(self, shape: torch.Size) -> Tensor:
+        """The next numbers, in the given shape."""
+        start, self._taken = self._taken, self._taken + shape.numel()
+        return self.bits[start : self._taken].view(shape)
+
+    def draw(self, samples: int, seed: int, *ids: int) -> Tensor:
+        """The numbers of one forward pass over a batch, from the stream of `ids`: round, client, step, pass."""
+        if not self.per_sample:
+            return self.bits[:0]
+        words = -(-self.per_sample * samples // 4)
+        stream = sequence(seed, "dropout", *ids)
+        if self.device.type == "cpu":
+            # Twice as fast as a generator of PyTorch's.
+            drawn = torch.from_numpy(np.random.SFC64(stream).random_raw(words).view(np.int64))
+        else:
+            state = int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1))
+            generator = torch.Generator(self.device).manual_seed(state)
+            # The whole range, so that all 64 bits are random.
+            drawn = torch.empty(words, dtype=torch.int64, device=self.device).random_(
+                torch.iinfo(torch.int64).min, None, generator=generator
+            )
+        return drawn.view(torch.int16)[: self.per_sample * samples]
+
+
+class Dropout(nn.Module):
+    """Zeroes elements with probability `p`, to one part in 65,536, and scales the others so that the mean stays."""
+
+    def __init__(self, p: float, noise: Noise) -> None:
+        super().__init__()
+        self.p = p
+        self.noise = noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        dropped = min(round(self.p * _LEVELS), _LEVELS - 1)
+        kept = self.noise.take(x.shape) >= dropped - _LEVELS // 2
+        return x * kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+
+
+def _replace(module: nn.Module, noise: Noise) -> list[Dropout]:
+    """Replace the dropout layers below `module`; the new ones."""
+    made = []
+    for name, child in module.named_children():
+        if type(child) is nn.Dropout:
+            layer = Dropout(child.p, noise)
+            setattr(module, name, layer)
+            made.append(layer)
+        else:
+            made += _replace(child, noise)
+    return made
