@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -82,15 +81,14 @@ class CheckpointFolder:
             if other not in self._good:
                 other.unlink()
 
-    def load(self, like: Mapping[str, Tensor]) -> Checkpoint | None:
+    def load(self, misfit: Callable[[Tensors], str]) -> Checkpoint | None:
         """The newest good checkpoint.
 
         Args:
-            like: State of this run at its beginning. Entries of a checkpoint whose name occurs here must agree in
-                shape and type, and all of these names must occur.
+            misfit: Why tensors cannot be a state of this run; empty when they can.
         """
         for path in self._files():
-            reason, checkpoint = self._read(path, like)
+            reason, checkpoint = self._read(path, misfit)
             if checkpoint:
                 self._good = [path]
                 return checkpoint
@@ -106,7 +104,7 @@ class CheckpointFolder:
         """Newest first."""
         return sorted((path for path in self.folder.glob("round-*") if _NAME.fullmatch(path.name)), reverse=True)
 
-    def _read(self, path: Path, like: Mapping[str, Tensor]) -> tuple[str, Checkpoint | None]:
+    def _read(self, path: Path, misfit: Callable[[Tensors], str]) -> tuple[str, Checkpoint | None]:
         match = _NAME.fullmatch(path.name)
         if not match or _digest(path) != match[2]:
             return "its content does not match its name", None
@@ -119,23 +117,11 @@ class CheckpointFolder:
             return f"not a checkpoint ({error})", None
         if header.get("identity") != self.identity:
             return "it belongs to another run", None
-        for name, expected in like.items():
-            found = tensors.get(name)
-            if found is None:
-                return f"{name} is missing", None
-            if found.shape != expected.shape or found.dtype != expected.dtype:
-                return (
-                    f"{name} is {tuple(found.shape)} {found.dtype}, expected {tuple(expected.shape)} {expected.dtype}",
-                    None,
-                )
+        if reason := misfit(tensors):
+            return reason, None
         return "", Checkpoint(int(header["round"]), tensors)
 
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def to_device(tensors: Mapping[str, Tensor], device: torch.device) -> Tensors:
-    """All tensors on `device`."""
-    return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -5,23 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
 from pflcore.backbones import Backbone
-from pflcore.engine.checkpoint import CheckpointFolder, to_device
+from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.executor import Executor, choose_executor
+from pflcore.engine.precision import use_precision
+from pflcore.engine.state import ClientStates, History, ServerState, Stateful, join, misfit, restore
 from pflcore.engine.trainer import Job, Trainer
 from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.methods import Method
-from pflcore.methods._base import Federation, Server, Update
+from pflcore.methods._base import Federation, Update
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
+
+# Clients whose generated entries are made together when all are measured.
+_GENERATED = 16
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,8 @@ def train(
     Raises:
         UserError: The method needs a parameter group that the backbone lacks, sizes do not fit, or a process died.
     """
-    with torch.random.fork_rng():
-        run = _Run(data, backbone, method, training, evaluation, seed)
+    with torch.random.fork_rng(), use_precision(training.precision):
+        run = _Run(data, backbone, method, training, evaluation, seed, checkpoints.folder if checkpoints else None)
         if checkpoints:
             run.resume(checkpoints)
         saved = time.monotonic()
@@ -97,7 +103,7 @@ def train(
                 if on_round and not run.diverged:
                     on_round(Progress(run.round, training.rounds, loss, run.accuracy()))
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
-                    checkpoints.save(run.round, run.state())
+                    checkpoints.save(run.round, join(run.parts))
                     saved = time.monotonic()
         return run.result()
 
@@ -113,6 +119,7 @@ class _Run:
         training: Training,
         evaluation: Evaluation,
         seed: int,
+        scratch: Path | None,
     ) -> None:
         model, groups = backbone.create(data.shape, data.classes, seed)
         self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
@@ -120,13 +127,14 @@ class _Run:
         self.groups: Groups = groups
         self.roles: Roles = method.roles(groups)
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        self.server: Server = method.init_server(self.initial, self.roles, Federation(data.clients, seed))
-        # Personal entries of clients that have trained, on the host; the others still have the initial ones.
-        self.personal: dict[int, Tensors] = {}
+        server = method.init_server(self.initial, self.roles, Federation(data.clients, seed))
+        self.server = ServerState(server, data.device)
+        self.personal = ClientStates(pick(self.initial, self.roles.personal), data.clients, scratch)
+        self.history = History(data.clients)
+        self.parts: dict[str, Stateful] = {"server": self.server, "personal": self.personal, "history": self.history}
         self.trainer = Trainer(self.model, groups.parameters, data, method, training, seed)
         self.round = 0
         self.resumed_from = 0
-        self.scores: list[tuple[int, Scores]] = []
         self.diverged: Diverged | None = None
 
     def advance(self, executor: Executor) -> float:
@@ -150,14 +158,14 @@ class _Run:
                         returned=pick(outcome.model, exchanged),
                     )
                 )
-                personal[outcome.client] = to_device(pick(outcome.model, self.roles.personal), torch.device("cpu"))
+                personal[outcome.client] = pick(outcome.model, self.roles.personal)
                 losses.append(outcome.loss)
         except Diverged as diverged:
             self.diverged = diverged
             return float("nan")
-        self.server = self.method.update_server(self.server, self.roles, updates)
-        if self.roles.personal:
-            self.personal.update(personal)
+        self.server.server = self.method.update_server(self.server.server, self.roles, updates)
+        for client, own in personal.items():
+            self.personal[client] = own
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
             scores = self._score(executor)
@@ -165,7 +173,7 @@ class _Run:
             if len(lost):  # the last local step can lose a model whose loss before it was finite
                 self.diverged = Diverged(round_, int(lost[0]))
                 return float("nan")
-            self.scores.append((round_, scores))
+            self.history.scores[round_] = scores
         return float(np.mean(losses))
 
     def _sample(self, round_: int) -> list[int]:
@@ -175,20 +183,20 @@ class _Run:
 
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
         """The client's model state: shared, its personal and its generated entries, in the model's order."""
-        own = to_device(self.personal.get(client, {}), self.data.device)
+        shared, own = self.server.server.shared, self.personal[client]
         return {
-            name: self.server.shared[name]
+            name: shared[name]
             if name in self.roles.shared
             else generated[name]
             if name in self.roles.generated
-            else own.get(name, self.initial[name])
+            else own[name].to(self.data.device)
             for name in self.initial
         }
 
     def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
         """What each participant receives; the part that goes back to the server is also noted in `sent`."""
         exchanged = self.roles.shared | self.roles.generated
-        for client, generated in zip(participants, self.method.generate(self.server, participants), strict=True):
+        for client, generated in zip(participants, self.method.generate(self.server.server, participants), strict=True):
             received = self._assemble(client, generated)
             sent[client] = pick(received, exchanged)
             yield client, received
@@ -196,32 +204,37 @@ class _Run:
     def _score(self, executor: Executor) -> Scores:
         if not self.roles.personal and not self.roles.generated:
             return executor.score_shared(self._assemble(0, {}))
-        return executor.score_each(
-            (client, self._assemble(client, self.method.generate(self.server, [client])[0]))
-            for client in range(self.data.clients)
-        )
+        return executor.score_each(self._own_models())
+
+    def _own_models(self) -> Iterator[Job]:
+        """Every client with its own model, made a few at a time: a hypernetwork is read once for each few."""
+        clients = range(self.data.clients)
+        for some in (clients[start : start + _GENERATED] for start in clients[::_GENERATED]):
+            for client, generated in zip(some, self.method.generate(self.server.server, some), strict=True):
+                yield client, self._assemble(client, generated)
 
     def accuracy(self) -> float | None:
         """Pooled accuracy (0..1) of the last measurement."""
-        if not self.scores:
+        if not self.history.scores:
             return None
-        _, scores = self.scores[-1]
+        scores = self.history.scores[max(self.history.scores)]
         return float(scores.correct.sum() / scores.total.sum())
 
     def result(self) -> Result:
         clients = np.arange(self.data.clients)
         exchanged = self.roles.shared | self.roles.generated
         sent = sum(self.initial[name].nbytes for name in exchanged)
-        weights = dict(self.server.shared)
-        for client, own in self.personal.items():
-            weights.update({f"client.{client}.{name}": tensor for name, tensor in own.items()})
-        weights.update({f"server.{name}": tensor for name, tensor in self.server.extra.items()})
+        server, measured = self.server.server, self.history.scores
+        weights = dict(server.shared)
+        for client in self.personal.trained():
+            weights.update({f"client.{client}.{name}": tensor for name, tensor in self.personal[client].items()})
+        weights.update({f"server.{name}": tensor for name, tensor in server.extra.items()})
         return Result(
-            round=np.repeat([round_ for round_, _ in self.scores], len(clients)).astype(np.int32),
-            client=np.tile(clients, len(self.scores)).astype(np.int32),
-            correct=_join(scores.correct for _, scores in self.scores).astype(np.int64),
-            total=_join(scores.total for _, scores in self.scores).astype(np.int64),
-            loss=_join(scores.loss / scores.total for _, scores in self.scores).astype(np.float64),
+            round=np.repeat(list(measured), len(clients)).astype(np.int32),
+            client=np.tile(clients, len(measured)).astype(np.int32),
+            correct=_join(scores.correct for scores in measured.values()).astype(np.int64),
+            total=_join(scores.total for scores in measured.values()).astype(np.int64),
+            loss=_join(scores.loss / scores.total for scores in measured.values()).astype(np.float64),
             diverged=self.diverged,
             parameters=sum(self.initial[name].numel() for name in self.groups.parameters),
             sent_up=sent,
@@ -230,36 +243,12 @@ class _Run:
             weights=weights,
         )
 
-    def state(self) -> Tensors:
-        """Everything that the next round depends on, and the measurements so far, as named tensors."""
-        state = {f"shared/{name}": tensor for name, tensor in self.server.shared.items()}
-        state.update({f"extra/{name}": tensor for name, tensor in self.server.extra.items()})
-        for client, own in self.personal.items():
-            state.update({f"personal/{client}/{name}": tensor for name, tensor in own.items()})
-        for round_, scores in self.scores:
-            table = np.stack([scores.correct, scores.total, scores.loss]).astype(np.float64)
-            state[f"scores/{round_}"] = torch.from_numpy(table)
-        return state
-
     def resume(self, checkpoints: CheckpointFolder) -> None:
         """Continue from the newest good checkpoint, if there is one."""
-        checkpoint = checkpoints.load(self.state())
-        if not checkpoint:
-            return
-        self.round = self.resumed_from = checkpoint.round
-        for name, tensor in checkpoint.tensors.items():
-            kind, _, rest = name.partition("/")
-            if kind == "shared":
-                self.server.shared[rest] = tensor.to(self.data.device)
-            elif kind == "extra":
-                self.server.extra[rest] = tensor.to(self.data.device)
-            elif kind == "personal":
-                client, _, entry = rest.partition("/")
-                self.personal.setdefault(int(client), {})[entry] = tensor
-            elif kind == "scores":
-                correct, total, loss = tensor.numpy()
-                self.scores.append((int(rest), Scores(correct.astype(np.int64), total.astype(np.int64), loss)))
-        self.scores.sort(key=lambda pair: pair[0])
+        checkpoint = checkpoints.load(lambda tensors: misfit(self.parts, tensors))
+        if checkpoint:
+            self.round = self.resumed_from = checkpoint.round
+            restore(self.parts, checkpoint.tensors)
 
 
 def _join(arrays: Iterable[np.ndarray]) -> np.ndarray:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores, client_scores, forward, pooled_chunks, score_client
+from pflcore.engine.packing import packed_size, packed_views
 from pflcore.engine.pieces import Piece, cut
 from pflcore.engine.trainer import Job, Outcome, Trainer, Unfinished
 from pflcore.errors import UserError
@@ -30,7 +31,6 @@ from pflcore.groups import Tensors
 
 # Other systems cannot fork a process that has loaded their mathematical libraries.
 _START = "fork" if sys.platform == "linux" else "spawn"
-_ALIGNMENT = 64  # bytes; what a freshly allocated tensor has
 
 Message = tuple[Any, ...]
 Task = TypeVar("Task")
@@ -171,7 +171,7 @@ class Pooled:
             context: Any = torch.multiprocessing.get_context(_START)
             for _ in range(self.count):
                 ours, theirs = context.Pipe()
-                buffer: Tensor = torch.zeros(_size(self.like), dtype=torch.uint8)
+                buffer: Tensor = torch.zeros(packed_size(self.like), dtype=torch.uint8)
                 buffer.share_memory_()  # type: ignore[no-untyped-call]
                 # A worker must not hold the pipes of the others open, or these would outlive this process.
                 inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
@@ -183,7 +183,7 @@ class Pooled:
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process.start()
                 theirs.close()
-                self.workers.append(_Worker(process, ours, _views(buffer, self.like)))
+                self.workers.append(_Worker(process, ours, packed_views(buffer, self.like)))
         return self.workers
 
 
@@ -230,7 +230,7 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
-    state = _views(buffer, like)
+    state = packed_views(buffer, like)
     while True:
         try:
             kind, *rest = pipe.recv()
@@ -274,20 +274,3 @@ def _unpack(packed: _Packed) -> Unfinished:
     # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
     state = {key: {name: torch.tensor(array) for name, array in part.items()} for key, part in parts.items()}
     return Unfinished(state, [torch.tensor(loss) for loss in losses])
-
-
-def _size(like: Tensors) -> int:
-    return sum(_padded(tensor) for tensor in like.values())
-
-
-def _padded(tensor: Tensor) -> int:
-    return -(-max(tensor.nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
-
-
-def _views(buffer: Tensor, like: Tensors) -> Tensors:
-    """The entries of a model state as views of a buffer, one after the other."""
-    views, start = {}, 0
-    for name, tensor in like.items():
-        views[name] = buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        start += _padded(tensor)
-    return views

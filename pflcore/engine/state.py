@@ -1,0 +1,179 @@
+"""What a run carries from round to round, as parts that can be saved, checked leaf by leaf, and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflcore.engine.evaluate import Scores
+from pflcore.engine.packing import packed_size, packed_views
+from pflcore.groups import Tensors
+from pflcore.memory import memory_limit
+from pflcore.methods._base import Server
+
+
+class Stateful(Protocol):
+    """A part of a run's state."""
+
+    def state(self) -> Tensors:
+        """Everything that the next round needs of this part."""
+
+    def misfit(self, tensors: Tensors) -> str:
+        """Why `tensors` cannot be a state of this part; empty when they can."""
+
+    def restore(self, tensors: Tensors) -> None:
+        """Continue from a state that fits."""
+
+
+def join(parts: Mapping[str, Stateful]) -> Tensors:
+    """The states of all parts, each name below that of its part."""
+    return {f"{part}/{name}": tensor for part, owner in parts.items() for name, tensor in owner.state().items()}
+
+
+def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
+    """Why `tensors` cannot be the state of these parts; empty when they can."""
+    for name in tensors:
+        if name.partition("/")[0] not in parts:
+            return f"{name} is not known"
+    reasons = (owner.misfit(_below(part, tensors)) for part, owner in parts.items())
+    return next((reason for reason in reasons if reason), "")
+
+
+def restore(parts: Mapping[str, Stateful], tensors: Tensors) -> None:
+    """Hand each part its state."""
+    for part, owner in parts.items():
+        owner.restore(_below(part, tensors))
+
+
+def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """The first difference in name, shape or type; empty when there is none."""
+    for name, tensor in expected.items():
+        if name not in found:
+            return f"{name} is missing"
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            is_, should = (f"{tuple(one.shape)} {one.dtype}" for one in (found[name], tensor))
+            return f"{name} is {is_}, expected {should}"
+    return next((f"{name} is not known" for name in found if name not in expected), "")
+
+
+class ServerState:
+    """The server: shared entries, and whatever else the method keeps."""
+
+    def __init__(self, server: Server, device: torch.device) -> None:
+        self.server = server
+        self.device = device
+
+    def state(self) -> Tensors:
+        shared = {f"shared/{name}": tensor for name, tensor in self.server.shared.items()}
+        return shared | {f"extra/{name}": tensor for name, tensor in self.server.extra.items()}
+
+    def misfit(self, tensors: Tensors) -> str:
+        return compare(tensors, self.state())
+
+    def restore(self, tensors: Tensors) -> None:
+        moved = {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        self.server = Server(_below("shared", moved), _below("extra", moved))
+
+
+class ClientStates:
+    """The personal entries of the clients that have trained; the others still have the initial ones.
+
+    They rest on the host: in memory, or, when those of all clients would take more than the limit, in a temporary file
+    that is mapped into memory, of which the system keeps as much in memory as there is room for.
+
+    Args:
+        initial: The personal entries that every client begins with.
+        clients: Number of clients.
+        folder: Where a temporary file goes; None is the system's place for such files.
+    """
+
+    def __init__(self, initial: Tensors, clients: int, folder: Path | None) -> None:
+        self.initial = initial
+        self.clients = clients
+        self._own: dict[int, Tensors] = {}
+        self._file: np.ndarray | None = None
+        size = packed_size(initial)
+        if size * clients > memory_limit():
+            # The file has no name, so it is gone with the process, however that ends.
+            self._file = np.memmap(TemporaryFile(dir=folder), np.uint8, "w+", shape=(clients, size))  # noqa: SIM115
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the entries are in a file."""
+        return self._file is not None
+
+    def trained(self) -> list[int]:
+        """The clients that have entries of their own."""
+        return sorted(self._own)
+
+    def __getitem__(self, client: int) -> Tensors:
+        return self._own.get(client, self.initial)
+
+    def __setitem__(self, client: int, tensors: Tensors) -> None:
+        if not self.initial:
+            return
+        if self._file is None:
+            self._own[client] = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+            return
+        own = self._own.setdefault(client, packed_views(torch.from_numpy(self._file[client]), self.initial))
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+
+    def state(self) -> Tensors:
+        return {f"{client}/{name}": tensor for client in self.trained() for name, tensor in self[client].items()}
+
+    def misfit(self, tensors: Tensors) -> str:
+        clients: dict[str, Tensors] = {}
+        for name, tensor in tensors.items():
+            client, _, entry = name.partition("/")
+            clients.setdefault(client, {})[entry] = tensor
+        for client, own in clients.items():
+            if not (client.isascii() and client.isdecimal() and int(client) < self.clients):
+                return f"there is no client {client}"
+            if reason := compare(own, self.initial):
+                return f"client {client}: {reason}"
+        return ""
+
+    def restore(self, tensors: Tensors) -> None:
+        self._own.clear()
+        for client in sorted({int(name.partition("/")[0]) for name in tensors}):
+            self[client] = _below(str(client), tensors)
+
+
+class History:
+    """The measurements so far: rounds, and the scores of all clients after each."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self.scores: dict[int, Scores] = {}
+
+    def state(self) -> Tensors:
+        tables = {
+            round_: np.stack([scores.correct, scores.total, scores.loss]).astype(np.float64)
+            for round_, scores in self.scores.items()
+        }
+        return {str(round_): torch.from_numpy(table) for round_, table in tables.items()}
+
+    def misfit(self, tensors: Tensors) -> str:
+        like = torch.empty(3, self.clients, dtype=torch.float64)
+        for name in tensors:
+            if not (name.isascii() and name.isdecimal()):
+                return f"there is no round {name}"
+        return compare(tensors, dict.fromkeys(tensors, like))
+
+    def restore(self, tensors: Tensors) -> None:
+        self.scores = {}
+        for name in sorted(tensors, key=int):
+            correct, total, loss = tensors[name].numpy()
+            self.scores[int(name)] = Scores(correct.astype(np.int64), total.astype(np.int64), loss)
+
+
+def _below(part: str, tensors: Tensors) -> Tensors:
+    prefix = f"{part}/"
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
