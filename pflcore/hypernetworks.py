@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -12,6 +12,9 @@ from torch.nn import functional as F
 
 from pflcore.groups import Tensors
 from pflcore.seeds import torch_seed
+
+# Rows of a head that are updated together on a CPU: with their momenta they fit into a core's cache.
+_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -47,24 +50,72 @@ class HyperNetwork:
 
     def __call__(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensors:
         """Generated tensors for some clients, each of shape (clients, \\*target shape)."""
-        embedding = params["embedding"]
-        hidden = embedding[torch.as_tensor(list(clients), device=embedding.device)]
-        for index in range(self.layers):
-            hidden = F.relu(hidden) if index else hidden
-            hidden = _linear(params, f"mlp.{index}", hidden)
+        hidden = self._hidden(params, clients)
         return {
             name: _linear(params, f"heads.{name}", hidden).view(len(clients), *shape)
             for name, shape in self.targets.items()
         }
 
-    def gradient(
-        self, params: Mapping[str, Tensor], clients: Sequence[int], upstream: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Back-propagate gradients of the generated tensors (as returned by a call) into the parameters."""
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
-        made = self(leaves, clients)
-        inner = torch.stack([(made[name] * upstream[name]).sum() for name in self.targets]).sum()
-        return dict(zip(leaves, torch.autograd.grad(inner, list(leaves.values())), strict=True))
+    def descend(
+        self,
+        params: Tensors,
+        momenta: Tensors,
+        clients: Sequence[int],
+        upstream: Callable[[str], Tensor],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        """One step of SGD as PyTorch's, in place, along gradients of the generated tensors.
+
+        Nearly all parameters are in the heads, and a head's gradient is as large as the head; it is a sum of outer
+        products, one per client. So it is never formed: rows of a head, of its momentum and of what is passed on to
+        the layers below are updated together while they are in the processor's cache.
+
+        Args:
+            params, momenta: As from :meth:`init`; momenta begin as zeros.
+            clients: Those whose generated tensors have gradients.
+            upstream: Target name → gradients of that tensor, (clients, \\*target shape).
+        """
+        below = {name: tensor.detach().requires_grad_() for name, tensor in params.items() if "heads." not in name}
+        hidden = self._hidden(below, clients)
+        inner = hidden.detach()
+        passed_on = torch.zeros_like(inner)
+
+        def step(param: Tensor, moved: Tensor) -> None:
+            moved.add_(param, alpha=weight_decay)
+            param.add_(moved, alpha=-lr)
+
+        with torch.no_grad():
+            for name in self.targets:
+                slopes = upstream(name).flatten(1)
+                weights = params[f"heads.{name}.weight"]
+                rows = len(weights) if weights.is_cuda else _ROWS
+                for weight, moved, slope in zip(
+                    torch.split(weights, rows),
+                    torch.split(momenta[f"heads.{name}.weight"], rows),
+                    torch.split(slopes, rows, dim=1),
+                    strict=True,
+                ):
+                    passed_on.addmm_(slope, weight)
+                    moved.addmm_(slope.t(), inner, beta=momentum)
+                    step(weight, moved)
+                moved = momenta[f"heads.{name}.bias"].mul_(momentum).add_(slopes.sum(0))
+                step(params[f"heads.{name}.bias"], moved)
+        gradients = torch.autograd.grad(hidden, list(below.values()), passed_on)
+        with torch.no_grad():
+            for name, gradient in zip(below, gradients, strict=True):
+                step(params[name], momenta[name].mul_(momentum).add_(gradient))
+
+    def _hidden(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensor:
+        """What the heads read: (clients, hidden)."""
+        embedding = params["embedding"]
+        hidden = embedding[torch.as_tensor(list(clients), device=embedding.device)]
+        for index in range(self.layers):
+            hidden = F.relu(hidden) if index else hidden
+            hidden = _linear(params, f"mlp.{index}", hidden)
+        return hidden
 
 
 def _add_linear(params: Tensors, name: str, inputs: int, outputs: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
 from pflcore.hypernetworks import HyperNetwork
@@ -63,19 +64,22 @@ class FedTP(Method):
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         hyper, params = self._hypernetwork(server)
         shares = weights(updates)
-        # Pseudo-gradient of W_i: before − after, weighted by the client's share of the samples.
-        upstream = {
-            name: torch.stack(
+
+        def change(name: str) -> Tensor:
+            """Pseudo-gradients of W_i: before − after, weighted by the client's share of the samples."""
+            return torch.stack(
                 [share * (one.sent[name] - one.returned[name]) for share, one in zip(shares, updates, strict=True)]
             )
-            for name in hyper.targets
-        }
-        gradients = hyper.gradient(params, [update.client for update in updates], upstream)
-        for name, gradient in gradients.items():
-            momentum = server.extra[f"momentum/{name}"]
-            gradient = gradient.add_(params[name], alpha=self.server_weight_decay)
-            momentum.mul_(self.server_momentum).add_(gradient)
-            params[name].add_(momentum, alpha=-self.server_lr)
+
+        hyper.descend(
+            params,
+            _below("momentum/", server.extra),
+            [update.client for update in updates],
+            change,
+            lr=self.server_lr,
+            momentum=self.server_momentum,
+            weight_decay=self.server_weight_decay,
+        )
         return Server(average(updates, roles.shared), server.extra)
 
     def _hypernetwork(self, server: Server) -> tuple[HyperNetwork, Tensors]:
