@@ -57,6 +57,7 @@ class CheckpointFolder:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(f"{self.folder}: another process is training this run; wait for it or stop it") from None
+        self._drop_parts()  # of processes that were killed
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +98,12 @@ class CheckpointFolder:
 
     def clear(self) -> None:
         """Remove all checkpoints: the run is complete."""
-        for path in [*self._files(), *self.folder.glob(".*.part")]:
+        self._drop_parts()
+        for path in self._files():
+            path.unlink()
+
+    def _drop_parts(self) -> None:
+        for path in self.folder.glob(".*.part"):
             path.unlink()
 
     def _files(self) -> list[Path]:

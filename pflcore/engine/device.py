@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from pflcore.engine.distributed import local_rank
 from pflcore.errors import UserError
 
 # Pixels per image up to which a step is too short to be worth sharing between threads.
@@ -13,7 +14,7 @@ _SMALL_IMAGE = 16 * 16
 
 
 def select_device(name: str = "auto") -> torch.device:
-    """``auto`` is CUDA when there is one; otherwise any PyTorch device name.
+    """``auto`` is CUDA when there is one, for each of several processes its own; otherwise any PyTorch device name.
 
     On CUDA the deterministic algorithms are chosen, so that the same run gives the same bytes.
 
@@ -21,7 +22,7 @@ def select_device(name: str = "auto") -> torch.device:
         UserError: There is no such device.
     """
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = f"cuda:{local_rank()}" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

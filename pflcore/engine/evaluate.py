@@ -32,8 +32,8 @@ class Scores:
     @classmethod
     def join(cls, scores: Iterable[Score]) -> Scores:
         """The scores of several clients, in order."""
-        correct, total, loss = zip(*scores, strict=True)
-        return cls(np.array(correct, dtype=np.int64), np.array(total, dtype=np.int64), np.array(loss))
+        table = np.array(list(scores), dtype=np.float64).reshape(-1, 3)  # counts are exact up to 2^53
+        return cls(table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2].copy())
 
 
 def score_one_model(trainer: Trainer, state: Tensors) -> Scores:

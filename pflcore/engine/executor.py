@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
+from pflcore.engine.distributed import Distributed, is_launched
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.pooled import Pooled
 from pflcore.engine.sequential import Sequential
@@ -16,7 +17,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.registry import did_you_mean
 
-EXECUTORS = ("auto", "sequential", "pooled", "stacked")
+EXECUTORS = ("auto", "sequential", "pooled", "stacked", "distributed")
 
 
 class Executor(Protocol):
@@ -39,10 +40,11 @@ class Executor(Protocol):
 
 
 def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Executor:
-    """The executor called `name`; ``auto`` takes workers on a CPU with several cores.
+    """The executor called `name`.
 
-    On a CPU the result depends neither on the choice, as long as the sequential executor has one thread, nor on the
-    number of workers.
+    ``auto`` is ``distributed`` in a process that a launcher started, ``stacked`` on an accelerator, ``pooled`` on a CPU
+    with several cores, and otherwise ``sequential``. All agree within float tolerance; ``sequential`` on one thread,
+    ``pooled`` and, on CPUs, ``distributed`` to the byte, on any number of workers and processes.
 
     Args:
         trainer: What is done with one client.
@@ -53,6 +55,8 @@ def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Executor:
     """
     if name not in EXECUTORS:
         raise UserError(f"unknown executor {name!r}{did_you_mean(name, list(EXECUTORS))}")
+    if name == "distributed" or (name == "auto" and is_launched()):
+        return Distributed(choose_executor(_inner(trainer), trainer, like), trainer, like)
     on_cpu = trainer.data.device.type == "cpu"
     if name == "pooled" and not on_cpu:
         raise UserError(f"the pooled executor runs on the CPU, the data lies on {trainer.data.device}; use auto")
@@ -62,6 +66,13 @@ def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Executor:
     if name == "pooled" or (name == "auto" and workers > 1):
         return Pooled(trainer, like, workers)
     return Sequential(trainer)
+
+
+def _inner(trainer: Trainer) -> str:
+    """What each of several processes uses: as many on one machine share its cores, one is enough for each."""
+    if trainer.data.device.type != "cpu":
+        return "stacked"
+    return "pooled" if os.environ.get("PFL_WORKERS", "1") != "1" else "sequential"
 
 
 def worker_count() -> int:

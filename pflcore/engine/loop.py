@@ -13,6 +13,7 @@ from torch import nn
 
 from pflcore.backbones import Backbone
 from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.engine.distributed import Distributed
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.executor import Executor, choose_executor
@@ -98,6 +99,8 @@ def train(
             run.resume(checkpoints)
         saved = time.monotonic()
         with choose_executor(executor, run.trainer, run.initial) as chosen:
+            if isinstance(chosen, Distributed):
+                run.agree(chosen)
             while run.round < training.rounds and not run.diverged:
                 loss = run.advance(chosen)
                 if on_round and not run.diverged:
@@ -249,6 +252,13 @@ class _Run:
         if checkpoint:
             self.round = self.resumed_from = checkpoint.round
             restore(self.parts, checkpoint.tensors)
+
+    def agree(self, processes: Distributed) -> None:
+        """Continue from where the first process does, which alone reads checkpoints."""
+        self.round, tensors = processes.from_first(self.round, join(self.parts))
+        self.resumed_from = self.round
+        if self.round:
+            restore(self.parts, tensors)
 
 
 def _join(arrays: Iterable[np.ndarray]) -> np.ndarray:

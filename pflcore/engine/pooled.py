@@ -248,7 +248,10 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
             answer = error
         except Exception as error:
             answer = RuntimeError(f"in a worker process: {type(error).__name__}: {error}")
-        pipe.send(answer)
+        try:
+            pipe.send(answer)
+        except OSError:  # nobody is there any more
+            return
 
 
 def _train(trainer: Trainer, state: Tensors, round_: int, client: int, begun: _Packed | None, stop: int) -> Any:

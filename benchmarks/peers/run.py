@@ -1,0 +1,210 @@
+"""How our engine compares with installed peers: a plain PyTorch loop, Flower, and Apple's pfl, on the same federation.
+
+    python benchmarks/peers/run.py                    # a table, and benchmarks/peers.csv
+    python benchmarks/peers/run.py --data FOLDER      # with the Parquet export of CIFAR-10 that lies in FOLDER
+
+The peers are installed once, into build/peers-env; that takes minutes and about 6 GB. Each contestant runs as processes
+of its own on otherwise equal terms: the same samples, partition, model, and local SGD. They take turns, so that a busy
+moment of the machine hits all of them. Seconds are wall time of whole rounds, as a user sees it, with the server's part
+but without start-up, the first round, and evaluation, which is timed apart; figures are medians over all turns. Memory
+is the peak of all processes of a contestant together, where pages that they share count once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from common import CLASSES, CLIENTS, COHORT, WORKLOADS, Workload
+
+from pflcore.datasets import DATASETS
+
+HERE = Path(__file__).resolve().parent
+ENVIRONMENT = HERE.parents[1] / "build" / "peers-env"
+PEERS = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# Settings of this shell that would give some contestants other threads than they choose.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PFL_THREADS", "PFL_WORKERS")
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={min(CORES, COHORT)}")
+COLUMNS = ("workload", "contestant", "version", "train_s_per_10000", "test_s_per_10000", "memory_mb", "accuracy")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A script of this folder, the interpreter for it, what starts it there, and options of its own."""
+
+    script: str
+    python: Path = PEERS
+    launcher: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+CONTESTANTS = {
+    "ours": Contestant("ours.py", Path(sys.executable)),
+    "ours bf16": Contestant("ours.py", Path(sys.executable), options=("--precision", "bf16")),
+    "plain loop": Contestant("plain.py"),
+    "Flower": Contestant("flower.py"),
+    "pfl": Contestant("apple.py"),
+    "pfl, a process per core": Contestant("apple.py", launcher=LAUNCHER),
+}
+DEFAULT = [name for name in CONTESTANTS if name != "ours bf16"]
+
+
+def install() -> None:
+    """Make the peers' environment, anew when the requirements have changed."""
+    wanted = (HERE / "requirements.txt").read_text()
+    ready = ENVIRONMENT / "ready.txt"
+    if ready.is_file() and ready.read_text() == wanted:
+        return
+    print(f"Installing the peers into {ENVIRONMENT} (minutes) ...", file=sys.stderr)
+    venv.create(ENVIRONMENT, clear=True, with_pip=True)
+    command = [PEERS, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-r", HERE / "requirements.txt"]
+    subprocess.run(command, check=True)
+    ready.write_text(wanted)
+
+
+def generated(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Images that can be learnt, though not at once: patterns of the classes, more or less faint, under noise."""
+    labels = rng.integers(0, CLASSES, count)
+    patterns = np.random.default_rng(0).normal(0, 50, (CLASSES, 3, 8, 8)).repeat(4, 2).repeat(4, 3)
+    images = np.empty((count, 3, 32, 32), np.uint8)
+    for row, (label, shift) in enumerate(zip(labels, rng.integers(0, 4, (count, 2)), strict=True)):
+        pattern = rng.random() * np.roll(patterns[label], shift, (1, 2))
+        images[row] = (128 + pattern + rng.normal(0, 60, (3, 32, 32))).clip(0, 255)
+    return images, labels
+
+
+def write(folder: Path, workload: Workload, source: Path | None) -> None:
+    """The federation, for common.Data to open: an equal share of the shuffled training images for each client."""
+    rng = np.random.default_rng(1)
+    size = CLIENTS * workload.samples
+    if source:
+        samples = DATASETS.create("cifar10", source="parquet").load(source)
+        images, labels = samples.pixels, samples.labels
+        train, test = (rng.permutation(np.flatnonzero(part)) for part in (samples.train, ~samples.train))
+    else:
+        images, labels = generated(size + workload.tests, rng)
+        train, test = np.split(np.arange(len(labels)), [size])
+    arrays = {
+        "images": images,
+        "labels": labels.astype(np.int64),
+        "train": train[:size].reshape(CLIENTS, -1),
+        "test": test[: workload.tests],
+    }
+    folder.mkdir()
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+
+
+def memory(processes: list[psutil.Process]) -> int:
+    """Bytes that the processes hold, each shared page counted once where the system tells."""
+    total = 0
+    for process in processes:
+        try:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+            total += next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+        except OSError:
+            try:
+                total += process.memory_info().rss
+            except psutil.Error:  # it has ended
+                continue
+    return total
+
+
+def measure(contestant: Contestant, folder: Path, options: dict[str, object], limit: float) -> dict[str, Any] | None:
+    """One turn: the contestant's result line and its peak memory, or None if it failed or took over `limit` seconds."""
+    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    command = [contestant.python, *contestant.launcher, HERE / contestant.script, *arguments, *contestant.options]
+    settings = {name: value for name, value in os.environ.items() if name not in THREADS} | {"TMPDIR": str(folder)}
+    out, err = folder / "out.txt", folder / "err.txt"
+    peak, family, end = 0, [], time.monotonic() + limit
+    with out.open("w") as stdout, err.open("w") as stderr:
+        child = psutil.Popen(command, stdout=stdout, stderr=stderr, env=settings, cwd=folder)
+        try:
+            while child.poll() is None and time.monotonic() < end:
+                family = [child, *child.children(recursive=True)]
+                peak = max(peak, memory(family))
+                time.sleep(1)  # a look takes some milliseconds of a core
+        except psutil.NoSuchProcess:  # it ended between two lines
+            child.wait()
+        finally:
+            for process in family:  # whatever it left behind, or all of it after an interruption
+                if process.is_running():
+                    process.kill()
+    if child.wait():
+        print(f"{contestant.script} failed or took over {limit:.0f} s:\n{err.read_text()[-2000:]}", file=sys.stderr)
+        return None
+    return {**json.loads(out.read_text().splitlines()[-1]), "memory": peak}
+
+
+def summary(workload: str, contestant: str, turns: list[dict[str, Any]]) -> list[str]:
+    """A row of the table; the accuracy is the mean over turns, whose seeds differ, with its range."""
+
+    def median(name: str, samples: int) -> str:
+        return f"{statistics.median(value for turn in turns for value in turn[name]) / samples * 10_000:.3f}"
+
+    if not turns:
+        return [workload, contestant, "failed", *[""] * 4]
+    sizes, shares = WORKLOADS[workload], [100 * turn["accuracy"] for turn in turns]
+    return [
+        workload,
+        contestant,
+        turns[0]["version"],
+        median("rounds", sizes.visits),
+        median("evaluations", sizes.tests),
+        f"{max(turn['memory'] for turn in turns) / 1e6:.0f}",
+        f"{statistics.mean(shares):.1f} ({min(shares):.1f}-{max(shares):.1f})",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", nargs="+", default=["W1"], choices=WORKLOADS)
+    parser.add_argument("--contestants", nargs="+", default=DEFAULT, choices=CONTESTANTS, metavar="NAME")
+    parser.add_argument("--repeat", type=int, default=3, help="turns of each contestant")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds per turn, at least 3")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds after which a turn is given up")
+    parser.add_argument("--data", type=Path, help="a folder with train*.parquet and test*.parquet of CIFAR-10")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "peers.csv")
+    given = parser.parse_args()
+    if given.rounds < 3:
+        parser.error("--rounds must be at least 3: the first is left out, and our last contains the evaluation")
+    install()
+    rows = []
+    say: Callable[[list[str]], None] = lambda row: print(f"| {' | '.join(row)} |", flush=True)  # noqa: E731
+    print(f"{CORES} cores, {given.repeat} turns of {given.rounds} rounds\n")
+    say(list(COLUMNS))
+    print("|---|---|---|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory(prefix="peers-") as temporary:
+        folder = Path(temporary)
+        for workload in given.workload:
+            write(folder / workload, WORKLOADS[workload], given.data)
+            turns: dict[str, list[dict[str, Any]]] = {name: [] for name in given.contestants}
+            for seed in range(given.repeat):
+                for name, results in turns.items():
+                    options = {"data": folder / workload, "workload": workload, "rounds": given.rounds, "seed": seed}
+                    if result := measure(CONTESTANTS[name], folder, options, given.limit):
+                        results.append(result)
+            for name, results in turns.items():
+                rows.append(summary(workload, name, results))
+                say(rows[-1])
+    with given.out.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+
+
+if __name__ == "__main__":
+    main()
