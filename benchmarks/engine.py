@@ -1,11 +1,15 @@
 """How fast clients train and are measured: our executors beside a plain loop over clients with a DataLoader each.
 
-The plain loop is what the common libraries do: a deep copy of the model per client, ``torch.optim.SGD``, a
-``DataLoader`` over tensors that are normalised beforehand. Images are generated, since speed does not depend on them.
-Contestants take turns, so that a busy moment of the machine hits all of them; the table shows medians, seconds per
-10,000 samples visited, and the share of the floor: the FLOPs of the model over the rate of a large matrix product.
+The plain loop is what the common libraries do: a deep copy of an ordinary model per client, ``torch.optim.SGD``, a
+``DataLoader`` over tensors that are normalised beforehand; for FedTP, a backward pass through the hypernetwork per
+client, summed up. Images are generated, since speed does not depend on them. Contestants take turns, so that a busy
+moment of the machine hits all of them. The table shows medians: seconds per 10,000 samples visited, the ratio to the
+plain loop, and the share of the floor, which is the FLOPs of the model over the rate of a large matrix product in the
+same arithmetic.
 
-    python benchmarks/engine.py            # a table, and benchmarks/engine.csv
+    python benchmarks/engine.py                   # a table, and benchmarks/engine.csv
+    python benchmarks/engine.py --device cuda     # the same on a GPU
+    python benchmarks/engine.py --memory          # W3: peak memory with 1,000 and with 10,000 clients
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import copy
 import csv
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from peers.common import ConvNet, TinyViT
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,94 +37,137 @@ from torch.utils.flop_counter import FlopCounterMode
 from pflcore.backbones import BACKBONES
 from pflcore.engine import train
 from pflcore.federation import FederatedData
+from pflcore.hypernetworks import HyperNetwork
 from pflcore.methods import METHODS
 from pflcore.settings import Evaluation, Training
 
 HERE = Path(__file__).parent
-CLIENTS, COHORT, BATCH, RATE = 50, 5, 64, 0.01
+BATCH, RATE, SEED = 64, 0.01, 0
+IMAGES = 50_000  # that a workload's clients share, however many they are
+MODELS: dict[str, Callable[[], nn.Module]] = {"convnet": ConvNet, "tiny_vit": TinyViT}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Local training (`epochs` over `samples` per client) or, with no epochs, measuring all clients' own models."""
+    """A round of local training; with no epochs, a measurement of all clients' own models."""
 
     name: str
     backbone: str
     method: str
+    clients: int
+    cohort: int
     samples: int
     epochs: int
 
+    @property
+    def visits(self) -> int:
+        """Samples trained on, or measured, in a round."""
+        return self.cohort * self.samples * self.epochs or self.clients * self.samples
+
 
 WORKLOADS = (
-    Workload("W1 ConvNet, FedAvg", "convnet", "fedavg", 1000, 5),
-    Workload("W2 tiny ViT, FedAvg", "tiny_vit", "fedavg", 64, 1),
-    Workload("W2 tiny ViT, FedTP", "tiny_vit", "fedtp", 64, 1),
-    Workload("W4 ConvNet, 50 personal models", "convnet", "fedper", 200, 0),
+    Workload("W1 ConvNet, FedAvg", "convnet", "fedavg", clients=50, cohort=5, samples=1000, epochs=5),
+    Workload("W2 tiny ViT, FedAvg", "tiny_vit", "fedavg", clients=50, cohort=5, samples=128, epochs=1),
+    Workload("W2 tiny ViT, FedTP", "tiny_vit", "fedtp", clients=50, cohort=5, samples=128, epochs=1),
+    Workload("W3 ConvNet, 10,000 clients", "convnet", "fedavg", clients=10_000, cohort=100, samples=20, epochs=5),
+    Workload("W4 ConvNet, 100 personal models", "convnet", "fedper", clients=100, cohort=1, samples=100, epochs=0),
 )
 
 
-def federation(workload: Workload) -> FederatedData:
+def federation(workload: Workload, device: torch.device) -> FederatedData:
+    """Clients with `samples` images each; where they need more than there are, clients hold the same ones."""
     rng = np.random.default_rng(0)
-    total = CLIENTS * workload.samples
-    rows = np.array_split(rng.permutation(total), CLIENTS)
+    drawn = rng.permuted(np.tile(np.arange(IMAGES), -(-workload.clients * workload.samples // IMAGES)))
+    rows = list(drawn[: workload.clients * workload.samples].reshape(workload.clients, -1))
+    pixels = rng.integers(0, 256, (IMAGES, 3, 32, 32), np.uint8)
+    test = [part[:1] for part in rows] if workload.epochs else rows
     return FederatedData.from_arrays(
-        rng.integers(0, 256, (total, 3, 32, 32), np.uint8),
-        rng.integers(0, 10, total),
-        rows,
-        rows if not workload.epochs else [part[:1] for part in rows],
-        (0.5,) * 3,
-        (0.25,) * 3,
-        10,
-        torch.device("cpu"),
+        pixels, rng.integers(0, 10, IMAGES), rows, test, (0.5,) * 3, (0.25,) * 3, 10, device
     )
 
 
-def ours(workload: Workload, data: FederatedData, executor: str) -> Callable[[], float]:
-    """A function that runs a round and returns its seconds; start-up and the first round are left out."""
+def ours(
+    workload: Workload, data: FederatedData, executor: str, precision: str, after: Callable[[], None] = lambda: None
+) -> Callable[[], float]:
+    """A function that runs rounds and returns the seconds of the last one; start-up and the first are left out."""
 
     def once() -> float:
         marks: list[float] = []
-        measured = not workload.epochs
+
+        def mark(_: object) -> None:
+            synchronize(data.device)
+            after()
+            marks.append(time.perf_counter())
+
+        measuring = not workload.epochs
         train(
             data=data,
             backbone=BACKBONES.create(workload.backbone),
             method=METHODS.create(workload.method),
             training=Training(
-                rounds=3,
-                sample_rate=1 / CLIENTS if measured else COHORT / CLIENTS,
+                rounds=5 if data.device.type == "cuda" else 3,  # steps are recorded in the first ones
+                sample_rate=workload.cohort / workload.clients,
                 local_epochs=max(workload.epochs, 1),
+                precision=precision,
             ),
-            evaluation=Evaluation(every=1, window=3 if measured else 0, curve_every=0),
-            seed=0,
+            evaluation=Evaluation(every=1, window=99 if measuring else 0, curve_every=0),
+            seed=SEED,
             executor=executor,
-            on_round=lambda _: marks.append(time.perf_counter()),
+            on_round=mark,
         )
-        return marks[1] - marks[0]
+        # The last round of a training workload is also measured; those of a measuring one also train one client.
+        return marks[-1] - marks[-2] if measuring else marks[-2] - marks[-3]
 
     return once
 
 
 def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
     """The same work as a loop over clients, each with a DataLoader."""
-    model, _ = BACKBONES.create(workload.backbone).create(data.shape, data.classes, 0)
+    model = MODELS[workload.backbone]().to(data.device)
     images = (data.images.float() / 255 - data.mean) / data.std
-    loaders = [
-        DataLoader(TensorDataset(images[rows], data.labels[rows]), BATCH, shuffle=bool(workload.epochs))
-        for rows in (data.train if workload.epochs else data.test)
-    ]
+
+    def loader(rows: Tensor) -> DataLoader[tuple[Tensor, ...]]:
+        own = rows.to(data.device)
+        return DataLoader(TensorDataset(images[own], data.labels[own]), BATCH, shuffle=bool(workload.epochs))
+
+    loaders = [loader(rows) for rows in (data.train[: workload.cohort] if workload.epochs else data.test)]
+    server = PlainHypernetwork(workload, data.device) if workload.method == "fedtp" else None
 
     def once() -> float:
         started = time.perf_counter()
         if workload.epochs:
-            states = [fit(copy.deepcopy(model), loader, workload.epochs) for loader in loaders[:COHORT]]
-            mean = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
-            model.load_state_dict(mean)
+            states = [fit(copy.deepcopy(model), each, workload.epochs) for each in loaders]
+            model.load_state_dict({name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]})
+            if server:
+                server.step()
         else:
-            for loader in loaders:
-                measure(copy.deepcopy(model), loader)
+            for each in loaders:
+                measure(copy.deepcopy(model), each)
+        synchronize(data.device)
         return time.perf_counter() - started
 
     return once
+
+
+class PlainHypernetwork:
+    """FedTP's server step as a sum of gradients, one backward pass per client, and ``torch.optim.SGD``."""
+
+    def __init__(self, workload: Workload, device: torch.device) -> None:
+        targets = {str(block): (1536, 128) for block in range(8)}
+        self.cohort = workload.cohort
+        self.net = HyperNetwork(workload.clients, 32, 150, 4, targets)
+        self.params = {name: nn.Parameter(one.to(device)) for name, one in self.net.init(SEED).items()}
+        self.sgd = torch.optim.SGD(self.params.values(), RATE, momentum=0.9, weight_decay=1e-3)
+        self.change = {name: torch.randn(1, *shape, device=device) * 1e-3 for name, shape in targets.items()}
+
+    def step(self) -> None:
+        self.sgd.zero_grad()
+        for client in range(self.cohort):
+            made = self.net(self.params, [client])
+            gradients = torch.autograd.grad(list(made.values()), list(self.params.values()), list(self.change.values()))
+            for param, gradient in zip(self.params.values(), gradients, strict=True):
+                param.grad = gradient / self.cohort if param.grad is None else param.grad + gradient / self.cohort
+        self.sgd.step()
 
 
 def fit(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], epochs: int) -> dict[str, Tensor]:
@@ -139,7 +189,7 @@ def measure(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> int:
 
 def floor(workload: Workload, rate: float) -> float:
     """Seconds for 10,000 samples at `rate` FLOP/s."""
-    model, _ = BACKBONES.create(workload.backbone).create((3, 32, 32), 10, 0)
+    model = MODELS[workload.backbone]()
     model.eval()
     with FlopCounterMode(display=False) as counter:
         loss = model(torch.zeros(8, 3, 32, 32)).sum()
@@ -148,15 +198,51 @@ def floor(workload: Workload, rate: float) -> float:
     return float(counter.get_total_flops() / 8 * 10_000 / rate)
 
 
-def matmul_rate() -> float:
-    """FLOP/s of a large fp32 matrix product on all cores."""
-    one = torch.randn(2048, 2048)
+def matmul_rate(device: torch.device, precision: str) -> float:
+    """FLOP/s of a large matrix product on all cores."""
+    side = 8192 if device.type == "cuda" else 2048
+    one = torch.randn(side, side, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
     times = []
     for _ in range(7):
         started = time.perf_counter()
         one @ one
+        synchronize(device)
         times.append(time.perf_counter() - started)
-    return float(2 * 2048**3 / statistics.median(times))
+    return float(2 * side**3 / statistics.median(times))
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def memory() -> None:
+    """Peak memory of W3 by the number of clients, each in a process of its own."""
+    print("| clients | peak memory, MiB |\n|---:|---:|")
+    for clients in (1000, 10_000):
+        done = subprocess.run([sys.executable, __file__, "--peak", str(clients)], capture_output=True, text=True)
+        print(f"| {clients} | {done.stdout.strip() or done.stderr[-300:]} |", flush=True)
+
+
+def peak(clients: int) -> int:
+    """MiB that this process and its workers share out among them, at most, over rounds of W3."""
+    workload = next(one for one in WORKLOADS if one.name.startswith("W3"))
+    workload = Workload("", workload.backbone, workload.method, clients, workload.cohort, workload.samples, 5)
+    seen: list[int] = []
+
+    def look() -> None:
+        pages = 0
+        for process in (os.getpid(), *(int(name) for name in children(os.getpid()))):
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+            pages += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        seen.append(pages // 1024)
+
+    ours(workload, federation(workload, torch.device("cpu")), "auto", "fp32", look)()
+    return max(seen)
+
+
+def children(process: int) -> list[str]:
+    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
 
 
 def main() -> None:
@@ -164,44 +250,47 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--out", type=Path, default=HERE / "engine.csv")
     parser.add_argument("--only", default="", help="workloads whose name begins so")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", nargs="+", default=["fp32"], help="also tf32 and bf16")
+    parser.add_argument("--executors", nargs="+", help="other than the usual ones of the device")
+    parser.add_argument("--memory", action="store_true", help="the peak memory of W3 instead")
+    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    rate = matmul_rate()
-    print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, matrix product {rate / 1e9:.0f} GFLOP/s\n")
+    if chosen.memory:
+        return memory()
+    if chosen.peak:
+        return print(peak(chosen.peak))
+    device = torch.device(chosen.device)
+    rates = {precision: matmul_rate(device, precision) for precision in chosen.precision}
+    words = ", ".join(f"{precision} {rate / 1e9:.0f}" for precision, rate in rates.items())
+    print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, matrix product in GFLOP/s: {words}\n")
     print(
         "| workload | executor | s per 10,000 | against the plain loop | share of the floor |\n|---|---|---:|---:|---:|"
     )
+    usual = ["sequential", "pooled"] if device.type == "cpu" else ["sequential", "stacked"]
     lines = []
     for workload in (one for one in WORKLOADS if one.name.startswith(chosen.only)):
-        data = federation(workload)
-        contestants = {
-            "plain loop": plain(workload, data),
-            "sequential": ours(workload, data, "sequential"),
-            "pooled": ours(workload, data, "pooled"),
+        data = federation(workload, device)
+        contestants = {("plain loop", "fp32"): plain(workload, data)} | {
+            (executor, precision): ours(workload, data, executor, precision)
+            for executor in chosen.executors or usual
+            for precision in chosen.precision
         }
-        if workload.method == "fedtp":  # whose server step the plain loop has not
-            del contestants["plain loop"]
-        times: dict[str, list[float]] = {name: [] for name in contestants}
+        times: dict[tuple[str, str], list[float]] = {name: [] for name in contestants}
         for _ in range(chosen.repeat):
             for name, once in contestants.items():
                 times[name].append(once())
-        visits = COHORT * workload.samples * workload.epochs or CLIENTS * workload.samples
-        lowest = floor(workload, rate)
-        for name, values in times.items():
-            seconds = statistics.median(values) / visits * 10_000
-            against = statistics.median(times["plain loop"]) / statistics.median(values) if "plain loop" in times else 0
-            row = [
-                workload.name,
-                name,
-                f"{seconds:.3f}",
-                f"{against:.2f}" if against else "",
-                f"{lowest / seconds:.2f}",
-            ]
-            lines.append(row)
-            print("| " + " | ".join(row) + " |", flush=True)
+        base = statistics.median(times["plain loop", "fp32"])
+        for (name, precision), values in times.items():
+            seconds = statistics.median(values)
+            per = seconds / workload.visits * 10_000
+            share = floor(workload, rates.get(precision, rates[chosen.precision[0]])) / per
+            label = name if precision == "fp32" else f"{name}, {precision}"
+            lines.append([workload.name, label, f"{per:.3f}", f"{base / seconds:.2f}", f"{share:.2f}"])
+            print("| " + " | ".join(lines[-1]) + " |", flush=True)
     with chosen.out.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(
-            [["workload", "executor", "seconds_per_10000", "ratio_to_plain", "share_of_floor"], *lines]
-        )
+        header = ["workload", "executor", "seconds_per_10000", "ratio_to_plain", "share_of_floor"]
+        csv.writer(file, lineterminator="\n").writerows([header, *lines])
 
 
 if __name__ == "__main__":

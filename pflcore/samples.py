@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from pflcore.artifacts import read_table, write_table
+from pflcore.artifacts import atomic_path, read_meta, read_table, write_table
 from pflcore.errors import UserError
+from pflcore.memory import memory_limit
 
 SCHEMA = "dataset/1"
 SPLITS = ("train", "test")
@@ -114,17 +117,25 @@ def write_samples(path: Path, samples: Samples) -> None:
     )
 
 
-def read_samples(path: Path) -> Samples:
+def read_samples(path: Path, scratch: Path | None = None) -> Samples:
     """Read the artifact ``dataset/1``; the arrays are writable and belong to the caller.
+
+    Args:
+        path: The artifact.
+        scratch: A folder for pixels that would take more than :func:`pflcore.memory.memory_limit`: they are decoded
+            into a file there, once, and mapped into memory. None reads everything.
 
     Raises:
         UserError: The file is missing, damaged, of another schema, or its content breaks a rule of :class:`Samples`.
     """
-    table, meta = read_table(path, SCHEMA)
+    mapped = scratch is not None and _pixel_bytes(path) > memory_limit()
+    table, meta = read_table(path, SCHEMA, ["label", "split"] if mapped else None)
     try:
         shape = tuple(int(size) for size in meta["shape"])
         return Samples(
-            pixels=_pixels(column(path, table, "pixels", pa.binary(int(np.prod(shape)))), shape),
+            pixels=_mapped_pixels(path, scratch, len(table), shape)
+            if mapped and scratch
+            else _pixels(column(path, table, "pixels", pa.binary(int(np.prod(shape)))), shape),
             labels=column(path, table, "label", pa.int64()).to_numpy().copy(),  # Arrow memory is read-only
             train=split_mask(path, table),
             name=meta["name"],
@@ -161,6 +172,31 @@ def split_mask(path: Path, table: pa.Table) -> Mask:
         raise UserError(f"{path}: column 'split' must hold train or test in every row; run `dvc repro`")
     mask: Mask = np.asarray(index) == 0
     return mask
+
+
+def _pixel_bytes(path: Path) -> int:
+    """What the pixels take when they are decoded."""
+    shape = read_meta(path, SCHEMA).get("shape", [])
+    rows = pq.read_metadata(path).num_rows
+    return int(rows * np.prod(shape)) if all(isinstance(size, int) for size in shape) else 0
+
+
+def _mapped_pixels(path: Path, scratch: Path, count: int, shape: tuple[int, ...]) -> Pixels:
+    """The pixels as a file that is mapped into memory; it is named by the hash of the artifact that it came from."""
+    with path.open("rb") as file:
+        decoded = scratch / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.npy"
+    if not decoded.is_file():
+        with atomic_path(decoded) as temporary:
+            pixels = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape))
+            start = 0
+            for part in pq.ParquetFile(path).iter_batches(columns=["pixels"]):
+                rows = column(path, pa.Table.from_batches([part]), "pixels", pa.binary(int(np.prod(shape))))
+                pixels[start : start + len(part)] = _pixels(rows, shape)
+                start += len(part)
+            pixels.flush()
+    # Copy on write: nothing is written, but PyTorch warns of memory that must not be.
+    mapped: Pixels = np.load(decoded, mmap_mode="c")
+    return mapped
 
 
 def _pixels(rows: pa.ChunkedArray, shape: tuple[int, ...]) -> Pixels:

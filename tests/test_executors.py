@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny import NormNet, backbone, federation, fits, method, result_bytes, run, training
+from tiny import NormNet, assert_states_close, backbone, federation, fits, method, result_bytes, run, training
+from torch import Tensor
 
 from pflcore.backbones import BACKBONES, Backbone
+from pflcore.engine import Result
 from pflcore.engine.divergence import Diverged
+from pflcore.engine.dropout import Noise
+from pflcore.engine.evaluate import Score
 from pflcore.engine.executor import choose_executor, worker_count
 from pflcore.engine.pooled import Pooled
 from pflcore.engine.sequential import Sequential
-from pflcore.engine.trainer import Job, Trainer
+from pflcore.engine.stacked import Stacked, schedule, stack_width
+from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.methods import METHODS
+from pflcore.methods._base import Batch, Local
+from pflcore.methods.fedavg import FedAvg
 
 # Clients of several sizes: one smaller than a batch, one of whole batches, the others with a last partial one.
 UNEVEN = ((13, 3, 10, 7, 22), (5, 2, 6, 1, 9))
@@ -47,13 +57,50 @@ def trainer(name: str = "fedavg", net: str = "convnet", **changes: object) -> tu
     return Trainer(model, groups.parameters, data, method(name), settings, 3), state
 
 
+def uneven_run(name: str, net: str, executor: str = "auto", **changes: Any) -> Result:
+    """Two rounds of a pair, with momentum and decay, on uneven clients."""
+    settings = training(sample_rate=0.8, momentum=0.5, weight_decay=1e-3, **changes.pop("training", {}))
+    arguments = {"training": settings, "executor": executor, **changes}
+    return run(method(name), backbones()[net], federation(*UNEVEN), **arguments)
+
+
+def digest(result: Result) -> str:
+    return hashlib.sha256(b"".join(result_bytes(result).values())).hexdigest()
+
+
+@cache
+def reference_run(name: str, net: str) -> Result:
+    return uneven_run(name, net, "sequential")
+
+
+def assert_close(actual: Result, expected: Result) -> None:
+    """Equal but for the rounding of float32 sums that are taken in another order."""
+    assert (actual.round.tolist(), actual.client.tolist()) == (expected.round.tolist(), expected.client.tolist())
+    assert_states_close(actual.weights, expected.weights)
+    np.testing.assert_allclose(actual.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(actual.correct, expected.correct) and np.array_equal(actual.total, expected.total)
+
+
 @pytest.mark.parametrize(("name", "net"), PAIRS)
 def test_workers_give_the_bytes_of_the_sequential_executor(name: str, net: str) -> None:
-    data, settings = federation(*UNEVEN), training(sample_rate=0.8)
-    one, two = (
-        run(method(name), backbones()[net], data, training=settings, executor=kind) for kind in ("sequential", "pooled")
-    )
-    assert result_bytes(one) == result_bytes(two)
+    assert result_bytes(uneven_run(name, net, "pooled")) == result_bytes(reference_run(name, net))
+
+
+@pytest.mark.parametrize("width", [64, 2])
+@pytest.mark.parametrize(("name", "net"), PAIRS)
+def test_stacked_clients_agree_with_single_ones(
+    name: str, net: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFL_STACK", str(width))
+    assert_close(uneven_run(name, net, "stacked"), reference_run(name, net))
+
+
+def test_the_tolerance_tells_dropout_masks_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = reference_run("fedavg", "tiny_vit")
+    draw = Noise.draw
+    monkeypatch.setattr(Noise, "draw", lambda self, samples, seed, *ids: draw(self, samples, seed + 1, *ids))
+    with pytest.raises(AssertionError):
+        assert_close(uneven_run("fedavg", "tiny_vit", "stacked"), expected)
 
 
 def test_the_number_of_workers_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +161,7 @@ def test_what_a_client_received_is_left_as_it_is() -> None:
     assert len({outcome.model["head.weight"].data_ptr() for outcome in outcomes}) == 5
 
 
-@pytest.mark.parametrize("samples", [1, 1024, 1025, 2500])
+@pytest.mark.parametrize("samples", [1, 512, 513, 1300])
 def test_one_model_is_measured_over_chunks(samples: int) -> None:
     data = federation((4, 4), (1, samples))
     model, groups = backbone("convnet").create(data.shape, data.classes, 0)
@@ -178,3 +225,108 @@ def test_a_wrong_number_of_workers(value: str, monkeypatch: pytest.MonkeyPatch) 
 def test_workers_are_the_cores_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PFL_WORKERS")
     assert 1 <= worker_count() <= (os.cpu_count() or 1)
+
+
+# --- stacked: what the comparison above does not see ---------------------------------------------------------------
+
+
+def test_a_divergence_in_a_stack_names_the_first_client_in_order() -> None:
+    reference, state = trainer()
+    lost = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
+    with pytest.raises(Diverged) as error:
+        list(Stacked(reference, 8).train(5, [(2, state), (4, lost), (1, lost)]))
+    assert (error.value.round, error.value.client) == (5, 4)
+
+
+def test_clients_with_the_same_batch_size_step_together() -> None:
+    assert list(schedule([[4, 4, 2, 4, 4, 2], [4, 2, 4, 2], [3, 3]])) == [
+        [(0, 0), (1, 0)],
+        [(0, 1)],
+        [(2, 0)],
+        [(2, 1)],
+        [(0, 2), (1, 1)],
+        [(0, 3), (1, 2)],
+        [(0, 4)],
+        [(0, 5), (1, 3)],
+    ]
+
+
+def test_every_step_is_taken_once_and_in_order() -> None:
+    rng = np.random.default_rng(0)
+    sizes = [rng.integers(1, 6, rng.integers(0, 12)).tolist() for _ in range(9)]
+    ticks = list(schedule(sizes))
+    for client, own in enumerate(sizes):
+        assert [step for tick in ticks for one, step in tick if one == client] == list(range(len(own)))
+    assert all(len({sizes[one][step] for one, step in tick}) == 1 for tick in ticks)
+
+
+class Short(Stacked):
+    """Has memory for two clients."""
+
+    def _refuse(self, jobs: Sequence[Job]) -> None:
+        self.widths = [*getattr(self, "widths", []), len(jobs)]
+        if len(jobs) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    def _train(self, round_: int, jobs: Sequence[Job]) -> list[Outcome]:
+        self._refuse(jobs)
+        return super()._train(round_, jobs)
+
+    def _score(self, jobs: Sequence[Job]) -> list[Score]:
+        self._refuse(jobs)
+        return super()._score(jobs)
+
+
+def test_a_stack_that_does_not_fit_is_made_smaller() -> None:
+    reference, state = trainer()
+    short = Short(reference, 8)
+    jobs = [(client, state) for client in range(5)]
+    expected = list(Sequential(reference).train(1, jobs))
+    for outcome, other in zip(short.train(1, jobs), expected, strict=True):
+        assert outcome.client == other.client
+        assert_states_close(outcome.model, other.model)
+    assert short.widths == [5, 2, 2, 1] and short.width == 2
+    short = Short(reference, 8)
+    assert np.array_equal(short.score_each(jobs).correct, Sequential(reference).score_each(jobs).correct)
+    assert short.widths == [5, 2, 2, 1]
+
+
+def test_one_client_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, state = trainer()
+
+    def refuse(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    monkeypatch.setattr(Stacked, "_train", refuse)
+    with pytest.raises(UserError, match=r"not enough memory on cpu for one client \(CUDA out of memory\.\); use a"):
+        list(Stacked(reference, 4).train(1, [(0, state)]))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "²", "1.5"])
+def test_a_wrong_width(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_STACK", value)
+    with pytest.raises(UserError, match="PFL_STACK"):
+        stack_width()
+
+
+@pytest.mark.parametrize("kind", ["sequential", "pooled", "stacked"])
+def test_several_forward_passes_in_a_step_have_masks_of_their_own(kind: str) -> None:
+    reference, state = trainer("fedavg", "tiny_vit")
+    object.__setattr__(reference, "method", Thrice())
+    executor = choose_executor(kind, reference, state)
+    with executor:
+        outcomes = list(executor.train(1, [(client, state) for client in (0, 3)]))
+    expected = [reference.train(1, client, state) for client in (0, 3)]
+    for one, other in zip(outcomes, expected, strict=True):
+        assert_states_close(one.model, other.model)
+    plain, _ = trainer("fedavg", "tiny_vit")
+    assert abs(plain.train(1, 0, state).loss - expected[0].loss) > 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thrice(FedAvg):
+    """The mean loss of three passes, each with other masks."""
+
+    def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
+        losses = [FedAvg.loss(self, local, params, batch) for _ in range(3)]
+        return torch.stack(losses).mean()

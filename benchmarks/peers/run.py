@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
+import psutil  # comes with dvc
 from common import CLASSES, CLIENTS, COHORT, WORKLOADS, Workload
 
 from pflcore.datasets import DATASETS

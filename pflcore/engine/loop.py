@@ -22,6 +22,7 @@ from pflcore.engine.state import ClientStates, History, ServerState, Stateful, j
 from pflcore.engine.trainer import Job, Trainer
 from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors, pick
+from pflcore.memory import keep_freed_memory
 from pflcore.methods import Method
 from pflcore.methods._base import Federation, Update
 from pflcore.seeds import generator
@@ -93,6 +94,8 @@ def train(
     Raises:
         UserError: The method needs a parameter group that the backbone lacks, sizes do not fit, or a process died.
     """
+    if data.device.type == "cpu":
+        keep_freed_memory()
     with torch.random.fork_rng(), use_precision(training.precision):
         run = _Run(data, backbone, method, training, evaluation, seed, checkpoints.folder if checkpoints else None)
         if checkpoints:

@@ -36,8 +36,6 @@ def cut(steps: Sequence[int], workers: int) -> list[Piece]:
     if not steps:
         return whole
     share = max(max(steps), math.ceil(sum(steps) / workers))
-    if _makespan(steps, workers) <= (1 + _WORTH) * share:
-        return whole
     first, middle, last = [], [], []
     room = share
     for piece in whole:
@@ -49,12 +47,16 @@ def cut(steps: Sequence[int], workers: int) -> list[Piece]:
             last.append(Piece(piece.job, piece.stop - room, piece.stop))
             room = share - (piece.stop - room)
         room = room or share
-    return first + middle + last
+    shared = first + middle + sorted(last, key=lambda piece: piece.start - piece.stop)
+    return shared if _makespan(shared, workers) < (1 - _WORTH) * _makespan(whole, workers) else whole
 
 
-def _makespan(steps: Sequence[int], workers: int) -> int:
-    """Steps until all is done when idle workers take whole jobs in order."""
+def _makespan(pieces: Sequence[Piece], workers: int) -> int:
+    """Steps until all is done when idle workers take pieces in order, each after the one before it of the same job."""
     busy = [0] * workers
-    for count in steps:
-        heapq.heapreplace(busy, busy[0] + count)
+    ended: dict[int, int] = {}
+    for piece in pieces:
+        end = max(busy[0], ended.get(piece.job, 0)) + piece.stop - piece.start
+        ended[piece.job] = end
+        heapq.heapreplace(busy, end)
     return max(busy)

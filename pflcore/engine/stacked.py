@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import BATCH, Score, Scores, score_one_model
+from pflcore.engine.evaluate import Score, Scores, batch_size, score_one_model
 from pflcore.engine.precision import autocast
 from pflcore.engine.replay import Replay
 from pflcore.engine.trainer import Job, Outcome, Trainer
@@ -109,7 +109,7 @@ class Stacked:
             [F.pad(data.test[client], (0, max(sizes) - size)) for (client, _), size in zip(jobs, sizes, strict=True)]
         )
         state = _stack([received for _, received in jobs])
-        chunks = torch.split(rows, max(1, BATCH // len(jobs)), dim=1)
+        chunks = torch.split(rows, max(1, batch_size(data.device) // len(jobs)), dim=1)
         hits, losses = [], []
         with _vectorisable():
             for batch in data.batches(chunks):

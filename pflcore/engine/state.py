@@ -101,7 +101,8 @@ class ClientStates:
         size = packed_size(initial)
         if size * clients > memory_limit():
             # The file has no name, so it is gone with the process, however that ends.
-            self._file = np.memmap(TemporaryFile(dir=folder), np.uint8, "w+", shape=(clients, size))  # noqa: SIM115
+            with TemporaryFile(dir=folder) as file:
+                self._file = np.memmap(file, np.uint8, "w+", shape=(clients, size))
 
     @property
     def on_disk(self) -> bool:

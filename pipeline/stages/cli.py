@@ -38,6 +38,12 @@ def partition(record: Record) -> None:
 @stage.command()
 def train(record: Record) -> None:
     """Train one run, from its last checkpoint if there is one."""
+    from pipeline.stages.ranks import launch, ranks_wanted
+
+    ranks = ranks_wanted()
+    if ranks > 1 and "RANK" not in os.environ:
+        raise typer.Exit(launch(ranks, ["stage", "train", str(record)]))
+
     from pipeline.progress import show_training
     from pipeline.stages.records import read_record
     from pipeline.stages.train import run
@@ -54,6 +60,7 @@ def train(record: Record) -> None:
             out=_run_folder(record),
             private=Path(".pfl"),
             device=os.environ.get("PFL_DEVICE", "auto"),
+            executor=os.environ.get("PFL_EXECUTOR", "auto"),
             checkpoint_every=_checkpoint_seconds(),
             on_round=on_round,
         )

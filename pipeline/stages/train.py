@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 from pflcore.artifacts import atomic_path, write_table, write_text
 from pflcore.assignment import read_assignment
 from pflcore.backbones import BACKBONES
-from pflcore.engine import CheckpointFolder, Progress, Result, select_device, train, use_threads
+from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_device, train, use_threads
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
@@ -34,17 +35,21 @@ def run(
     out: Path,
     private: Path,
     device: str = "auto",
+    executor: str = "auto",
     checkpoint_every: float = 60.0,
     on_round: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Train the run in the record and write ``rounds.parquet`` (and ``weights.safetensors``) into the folder `out`.
 
+    Of several processes that train it together, only the first one reads and writes anything but data.
+
     Args:
         dataset, partition: Artifacts.
         code: The fingerprint file of the code that can affect this run; part of a checkpoint's identity.
         private: The machine's own folder, for checkpoints and timings.
         device: A PyTorch device, or ``auto``.
+        executor: How local training is carried out; the result is the same.
         checkpoint_every: Seconds between checkpoints.
         on_round: Progress display.
         say: Called with lines for the reader.
@@ -54,7 +59,7 @@ def run(
     if not code.is_file():
         raise UserError(f"{code}: no such file; run `pfl compile`")
     place = select_device(device)
-    samples, assignment = read_samples(dataset), read_assignment(partition)
+    samples, assignment = read_samples(dataset, private / "decoded"), read_assignment(partition)
     assignment.check(len(samples), samples.train)
     use_threads(place, samples.shape)
     data = FederatedData.from_arrays(
@@ -72,7 +77,7 @@ def run(
     training = settings(Training, record["training"], record_path)
     folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{identity[:8]}", identity, say)
     started = time.monotonic()
-    with folder:
+    with folder if is_first() else nullcontext() as checkpoints:
         result = train(
             data=data,
             backbone=BACKBONES.create(record["backbone"]["name"], **options(record["backbone"])),
@@ -80,10 +85,13 @@ def run(
             training=training,
             evaluation=settings(Evaluation, record["evaluation"], record_path),
             seed=record["seed"],
-            checkpoints=folder,
+            executor=executor,
+            checkpoints=checkpoints,
             checkpoint_every=checkpoint_every,
-            on_round=on_round,
+            on_round=on_round if is_first() else None,
         )
+        if not checkpoints:
+            return
         if result.diverged:
             say(f"{run_id}: {result.diverged}")
         if result.resumed_from:
@@ -92,7 +100,7 @@ def run(
             with atomic_path(out / "weights.safetensors") as temporary:
                 save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
         _write_rounds(out / "rounds.parquet", run_id, result, hashes, place)
-        folder.clear()
+        checkpoints.clear()
     rounds = (result.diverged.round if result.diverged else training.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": _device_name(place), "rounds": rounds}
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
