@@ -146,7 +146,7 @@ def test_the_runs_are_the_paper_s(tables: dict[str, Resolved]) -> None:
         },
         "training": {
             "rounds": 1500, "sample_rate": 0.05, "local_epochs": 5, "batch_size": 64, "lr": 0.01, "momentum": 0.0,
-            "weight_decay": 0.0, "save_weights": False,
+            "weight_decay": 0.0, "precision": "fp32", "save_weights": False,
         },
         "evaluation": {"every": 5, "window": 200, "curve_every": 50},
         "profile": "paper",

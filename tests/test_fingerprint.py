@@ -131,7 +131,10 @@ def test_cosmetics_are_not_seen(copy: Copy, form: str) -> None:
 
 
 def test_the_server_step_of_fedtp_concerns_fedtp_alone(copy: Copy) -> None:
-    copy.edit("pflcore/methods/fedtp.py", lambda text: text.replace("alpha=-self.server_lr", "alpha=self.server_lr"))
+    copy.edit(
+        "pflcore/methods/fedtp.py",
+        lambda text: text.replace("one.sent[name] - one.returned[name]", "one.returned[name] - one.sent[name]"),
+    )
     assert copy.concerned() == copy.named("train.fedtp.")
 
 

@@ -15,7 +15,7 @@ from pflcore.federation import FederatedData
 from pflcore.groups import Tensors
 
 # Samples per forward pass, by kind of device: large enough to fill it, small enough for any of the papers' models.
-_BATCH = {"cpu": 512, "cuda": 4096}
+_BATCH = {"cpu": 256, "cuda": 4096}
 
 # Correct predictions, test samples, and the sum of the cross-entropy over them.
 Score = tuple[int, int, float]
