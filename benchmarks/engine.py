@@ -9,6 +9,7 @@ same arithmetic.
 
     python benchmarks/engine.py                   # a table, and benchmarks/engine.csv
     python benchmarks/engine.py --device cuda     # the same on a GPU
+    python benchmarks/engine.py --hypernetwork    # FedTP's server step alone
     python benchmarks/engine.py --memory          # W3: peak memory with 1,000 and with 10,000 clients
 """
 
@@ -181,6 +182,33 @@ class PlainHypernetwork:
         self.sgd.step()
 
 
+def hypernetwork(repeat: int, device: torch.device) -> None:
+    """FedTP's server step alone: 237.6 million parameters, five clients."""
+    workload = next(one for one in WORKLOADS if one.method == "fedtp")
+    usual = PlainHypernetwork(workload, device)
+    params = {name: one.to(device) for name, one in usual.net.init(SEED).items()}
+    momenta = {name: torch.zeros_like(one) for name, one in params.items()}
+    cohort = range(workload.cohort)
+
+    def change(name: str) -> Tensor:
+        return usual.change[name].expand(len(cohort), -1, -1)
+
+    def descend() -> None:
+        usual.net.descend(params, momenta, cohort, change, lr=RATE, momentum=0.9, weight_decay=1e-3)
+
+    times: dict[str, list[float]] = {"a backward pass per client": [], "ours": []}
+    for turn in range(repeat + 1):
+        for (_, seconds), step in zip(times.items(), (usual.step, descend), strict=True):
+            started = time.perf_counter()
+            step()
+            synchronize(device)
+            if turn:  # the first one fetches memory
+                seconds.append(time.perf_counter() - started)
+    print("| server step | seconds |\n|---|---:|")
+    for name, seconds in times.items():
+        print(f"| {name} | {statistics.median(seconds):.3f} |")
+
+
 def fit(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], epochs: int) -> dict[str, Tensor]:
     model.train()
     sgd = torch.optim.SGD(model.parameters(), RATE)
@@ -265,6 +293,7 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["fp32"], help="also tf32 and bf16")
     parser.add_argument("--executors", nargs="+", help="other than the usual ones of the device")
     parser.add_argument("--memory", action="store_true", help="the peak memory of W3 instead")
+    parser.add_argument("--hypernetwork", action="store_true", help="FedTP's server step alone instead")
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -273,6 +302,8 @@ def main() -> None:
     if chosen.peak:
         return print(peak(chosen.peak))
     device = torch.device(chosen.device)
+    if chosen.hypernetwork:
+        return hypernetwork(chosen.repeat, device)
     if chosen.child:
         workload = next(one for one in WORKLOADS if one.name == chosen.child)
         seconds = ours(workload, federation(workload, device), "distributed", "fp32")()

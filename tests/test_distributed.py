@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from killing import Victim
 from test_executors import PAIRS, digest, trainer, uneven_run
 
 from pflcore.engine import CheckpointFolder, Progress
@@ -66,3 +67,11 @@ def test_the_exit_code_of_the_process_that_fails_is_passed_on(capfd: pytest.Capt
     capfd.readouterr()
     assert launch(2, ["stage", "train", "stages/federations/absent.yaml"]) == 2
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_train_stage_shares_a_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = Victim(tmp_path, "fedtp", rounds=4)
+    alone, _ = victim.undisturbed()
+    monkeypatch.setenv("PFL_RANKS", "2")
+    shared, _ = victim.undisturbed()
+    assert shared == alone and "rounds.parquet" in shared
