@@ -29,9 +29,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from peers.common import ConvNet, TinyViT
+from peers.common import ConvNet, TinyViT, accuracy, fit
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -137,13 +136,17 @@ def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
     def once() -> float:
         started = time.perf_counter()
         if workload.epochs:
-            states = [fit(copy.deepcopy(model), each, workload.epochs) for each in loaders]
+            states = []
+            for each in loaders:
+                own = copy.deepcopy(model)
+                fit(own, each, workload.epochs)
+                states.append(own.state_dict())
             model.load_state_dict({name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]})
             if server:
                 server.step()
         else:
             for each in loaders:
-                measure(copy.deepcopy(model), each)
+                accuracy(copy.deepcopy(model), each)
         synchronize(data.device)
         return time.perf_counter() - started
 
@@ -207,23 +210,6 @@ def hypernetwork(repeat: int, device: torch.device) -> None:
     print("| server step | seconds |\n|---|---:|")
     for name, seconds in times.items():
         print(f"| {name} | {statistics.median(seconds):.3f} |")
-
-
-def fit(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], epochs: int) -> dict[str, Tensor]:
-    model.train()
-    sgd = torch.optim.SGD(model.parameters(), RATE)
-    for _ in range(epochs):
-        for images, labels in loader:
-            sgd.zero_grad()
-            F.cross_entropy(model(images), labels).backward()
-            sgd.step()
-    return model.state_dict()
-
-
-@torch.no_grad()
-def measure(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> int:
-    model.eval()
-    return sum(int((model(images).argmax(1) == labels).sum()) for images, labels in loader)
 
 
 def floor(workload: Workload, rate: float) -> float:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import numpy as np
 import torch
-from common import BATCH, CLIENTS, COHORT, RATE, TEST_BATCH, WORKLOADS, Data, arguments, report
+from common import BATCH, RATE, TEST_BATCH, WORKLOADS, Data, arguments, report
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -70,7 +70,7 @@ def main() -> None:
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     clients = FederatedDataset(
         lambda client: Dataset(data.client(client), user_id=str(client)),
-        get_user_sampler("minimize_reuse", np.random.permutation(CLIENTS).tolist()),
+        get_user_sampler("minimize_reuse", np.random.permutation(workload.clients).tolist()),
     )
     trained, evaluated = Clock(), Clock()
     FederatedAveraging().run(
@@ -78,7 +78,7 @@ def main() -> None:
         NNAlgorithmParams(
             central_num_iterations=given.rounds,
             evaluation_frequency=given.rounds,
-            train_cohort_size=COHORT,
+            train_cohort_size=workload.cohort,
             val_cohort_size=0,
         ),
         SimulatedBackend(clients, clients, postprocessors=[WeightByDatapoints()]),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-CLIENTS, COHORT, BATCH, RATE, CLASSES = 50, 5, 64, 0.01, 10
+BATCH, RATE, CLASSES = 64, 0.01, 10
 MEAN, STD = 0.5, 0.25
 # Images per forward pass of the peers' evaluation; on CPUs larger ones were slower, as activations leave the caches.
 TEST_BATCH = 128
@@ -76,23 +76,29 @@ class TinyViT(nn.Module):
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, what each of the clients holds and does in a round, and the size of the pooled test set."""
+    """A model, what each of the clients holds and does in a round, and the size of the pooled test set.
+
+    Where clients need more images than there are, several hold the same ones.
+    """
 
     model: Callable[[], nn.Module]
     backbone: str
     samples: int
     epochs: int
     tests: int
+    clients: int = 50
+    cohort: int = 5
 
     @property
     def visits(self) -> int:
         """Samples that local training sees in a round."""
-        return COHORT * self.samples * self.epochs
+        return self.cohort * self.samples * self.epochs
 
 
 WORKLOADS = {
     "W1": Workload(ConvNet, "convnet", samples=1000, epochs=5, tests=10_000),
     "W2": Workload(TinyViT, "tiny_vit", samples=64, epochs=1, tests=1000),
+    "W3": Workload(ConvNet, "convnet", samples=20, epochs=5, tests=10_000, clients=10_000, cohort=100),
 }
 
 

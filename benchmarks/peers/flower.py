@@ -13,7 +13,7 @@ from pathlib import Path
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
 
 import torch
-from common import CLIENTS, COHORT, WORKLOADS, Data, accuracy, arguments, fit, loader, report
+from common import WORKLOADS, Data, accuracy, arguments, fit, loader, report
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -60,10 +60,10 @@ def main() -> None:
     def serve(grid: Grid, context: Context) -> None:
         # The minima make the first round wait until all clients have registered.
         strategy = FedAvg(
-            fraction_train=COHORT / CLIENTS,
+            fraction_train=workload.cohort / workload.clients,
             fraction_evaluate=0,
-            min_train_nodes=COHORT,
-            min_available_nodes=CLIENTS,
+            min_train_nodes=workload.cohort,
+            min_available_nodes=workload.clients,
         )
         strategy.start(
             grid,
@@ -78,7 +78,7 @@ def main() -> None:
         run_simulation(
             server,
             client,
-            num_supernodes=CLIENTS,
+            num_supernodes=workload.clients,
             backend_config={
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
                 "init_args": {"log_to_driver": False, "logging_level": "ERROR", "_temp_dir": folder},

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import CLASSES, CLIENTS, COHORT, MEAN, STD, WORKLOADS, Data, arguments, report
+from common import CLASSES, MEAN, STD, WORKLOADS, Data, arguments, report
 
 from pflcore.backbones import BACKBONES
 from pflcore.engine import Progress, train
@@ -47,17 +47,19 @@ def main() -> None:
         arrays.images,
         arrays.labels,
         list(arrays.train),
-        np.array_split(arrays.test, CLIENTS),
+        np.array_split(arrays.test, workload.clients),
         (MEAN,) * 3,
         (STD,) * 3,
         CLASSES,
         torch.device("cpu"),
     )
-    training = Training(rounds=given.rounds, sample_rate=COHORT / CLIENTS, local_epochs=workload.epochs, **precision)
+    training = Training(
+        rounds=given.rounds, sample_rate=workload.cohort / workload.clients, local_epochs=workload.epochs, **precision
+    )
     rounds, share = run(data, workload.backbone, training, 0, given.seed)
     # The engine measures as part of a round. So evaluation is timed in rounds that train one client on one sample.
     idle = replace(data, train=[rows[:1] for rows in data.train])
-    least = replace(training, sample_rate=1 / CLIENTS, local_epochs=1)
+    least = replace(training, sample_rate=1 / workload.clients, local_epochs=1)
     measured, _ = run(idle, workload.backbone, least, given.rounds, given.seed)
     # The last round of training ends with the only evaluation.
     report(f"{version('pfl-pipeline')}, torch {torch.__version__}", rounds[1:-1], measured[1:], share)

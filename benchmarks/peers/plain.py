@@ -6,7 +6,7 @@ import copy
 import time
 
 import torch
-from common import CLIENTS, COHORT, WORKLOADS, Data, accuracy, arguments, fit, loader, report
+from common import WORKLOADS, Data, accuracy, arguments, fit, loader, report
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     for _ in range(given.rounds):
         started = time.perf_counter()
         states, sizes = [], []
-        for client in torch.randperm(CLIENTS)[:COHORT].tolist():
+        for client in torch.randperm(workload.clients)[: workload.cohort].tolist():
             local, tensors = copy.deepcopy(model), data.client(client)
             fit(local, loader(tensors, training=True), workload.epochs)
             states.append(local.state_dict())

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import psutil  # comes with dvc
-from common import CLASSES, CLIENTS, COHORT, WORKLOADS, Workload
+from common import CLASSES, WORKLOADS, Workload
 
 from pflcore.datasets import DATASETS
 
@@ -37,9 +37,10 @@ HERE = Path(__file__).resolve().parent
 ENVIRONMENT = HERE.parents[1] / "build" / "peers-env"
 PEERS = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+IMAGES = 50_000  # most that are generated for training
 # Settings of this shell that would give some contestants other threads than they choose.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PFL_THREADS", "PFL_WORKERS")
-LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={min(CORES, COHORT)}")
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={CORES}")
 COLUMNS = ("workload", "contestant", "version", "train_s_per_10000", "test_s_per_10000", "memory_mb", "accuracy")
 
 
@@ -91,18 +92,18 @@ def generated(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
 def write(folder: Path, workload: Workload, source: Path | None) -> None:
     """The federation, for common.Data to open: an equal share of the shuffled training images for each client."""
     rng = np.random.default_rng(1)
-    size = CLIENTS * workload.samples
+    size = workload.clients * workload.samples
     if source:
         samples = DATASETS.create("cifar10", source="parquet").load(source)
         images, labels = samples.pixels, samples.labels
         train, test = (rng.permutation(np.flatnonzero(part)) for part in (samples.train, ~samples.train))
     else:
-        images, labels = generated(size + workload.tests, rng)
-        train, test = np.split(np.arange(len(labels)), [size])
+        images, labels = generated(min(size, IMAGES) + workload.tests, rng)
+        train, test = np.split(np.arange(len(labels)), [-workload.tests])
     arrays = {
         "images": images,
         "labels": labels.astype(np.int64),
-        "train": train[:size].reshape(CLIENTS, -1),
+        "train": np.resize(train, size).reshape(workload.clients, -1),
         "test": test[: workload.tests],
     }
     folder.mkdir()
