@@ -19,13 +19,12 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Score, Scores, batch_size, score_one_model
-from pflcore.engine.precision import autocast
 from pflcore.engine.replay import Replay
 from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
@@ -159,14 +158,13 @@ class _Step:
         # A gradient must not see its inputs change, so buffers are copied and written back when it has been taken.
         own = {name: tensor for name, tensor in state.items() if name not in trainer.parameters}
         fresh = {name: tensor.clone() for name, tensor in own.items()}
-        with autocast(trainer.training.precision, images.device):
-            logits: Tensor = functional_call(trainer.model, {**state, **fresh}, (images,))
+        logits = trainer.forward({**state, **fresh}, images)
         pairs = [(own[name], fresh[name]) for name in own]
         if self._changed is None:
             _write_back(pairs)
         else:
             self._changed += pairs
-        return logits.float()
+        return logits
 
     def _gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
         targets: list[Tensor] = []
