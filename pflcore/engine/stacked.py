@@ -272,7 +272,7 @@ def schedule(sizes: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, int]]]:
 
 def stack_width() -> int:
     """``$PFL_STACK``, the most clients that are stacked, or 64."""
-    wanted = os.environ.get("PFL_STACK", "64")
+    wanted = os.environ.get("PFL_STACK") or "64"
     if not (wanted.isascii() and wanted.isdecimal() and int(wanted) > 0):
         raise UserError(f"PFL_STACK = {wanted!r} must be a whole number of at least 1")
     return int(wanted)

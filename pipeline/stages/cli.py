@@ -60,7 +60,7 @@ def train(record: Record) -> None:
             out=_run_folder(record),
             private=Path(".pfl"),
             device=os.environ.get("PFL_DEVICE", "auto"),
-            executor=os.environ.get("PFL_EXECUTOR", "auto"),
+            executor=os.environ.get("PFL_EXECUTOR") or "auto",
             checkpoint_every=_checkpoint_seconds(),
             on_round=on_round,
         )
