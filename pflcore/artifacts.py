@@ -54,7 +54,7 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_table(path: Path, table: pa.Table, schema: str, **meta: Any) -> None:
+def write_table(path: Path, table: pa.Table, schema: str, /, **meta: Any) -> None:
     """Write an artifact.
 
     Args:
@@ -63,10 +63,17 @@ def write_table(path: Path, table: pa.Table, schema: str, **meta: Any) -> None:
         schema: Name and version of the column layout, e.g. ``"partition/1"``.
         meta: Facts about the whole table, kept as JSON in the file's metadata.
     """
+    with table_writer(path, table.schema, schema, **meta) as writer:
+        writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
+
+
+@contextmanager
+def table_writer(path: Path, columns: pa.Schema, schema: str, /, **meta: Any) -> Iterator[pq.ParquetWriter]:
+    """For an artifact that is written piece by piece; nothing is at `path` unless the block ends well."""
     header = json.dumps({"schema": schema, **meta}, sort_keys=True, separators=(",", ":"))
-    table = table.replace_schema_metadata({_KEY: header.encode()})
-    with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    columns = columns.with_metadata({_KEY: header.encode()})
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns, compression="zstd") as writer:
+        yield writer
 
 
 def read_meta(path: Path, schema: str) -> dict[str, Any]:

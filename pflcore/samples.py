@@ -1,28 +1,50 @@
-"""The samples of a dataset as arrays, and the artifact ``dataset/1`` that stores them."""
+"""The samples of a dataset as arrays."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pflcore.artifacts import atomic_path, read_meta, read_table, write_table
 from pflcore.errors import UserError
-from pflcore.memory import memory_limit
-
-SCHEMA = "dataset/1"
-SPLITS = ("train", "test")
 
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
-Pixels = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Attribute:
+    """A further fact about every sample: its domain, its coarse class, the role that speaks.
+
+    Args:
+        values: int64 [n], indices of `names`.
+        names: What the values stand for.
+    """
+
+    values: Rows
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """The annotated objects of all samples, sample after sample.
+
+    Args:
+        counts: int64 [n], objects of each sample.
+        labels: int64 [m], classes of the objects.
+        corners: float32 [m, 4]: left, top, right, bottom as shares (0..1) of the image's width and height.
+        difficult: bool [m], objects that evaluation passes over.
+    """
+
+    counts: Rows
+    labels: Rows
+    corners: npt.NDArray[np.float32]
+    difficult: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,19 +52,23 @@ class Samples:
     """All samples of a dataset, training and test, in one row order that partitions refer to.
 
     Args:
-        pixels: uint8 [n, C, H, W], 0..255.
-        labels: int64 [n], 0..classes-1.
-        train: bool [n], true for training samples.
+        inputs: uint8: images [n, C, H, W] with pixels 0..255, or texts [n, L + 1] of character numbers, whose first L
+            are a model's input and whose last L are what it is to predict.
+        labels: int64 [n], 0..classes-1; of a text its last character.
+        train: bool [n], true for training samples. A dataset without a test set of its own has true everywhere.
         name: The dataset's name, e.g. ``"cifar10"``.
-        class_names: One name per class.
-        mean, std: Per channel, of pixel values scaled to 0..1; what a model's input is normalised with.
+        class_names: One name per class; of texts one per character.
+        mean, std: Per channel, of pixel values scaled to 0..1; what a model's input is normalised with. Empty for text.
         source: Where the samples came from, for the reader of a report. Holds no path of a machine.
+        size: Height and width that images are scaled up to, batch by batch; None leaves them as they are.
+        attributes: Further facts by name, e.g. ``"domain"``.
+        boxes: Annotated objects, of datasets that have them.
 
     Raises:
         UserError: Arrays of different lengths, of another type or shape, or a label outside its range.
     """
 
-    pixels: Pixels
+    inputs: Bytes
     labels: Rows
     train: Mask
     name: str
@@ -50,33 +76,50 @@ class Samples:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     source: str
+    size: int | None = None
+    attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
+    boxes: Boxes | None = None
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"
-        expected = {"pixels": (4, np.uint8), "labels": (1, np.int64), "train": (1, np.bool_)}
+        expected = {"inputs": ((4, 2), np.uint8), "labels": ((1,), np.int64), "train": ((1,), np.bool_)}
         for key, (dimensions, dtype) in expected.items():
             array: npt.NDArray[Any] = getattr(self, key)
-            if array.ndim != dimensions or array.dtype != dtype:
-                wanted = f"{np.dtype(dtype)} with {dimensions} dimension{'s' if dimensions > 1 else ''}"
+            if array.ndim not in dimensions or array.dtype != dtype:
+                wanted = f"{np.dtype(dtype)} with {dimensions[0]} dimension{'s' if dimensions[0] > 1 else ''}"
                 raise UserError(f"{where}: {key} must be {wanted}, not {array.dtype} with {array.ndim}")
         lengths = {key: len(getattr(self, key)) for key in expected}
+        lengths |= {key: len(attribute.values) for key, attribute in self.attributes.items()}
+        lengths |= {"boxes": len(self.boxes.counts)} if self.boxes else {}
         if len(set(lengths.values())) > 1:
             raise UserError(f"{where}: lengths differ: {', '.join(f'{n} {key}' for key, n in lengths.items())}")
-        if len(self.mean) != self.shape[0] or len(self.std) != self.shape[0] or not all(s > 0 for s in self.std):
+        channels = self.inputs.shape[1] if self.is_images else 0
+        if len(self.mean) != channels or len(self.std) != channels or not all(s > 0 for s in self.std):
             raise UserError(
-                f"{where}: mean {self.mean} and std {self.std} need one number for each of the {self.shape[0]} "
+                f"{where}: mean {self.mean} and std {self.std} need one number for each of the {channels} "
                 "channels, and a std above 0"
             )
         check_labels(self.labels, self.classes, where)
+        for key, attribute in self.attributes.items():
+            check_labels(attribute.values, len(attribute.names), f"{where}: {key}")
+        if self.boxes:
+            _check_boxes(self.boxes, self.classes, f"{where}: boxes")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        channels, height, width = self.pixels.shape[1:]
-        return channels, height, width
+    def is_images(self) -> bool:
+        """Whether the samples are images; otherwise they are texts."""
+        return self.inputs.ndim == 4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a model's input: channels, height, width of images; length of texts."""
+        if not self.is_images:
+            return (self.inputs.shape[1] - 1,)
+        channels, height, width = self.inputs.shape[1:]
+        return (channels, self.size, self.size) if self.size else (channels, height, width)
 
     @property
     def classes(self) -> int:
@@ -92,118 +135,13 @@ def check_labels(labels: Rows, classes: int, where: str) -> None:
         raise UserError(f"{where}: row {row}: label {labels[row]} is outside 0..{classes - 1}")
 
 
-def write_samples(path: Path, samples: Samples) -> None:
-    """Write the artifact ``dataset/1``. The bytes depend on nothing but `samples`."""
-    width = int(np.prod(samples.shape))
-    pixels = pa.py_buffer(np.ascontiguousarray(samples.pixels))  # no copy: one row is one run of `width` bytes
-    table = pa.table(
-        {
-            "pixels": pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(samples), [None, pixels]),
-            "label": pa.array(samples.labels),
-            "split": split_column(samples.train),
-        }
-    )
-    write_table(
-        path,
-        table,
-        SCHEMA,
-        name=samples.name,
-        shape=list(samples.shape),
-        classes=samples.classes,
-        class_names=list(samples.class_names),
-        mean=list(samples.mean),
-        std=list(samples.std),
-        source=samples.source,
-    )
-
-
-def read_samples(path: Path, scratch: Path | None = None) -> Samples:
-    """Read the artifact ``dataset/1``; the arrays are writable and belong to the caller.
-
-    Args:
-        path: The artifact.
-        scratch: A folder for pixels that would take more than :func:`pflcore.memory.memory_limit`: they are decoded
-            into a file there, once, and mapped into memory. None reads everything.
-
-    Raises:
-        UserError: The file is missing, damaged, of another schema, or its content breaks a rule of :class:`Samples`.
-    """
-    mapped = scratch is not None and _pixel_bytes(path) > memory_limit()
-    table, meta = read_table(path, SCHEMA, ["label", "split"] if mapped else None)
-    try:
-        shape = tuple(int(size) for size in meta["shape"])
-        return Samples(
-            pixels=_mapped_pixels(path, scratch, len(table), shape)
-            if mapped and scratch
-            else _pixels(column(path, table, "pixels", pa.binary(int(np.prod(shape)))), shape),
-            labels=column(path, table, "label", pa.int64()).to_numpy().copy(),  # Arrow memory is read-only
-            train=split_mask(path, table),
-            name=meta["name"],
-            class_names=tuple(meta["class_names"]),
-            mean=tuple(meta["mean"]),
-            std=tuple(meta["std"]),
-            source=meta["source"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: damaged metadata ({type(error).__name__}: {error}); run `dvc repro`") from None
-    except UserError as error:
-        message = str(error)
-        raise UserError(message if message.startswith(str(path)) else f"{path}: {message}") from None
-
-
-def column(path: Path, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column without nulls of the given type. Raises :class:`UserError` when there is none."""
-    if name not in table.column_names or table[name].type != kind or table[name].null_count:
-        found = f"{table[name].type} with {table[name].null_count} nulls" if name in table.column_names else "none"
-        raise UserError(f"{path}: column {name!r} must be {kind} without nulls, found {found}; run `dvc repro`")
-    return table[name]
-
-
-def split_column(train: Mask) -> pa.DictionaryArray:
-    """The column ``split`` of an artifact: ``train`` where the mask is true, else ``test``."""
-    return pa.DictionaryArray.from_arrays((~train).astype(np.int8), pa.array(SPLITS))
-
-
-def split_mask(path: Path, table: pa.Table) -> Mask:
-    """The inverse of :func:`split_column`. Raises :class:`UserError` for any other word."""
-    words = table["split"].cast(pa.string()) if "split" in table.column_names else pa.nulls(1, pa.string())
-    index = pc.index_in(words, value_set=pa.array(SPLITS))
-    if index.null_count:
-        raise UserError(f"{path}: column 'split' must hold train or test in every row; run `dvc repro`")
-    mask: Mask = np.asarray(index) == 0
-    return mask
-
-
-def _pixel_bytes(path: Path) -> int:
-    """What the pixels take when they are decoded."""
-    shape = read_meta(path, SCHEMA).get("shape", [])
-    rows = pq.read_metadata(path).num_rows
-    return int(rows * np.prod(shape)) if all(isinstance(size, int) for size in shape) else 0
-
-
-def _mapped_pixels(path: Path, scratch: Path, count: int, shape: tuple[int, ...]) -> Pixels:
-    """The pixels as a file that is mapped into memory; it is named by the hash of the artifact that it came from."""
-    with path.open("rb") as file:
-        decoded = scratch / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.npy"
-    if not decoded.is_file():
-        with atomic_path(decoded) as temporary:
-            pixels = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape))
-            start = 0
-            for part in pq.ParquetFile(path).iter_batches(columns=["pixels"]):
-                rows = column(path, pa.Table.from_batches([part]), "pixels", pa.binary(int(np.prod(shape))))
-                pixels[start : start + len(part)] = _pixels(rows, shape)
-                start += len(part)
-            pixels.flush()
-    # Copy on write: nothing is written, but PyTorch warns of memory that must not be.
-    mapped: Pixels = np.load(decoded, mmap_mode="c")
-    return mapped
-
-
-def _pixels(rows: pa.ChunkedArray, shape: tuple[int, ...]) -> Pixels:
-    pixels = np.empty((len(rows), *shape), np.uint8)
-    start, width = 0, rows.type.byte_width
-    for chunk in rows.chunks:
-        stored = np.frombuffer(chunk.buffers()[1], np.uint8, len(chunk) * width, chunk.offset * width)
-        pixels[start : start + len(chunk)] = stored.reshape(-1, *shape)
-        start += len(chunk)
-    return pixels
+def _check_boxes(boxes: Boxes, classes: int, where: str) -> None:
+    count = int(boxes.counts.sum())
+    if not len(boxes.labels) == len(boxes.corners) == len(boxes.difficult) == count or boxes.corners.shape[1:] != (4,):
+        raise UserError(f"{where}: {count} objects are counted, but labels, corners or flags are of another number")
+    check_labels(boxes.labels, classes, where)
+    left, top, right, bottom = boxes.corners.T
+    wrong = ~((left >= 0) & (left < right) & (right <= 1) & (top >= 0) & (top < bottom) & (bottom <= 1))
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise UserError(f"{where}: object {first}: corners {boxes.corners[first].tolist()} are not within the image")

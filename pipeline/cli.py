@@ -78,13 +78,12 @@ def compile_(
 @app.command()
 def plan(specs: Specs = None, profile: Profile = PAPER) -> None:
     """Say what there is to do, before anything runs: stages, runs, what is cached, time and disk."""
-    from pipeline.catalog import load_catalog
     from pipeline.compiler import compile_workspace
     from pipeline.plan import make_plan
 
     workspace = Workspace.find(profile=profile)
     compilation = compile_workspace(workspace, _known(workspace, specs))
-    figures = make_plan(workspace, compilation, load_catalog(workspace.home))
+    figures = make_plan(workspace, compilation)
     missing = figures.runs - figures.cached
     print(f"specs             {len(compilation.tables)}")
     print(f"stages            {figures.stages}")

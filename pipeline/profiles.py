@@ -14,7 +14,7 @@ _TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 16}
 _EVALUATION = {"every": 1, "window": 2, "curve_every": 1}
 _COHORT = 2
 _CLIENTS = 8
-_CONSTRAINED_CLIENTS = range(4, 21)
+_FEWEST_CLIENTS = 4
 _SAMPLES_PER_CLIENT = 40
 _SAMPLES_PER_CLASS = 10
 
@@ -32,9 +32,10 @@ def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     Every entry shrinks itself as its `smoke` attribute says; what is common to all runs is shrunk here.
     """
     patch: dict[str, Any] = {kind: dict(catalog.entries[kind][record[kind]["name"]].smoke) for kind in COMPONENTS}
-    classes = catalog.entries["dataset"][record["dataset"]["name"]].facts.get("classes", 10)
+    classes = len(catalog.entries["dataset"][record["dataset"]["name"]].facts.get("class_names") or range(10))
     each = {**record["partition"], **patch["partition"]}.get("classes_per_client")
-    clients = smoke_clients(record["clients"], each, classes)
+    clients = catalog.entries["partition"][record["partition"]["name"]].facts.get("smoke_clients")
+    clients = clients or smoke_clients(record["clients"], each, classes)
     stand_in = max(_SAMPLES_PER_CLIENT * clients, _SAMPLES_PER_CLASS * classes)
     patch["dataset"]["stand_in"] = min(stand_in, record["dataset"]["stand_in"] or stand_in)
     patch["clients"] = clients
@@ -54,4 +55,5 @@ def smoke_clients(clients: int, classes_per_client: int | None, classes: int) ->
     """
     if classes_per_client is None or clients <= _CLIENTS:
         return min(clients, _CLIENTS)
-    return next((few for few in _CONSTRAINED_CLIENTS if few * classes_per_client % classes == 0), clients)
+    even = (few for few in range(_FEWEST_CLIENTS, clients) if few * classes_per_client % classes == 0)
+    return next(even, clients)

@@ -17,15 +17,14 @@ from pipeline.specs import load_spec
 class Ten(Entry):
     """Ten classes of small images."""
 
-    classes: ClassVar[int] = 10
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    class_names: ClassVar[tuple[str, ...]] = tuple(map(str, range(10)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hundred(Entry):
     """A hundred classes of small images."""
 
-    classes: ClassVar[int] = 100
+    class_names: ClassVar[tuple[str, ...]] = tuple(map(str, range(100)))
 
     source: str = option("original", help="Which distribution of the data is read.", choices=("original", "mirror"))
 

@@ -440,7 +440,7 @@ from pflcore.settings import Evaluation, Training
 samples = stand_in(DATASETS.create("digits"), 200, 60)
 parts = partition(PARTITIONS.create("iid"), samples, clients=4, seed=0)
 data = FederatedData.from_arrays(
-    samples.pixels, samples.labels, parts.train, parts.test, samples.mean, samples.std, samples.classes,
+    samples.inputs, samples.labels, parts.train, parts.test, samples.mean, samples.std, samples.classes,
     select_device("cpu"),
 )
 result = train(

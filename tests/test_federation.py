@@ -13,7 +13,8 @@ from tiny import backbone, federation, method, result_bytes, run
 from torch import Tensor
 
 from pflcore.federation import FederatedData
-from pflcore.samples import Samples, read_samples, write_samples
+from pflcore.sample_files import read_samples, write_samples
+from pflcore.samples import Samples
 
 
 class Elsewhere(FederatedData):
@@ -70,7 +71,7 @@ def test_where_images_are_does_not_matter(executor: str) -> None:
 def samples(**changes: Any) -> Samples:
     rng = np.random.default_rng(0)
     made = Samples(
-        pixels=rng.integers(0, 256, (70_000, 1, 3, 2), np.uint8),
+        inputs=rng.integers(0, 256, (70_000, 1, 3, 2), np.uint8),
         labels=rng.integers(0, 2, 70_000),
         train=rng.random(70_000) < 0.8,
         name="many",
@@ -85,17 +86,17 @@ def samples(**changes: Any) -> Samples:
 def test_a_large_dataset_is_decoded_once_and_mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path, scratch = tmp_path / "data.parquet", tmp_path / "decoded"
     write_samples(path, samples())
-    assert not isinstance(read_samples(path, scratch).pixels, np.memmap) and not scratch.exists()
+    assert not isinstance(read_samples(path, scratch).inputs, np.memmap) and not scratch.exists()
     monkeypatch.setenv("PFL_MEMORY", "0")
     mapped = read_samples(path, scratch)
-    assert isinstance(mapped.pixels, np.memmap)
-    assert np.array_equal(mapped.pixels, samples().pixels) and np.array_equal(mapped.labels, samples().labels)
+    assert isinstance(mapped.inputs, np.memmap)
+    assert np.array_equal(mapped.inputs, samples().inputs) and np.array_equal(mapped.labels, samples().labels)
     (decoded,) = scratch.iterdir()
     written = decoded.stat().st_mtime_ns
-    assert np.array_equal(read_samples(path, scratch).pixels, samples().pixels)
+    assert np.array_equal(read_samples(path, scratch).inputs, samples().inputs)
     assert decoded.stat().st_mtime_ns == written
-    write_samples(path, samples(pixels=255 - samples().pixels))  # another dataset under the same name
-    assert np.array_equal(read_samples(path, scratch).pixels, 255 - samples().pixels)
+    write_samples(path, samples(inputs=255 - samples().inputs))  # another dataset under the same name
+    assert np.array_equal(read_samples(path, scratch).inputs, 255 - samples().inputs)
 
 
 def test_mapped_images_can_be_trained_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import yaml
 from project import Project, make_project, spec
 
 from pflcore.errors import UserError
-from pipeline.catalog import load_catalog
 from pipeline.compiler import Compilation
 from pipeline.dvc import md5
 from pipeline.plan import Plan, make_plan, visits
@@ -31,7 +30,7 @@ def project(tmp_path: Path) -> Project:
 
 def plan(project: Project, compilation: Compilation | None = None, profile: str = "paper") -> Plan:
     compilation = compilation or project.compiled(profile)
-    return make_plan(project.workspace(profile), compilation, load_catalog(project.root))
+    return make_plan(project.workspace(profile), compilation)
 
 
 def lock(project: Project, *methods: str, **changes: Any) -> None:
@@ -169,7 +168,7 @@ def run_with(clients: int = 20, method: dict[str, Any] | None = None, **training
     ],
 )
 def test_visits(project: Project, run: Run, expected: int) -> None:
-    assert visits(run, load_catalog(project.root)) == expected
+    assert visits(run) == expected
 
 
 def test_a_smoke_plan_is_small(project: Project) -> None:

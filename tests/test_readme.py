@@ -30,7 +30,7 @@ from pflcore.settings import Evaluation, Training
 
 samples = stand_in(DATASETS.create("digits"), 60, 20)
 held = partition(PARTITIONS.create("iid"), samples, 2, 0)
-data = FederatedData.from_arrays(samples.pixels, samples.labels, held.train, held.test, samples.mean, samples.std,
+data = FederatedData.from_arrays(samples.inputs, samples.labels, held.train, held.test, samples.mean, samples.std,
                                  samples.classes, torch.device("cpu"))
 method = METHODS.create("lg_fedavg")
 print(type(method).__module__, Path(__import__("pflcore").__file__).parent.parent)

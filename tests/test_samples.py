@@ -8,18 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pflcore.artifacts import read_table, write_table
 from pflcore.assignment import Assignment, read_assignment, write_assignment
 from pflcore.errors import UserError
-from pflcore.samples import Samples, read_samples, write_samples
+from pflcore.sample_files import read_facts, read_samples, write_samples
+from pflcore.samples import Attribute, Boxes, Samples
 
 
 def make_samples(n: int = 12) -> Samples:
     rng = np.random.default_rng(0)
     return Samples(
-        pixels=rng.integers(0, 256, (n, 3, 4, 5), np.uint8),
+        inputs=rng.integers(0, 256, (n, 3, 4, 5), np.uint8),
         labels=np.arange(n) % 3,
         train=np.arange(n) % 4 != 0,
         name="toy",
@@ -42,45 +44,105 @@ def test_samples_round_trip_byte_identically(tmp_path: Path) -> None:
     for field in dataclasses.fields(Samples):
         np.testing.assert_array_equal(getattr(again, field.name), getattr(samples, field.name))
     assert again.shape == (3, 4, 5) and again.classes == 3 and len(again) == 12
-    assert again.pixels.flags.writeable and again.labels.flags.writeable
+    assert again.inputs.flags.writeable and again.labels.flags.writeable
     write_samples(tmp_path / "b.parquet", again)
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
 def test_the_columns_are_those_of_the_schema(tmp_path: Path) -> None:
     write_samples(tmp_path / "a.parquet", make_samples())
-    table, meta = read_table(tmp_path / "a.parquet", "dataset/1")
-    assert table.schema.field("pixels").type == pa.binary(60)
+    table, meta = read_table(tmp_path / "a.parquet", "dataset/2")
+    assert table.schema.field("input").type == pa.binary(60)
     assert table.schema.field("label").type == pa.int64()
     assert table["split"].to_pylist()[:2] == ["test", "train"]
     assert meta == {
         "name": "toy",
         "shape": [3, 4, 5],
+        "size": None,
         "classes": 3,
         "class_names": ["a", "b", "c"],
+        "attributes": {},
         "mean": [0.1, 0.2, 0.3],
         "std": [1.0, 2.0, 3.0],
         "source": "made here",
     }
 
 
+BOXES = Boxes(
+    np.array([0, 2, 0, 1, *[0] * 8]),
+    np.array([2, 0, 1]),
+    np.array([[0.0, 0.0, 1.0, 0.5], [0.25, 0.5, 0.75, 1.0], [0.1, 0.2, 0.3, 0.4]], np.float32),
+    np.array([False, True, False]),
+)
+MORE = {"attributes": {"domain": Attribute(np.arange(12) % 2, ("Art", "Real World"))}, "boxes": BOXES, "size": 8}
+
+
+def test_attributes_boxes_and_size_survive(tmp_path: Path) -> None:
+    samples = dataclasses.replace(make_samples(), **MORE)  # type: ignore[arg-type]
+    assert samples.shape == (3, 8, 8)
+    write_samples(tmp_path / "a.parquet", samples)
+    for again in (read_samples(tmp_path / "a.parquet"), read_facts(tmp_path / "a.parquet")):
+        assert again.attributes["domain"].names == ("Art", "Real World") and again.size == 8
+        np.testing.assert_array_equal(again.attributes["domain"].values, samples.attributes["domain"].values)
+        assert again.boxes and samples.boxes
+        for field in dataclasses.fields(Boxes):
+            np.testing.assert_array_equal(getattr(again.boxes, field.name), getattr(samples.boxes, field.name))
+    assert not read_facts(tmp_path / "a.parquet").inputs.any()
+    write_samples(tmp_path / "b.parquet", read_samples(tmp_path / "a.parquet"))
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_texts_are_samples_too(tmp_path: Path) -> None:
+    texts = np.random.default_rng(0).integers(0, 3, (12, 6), np.uint8)
+    samples = dataclasses.replace(make_samples(), inputs=texts, labels=texts[:, -1].astype(np.int64), mean=(), std=())
+    assert samples.shape == (5,) and not samples.is_images
+    write_samples(tmp_path / "a.parquet", samples)
+    np.testing.assert_array_equal(read_samples(tmp_path / "a.parquet").inputs, texts)
+
+
+def test_artifacts_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pflcore.sample_files._GROUP", 5 * 60)
+    samples = dataclasses.replace(make_samples(), **MORE)  # type: ignore[arg-type]
+    write_samples(tmp_path / "a.parquet", samples)
+    assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 3
+    again = read_samples(tmp_path / "a.parquet")
+    np.testing.assert_array_equal(again.inputs, samples.inputs)
+    assert again.boxes and again.boxes.counts.tolist() == [0, 2, 0, 1, *[0] * 8]
+
+
 def test_pixels_of_a_view_are_written_in_their_own_order(tmp_path: Path) -> None:
     samples = make_samples()
-    flipped = dataclasses.replace(samples, pixels=samples.pixels[:, :, ::-1])
+    flipped = dataclasses.replace(samples, inputs=samples.inputs[:, :, ::-1])
     write_samples(tmp_path / "a.parquet", flipped)
-    np.testing.assert_array_equal(read_samples(tmp_path / "a.parquet").pixels, flipped.pixels)
+    np.testing.assert_array_equal(read_samples(tmp_path / "a.parquet").inputs, flipped.inputs)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": np.arange(11) % 3}, "dataset 'toy': lengths differ: 12 pixels, 11 labels, 12 train"),
+        ({"labels": np.arange(11) % 3}, "dataset 'toy': lengths differ: 12 inputs, 11 labels, 12 train"),
         ({"labels": np.arange(12)}, "dataset 'toy': row 3: label 3 is outside 0..2"),
         ({"labels": np.arange(12) - 1}, "dataset 'toy': row 0: label -1 is outside 0..2"),
         ({"labels": np.zeros(12)}, "dataset 'toy': labels must be int64 with 1 dimension, not float64 with 1"),
         (
-            {"pixels": np.zeros((12, 4, 5), np.uint8)},
-            "dataset 'toy': pixels must be uint8 with 4 dimensions, not uint8 with 3",
+            {"inputs": np.zeros((12, 4, 5), np.uint8)},
+            "dataset 'toy': inputs must be uint8 with 4 dimensions, not uint8 with 3",
+        ),
+        (
+            {"attributes": {"domain": Attribute(np.arange(12), ("a", "b"))}},
+            "dataset 'toy': domain: row 2: label 2 is outside 0..1",
+        ),
+        (
+            {"attributes": {"domain": Attribute(np.arange(3), ("a", "b", "c"))}},
+            "dataset 'toy': lengths differ: 12 inputs, 12 labels, 12 train, 3 domain",
+        ),
+        (
+            {"boxes": dataclasses.replace(BOXES, corners=BOXES.corners[:, ::-1].copy())},
+            "dataset 'toy': boxes: object 0: corners [0.5, 1.0, 0.0, 0.0] are not within the image",
+        ),
+        (
+            {"boxes": dataclasses.replace(BOXES, counts=np.ones(12, np.int64))},
+            "dataset 'toy': boxes: 12 objects are counted, but labels, corners or flags are of another number",
         ),
         ({"train": np.ones(12, np.int64)}, "dataset 'toy': train must be bool with 1 dimension, not int64 with 1"),
         (
@@ -125,7 +187,7 @@ def rewrite(path: Path, schema: str, columns: dict[str, pa.Array] | None = None,
         (
             {},
             {"shape": [3, 4, 4]},
-            "column 'pixels' must be fixed_size_binary[48] without nulls, found fixed_size_binary[60] with 0 nulls; "
+            "column 'input' must be fixed_size_binary[48] without nulls, found fixed_size_binary[60] with 0 nulls; "
             "run `dvc repro`",
         ),
         ({}, {"mean": None}, "damaged metadata (KeyError: 'mean'); run `dvc repro`"),
@@ -136,7 +198,7 @@ def test_reading_samples_refuses(
 ) -> None:
     path = tmp_path / "a.parquet"
     write_samples(path, make_samples())
-    rewrite(path, "dataset/1", columns, **facts)
+    rewrite(path, "dataset/2", columns, **facts)
     with pytest.raises(UserError) as error:
         read_samples(path)
     assert str(error.value) == f"{path}: {message}"
@@ -162,8 +224,8 @@ def test_assignment_round_trips_byte_identically(tmp_path: Path) -> None:
 
 def test_assignment_rows_are_sorted_in_the_file(tmp_path: Path) -> None:
     write_assignment(tmp_path / "a.parquet", make_assignment())
-    table, meta = read_table(tmp_path / "a.parquet", "partition/1")
-    assert meta == {"scheme": "toy", "clients": 3, "seed": 7}
+    table, meta = read_table(tmp_path / "a.parquet", "partition/2")
+    assert meta == {"scheme": "toy", "clients": 3, "seed": 7, "own_split": False, "novel": [], "noise": None}
     assert table.schema.field("client").type == pa.int32()
     assert table["client"].to_pylist() == [0] * 5 + [2] * 6
     assert table["sample"].to_pylist() == [1, 6, 7, 10, 0, 2, 3, 5, 9, 11, 8]
@@ -179,7 +241,14 @@ def test_assignment_rows_are_sorted_in_the_file(tmp_path: Path) -> None:
             {},
             "client 0, sample -1: clients are 0..2, samples start at 0",
         ),
-        ({}, {"clients": "3"}, "damaged metadata {'clients': '3', 'scheme': 'toy', 'seed': 7}; run `dvc repro`"),
+        (
+            {},
+            {"clients": "3"},
+            "damaged metadata {'clients': '3', 'novel': [], 'own_split': False, 'scheme': 'toy', 'seed': 7}; "
+            "run `dvc repro`",
+        ),
+        ({}, {"novel": None}, "damaged metadata (KeyError: 'novel'); run `dvc repro`"),
+        ({}, {"noise": {"std": [1.0]}}, "damaged metadata (KeyError: 'released'); run `dvc repro`"),
         ({"client": None}, {}, "column 'client' must be int32 without nulls, found none; run `dvc repro`"),
     ],
 )
@@ -188,7 +257,7 @@ def test_reading_assignments_refuses(
 ) -> None:
     path = tmp_path / "a.parquet"
     write_assignment(path, make_assignment())
-    rewrite(path, "partition/1", columns, **facts)
+    rewrite(path, "partition/2", columns, **facts)
     with pytest.raises(UserError) as error:
         read_assignment(path)
     assert str(error.value) == f"{path}: {message}"

@@ -95,7 +95,7 @@ def write(folder: Path, workload: Workload, source: Path | None) -> None:
     size = workload.clients * workload.samples
     if source:
         samples = DATASETS.create("cifar10", source="parquet").load(source)
-        images, labels = samples.pixels, samples.labels
+        images, labels = samples.inputs, samples.labels
         train, test = (rng.permutation(np.flatnonzero(part)) for part in (samples.train, ~samples.train))
     else:
         images, labels = generated(min(size, IMAGES) + workload.tests, rng)

@@ -3,31 +3,71 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
 from pflcore.errors import UserError
 from pflcore.registry import Entry
-from pflcore.samples import Mask, Pixels, Rows, Samples
+from pflcore.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples
+
+INCLUDED, DOWNLOAD, FOLDER = "included", "download", "folder"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(Entry, ABC):
-    """Base of the datasets. Images of one size with one label each."""
+    """Base of the datasets: images of one size, or texts of one length, with one label each.
 
-    shape: ClassVar[tuple[int, int, int]]
-    """Channels, height, width."""
-    classes: ClassVar[int]
-    class_names: ClassVar[tuple[str, ...]]
-    counts: ClassVar[tuple[int, int]]
-    """Training and test samples of the complete dataset."""
-    mean: ClassVar[tuple[float, ...]]
+    What an option of a dataset can change is a property here, so that a subclass may compute it.
+    """
+
+    original: ClassVar[tuple[int, ...]]
+    """Channels, height, width as distributed; ``(3, 0, 0)`` for images of various sizes."""
+    class_names: ClassVar[tuple[str, ...]] = ()
+    """Empty when only the data tell."""
+    counts: ClassVar[tuple[int, int] | None] = None
+    """Training and test samples of the complete dataset; None when only the data tell."""
+    mean: ClassVar[tuple[float, ...]] = ()
     """Per channel, of pixel values scaled to 0..1."""
-    std: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]] = ()
+    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Names of the values of each further fact; an empty tuple when only the data tell."""
     licence: ClassVar[str]
+    homepage: ClassVar[str] = ""
+    """Where a person gets it."""
+    access: ClassVar[str]
+    """How it gets here: ``included`` with an installed library, by ``download``, or in a ``folder`` the user fills."""
     download_size: ClassVar[str]
     """In words, e.g. ``"170 MB"``."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Patterns of what may lie in its folder; the first match says that it is there."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a model's input: channels, height, width of images; length of texts."""
+        return self.original
+
+    @property
+    def expected(self) -> tuple[int, int] | None:
+        """Training and test samples with the present options; None when only the data tell."""
+        return self.counts
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 0 when only the data tell."""
+        return len(self.class_names)
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and std with the present options."""
+        return self.mean, self.std
+
+    def found(self, folder: Path) -> bool:
+        """Whether there is something to load in its folder, without looking into it."""
+        return self.access == INCLUDED or any(any(folder.glob(pattern)) for pattern in self.files)
 
     @abstractmethod
     def load(self, folder: Path) -> Samples:
@@ -35,17 +75,59 @@ class Dataset(Entry, ABC):
 
         Args:
             folder: The user's folder of raw data for this dataset. It need not exist, and is created only to download.
+                The folders of other datasets lie beside it.
 
         Raises:
             UserError: Data that is absent and cannot be downloaded, is incomplete, or is not what it should be.
         """
 
-    def complete(self, pixels: Pixels, labels: Rows, train: Mask, *, where: str, source: str) -> Samples:
-        """The loaded arrays as :class:`Samples`. Raises :class:`UserError` unless their number is :attr:`counts`."""
+    def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
+        """Attributes for generated samples with the given labels: by default independent of them."""
+        imitated = {}
+        for name, words in self.attributes.items():
+            words = words or tuple(f"{name} {number}" for number in range(8))
+            # Every value occurs about equally often, however few the samples are.
+            imitated[name] = Attribute(rng.permutation(np.arange(len(labels)) % len(words)), words)
+        return imitated
+
+    def complete(
+        self,
+        inputs: Bytes,
+        labels: Rows,
+        train: Mask,
+        *,
+        where: str,
+        source: str,
+        class_names: tuple[str, ...] = (),
+        size: int | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+        boxes: Boxes | None = None,
+    ) -> Samples:
+        """The loaded arrays as :class:`Samples`; `class_names` are the data's own when the entry has none.
+
+        Raises:
+            UserError: Their number is not the :attr:`expected` one.
+        """
         found = int(train.sum()), int((~train).sum())
-        if found != self.counts:
+        if self.expected is not None and found != self.expected:
+            train_count, test_count = self.expected
             raise UserError(
-                f"{where}: {self.name} has {self.counts[0]:,} training and {self.counts[1]:,} test images, "
+                f"{where}: {self.name} has {train_count:,} training and {test_count:,} test samples, "
                 f"found {found[0]:,} and {found[1]:,}; put the complete data there"
             )
-        return Samples(pixels, labels, train, self.name, self.class_names, self.mean, self.std, source)
+        return Samples(
+            inputs,
+            labels,
+            train,
+            self.name,
+            self.class_names or class_names,
+            *self.normalisation,
+            source,
+            size,
+            attributes or {},
+            boxes,
+        )
+
+    def absent(self, folder: Path, expected: str) -> UserError:
+        """The error for data that the user has to get: where from, and what was `expected` in the folder."""
+        return UserError(f"{folder}: no data here; get it from {self.homepage} and put {expected} there")

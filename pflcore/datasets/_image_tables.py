@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import io
-import os
-from concurrent.futures import ThreadPoolExecutor
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pflcore.datasets._decode import decode_images
 from pflcore.errors import UserError
-from pflcore.samples import Pixels, Rows, check_labels
-
-_CHUNK = 500  # images per task: small enough to occupy all cores, large enough to make tasks cheap
+from pflcore.samples import Bytes, Rows, check_labels
 
 
 def read_images(
-    path: Path, shape: tuple[int, int, int], classes: int, image: str = "img", label: str = "label"
-) -> tuple[Pixels, Rows, set[str]]:
+    path: Path,
+    shape: tuple[int, int, int],
+    classes: int,
+    image: str = "img",
+    label: str = "label",
+    resize: bool = False,
+) -> tuple[Bytes, Rows, set[str]]:
     """Decode a table with a column of PNG or JPEG images and a column of labels, on all cores.
 
     Args:
         path: The Parquet file.
-        shape: Channels (1 or 3), height and width that every image must have; colours are converted to fit.
+        shape: Channels (1 or 3), height and width; colours are converted to fit.
         classes: Number of classes.
         image: Column of ``struct<bytes: binary, ...>``.
         label: Column of integers.
+        resize: Scale images of another size instead of refusing them.
 
     Returns:
         pixels uint8 [n, C, H, W], labels int64 [n], and the encodings met, e.g. ``{"PNG"}``.
@@ -46,20 +51,15 @@ def read_images(
     labels = table[label].to_numpy().astype(np.int64)
     check_labels(labels, classes, str(path))
 
-    pixels = np.empty((len(encoded), *shape), np.uint8)
-
-    def decode(start: int) -> set[str]:
-        formats = set()
-        for row, data in enumerate(encoded[start : start + _CHUNK].to_pylist(), start):
-            try:
-                pixels[row], kind = _decode(data, shape)
-            except Exception as error:  # decoders of damaged images raise far more than OSError
-                raise UserError(f"{path}: row {row}: not a readable image ({_reason(error)})") from None
-            formats.add(kind)
-        return formats
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        formats = set().union(*pool.map(decode, range(0, len(encoded), _CHUNK)))
+    pixels, formats = decode_images(
+        len(encoded),
+        shape,
+        lambda row: encoded[row].as_py(),
+        lambda row: f"{path}: row {row}",
+        f"decoding {path.name}",
+        resize=resize,
+        formats=("PNG", "JPEG"),
+    )
     return pixels, labels, formats
 
 
@@ -73,19 +73,87 @@ def _check_layout(path: Path, schema: pa.Schema, image: str, label: str) -> None
         raise UserError(f"{path}: needs a column {label!r} of integers, has {has}")
 
 
-def _decode(data: bytes | None, shape: tuple[int, int, int]) -> tuple[Pixels, str]:
-    from PIL import Image
+@dataclass(frozen=True, eq=False)
+class ImageTable:
+    """The columns of one table of somebody's own images, as they are in the file.
 
-    if data is None:
-        raise ValueError("it is null")
-    channels, height, width = shape
-    with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-        if image.size != (width, height):  # known from the header: a huge image is refused before it is decoded
-            raise ValueError(f"{image.size[0]}x{image.size[1]} instead of {width}x{height} pixels")
-        values = np.asarray(image.convert("RGB" if channels == 3 else "L"))
-        return values.reshape(height, width, channels).transpose(2, 0, 1), str(image.format)
+    Args:
+        images: Encoded images, large_binary [n], in chunks.
+        labels: One integer or one text for each image.
+        class_names: Names for the integers, where the file has them.
+        domains: One text for each image; empty when no such column was asked for.
+    """
+
+    path: Path
+    images: pa.ChunkedArray
+    labels: list[int] | list[str]
+    class_names: tuple[str, ...]
+    domains: list[str]
 
 
-def _reason(error: Exception) -> str:
-    # Pillow names the address of the buffer, which is different each time.
-    return "neither PNG nor JPEG" if type(error).__name__ == "UnidentifiedImageError" else str(error)
+def read_own_table(path: Path, image: str, label: str, domain: str | None) -> ImageTable:
+    """Read a table whose layout is known only by the names of its columns.
+
+    Args:
+        path: The Parquet file.
+        image: Column of encoded images: binary, or a struct with a binary field ``bytes``.
+        label: Column of integers, or of text, plain or as a dictionary. Names of the integers are taken from the
+            metadata that exports of the Hugging Face library ``datasets`` carry.
+        domain: Column of text or integers, or None.
+
+    Raises:
+        UserError: A damaged file, a missing column, one of another type, or one with nulls or without rows.
+    """
+    try:
+        schema = pq.read_schema(path)
+        _check_own_layout(path, schema, image, label, domain)
+        columns = list(dict.fromkeys(name for name in (image, label, domain) if name is not None))
+        table = pq.read_table(path, columns=columns, partitioning=None)
+        images = table[image]
+        if pa.types.is_struct(images.type):
+            images = pc.struct_field(images, "bytes")
+        images = images.cast(pa.large_binary())
+        values = {name: _plain(table[name]).to_pylist() for name in columns if name != image}
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # ValueError: text that is not UTF-8
+        raise UserError(f"{path}: not a readable Parquet file ({error})") from None
+    for name, column in values.items():
+        if None in column:
+            raise UserError(f"{path}: column {name!r} holds {column.count(None)} nulls")
+    if not len(images):
+        raise UserError(f"{path}: holds no images; remove it or export it again")
+    domains = [str(value) for value in values[domain]] if domain is not None else []
+    return ImageTable(path, images, values[label], _class_names(path, schema, label), domains)
+
+
+def _check_own_layout(path: Path, schema: pa.Schema, image: str, label: str, domain: str | None) -> None:
+    types = {field.name: field.type for field in schema}
+    has = ", ".join(f"{name}: {kind}" for name, kind in types.items())
+    kind = types.get(image)
+    if kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    if kind is None or not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise UserError(f"{path}: needs a column {image!r} of binary or struct<bytes: binary>, has {has}")
+    for name in (label, domain):
+        if name is not None:
+            kind = types.get(name)
+            if kind is not None and pa.types.is_dictionary(kind):
+                kind = kind.value_type
+            if kind is None or not (
+                pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+            ):
+                raise UserError(f"{path}: needs a column {name!r} of integers or text, has {has}")
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _class_names(path: Path, schema: pa.Schema, label: str) -> tuple[str, ...]:
+    """The names of the integers in the metadata of a Hugging Face export; empty without such metadata."""
+    try:
+        names = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError):
+        return ()
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(set(names)) < len(names):
+        raise UserError(f"{path}: the metadata's names for column {label!r} are not distinct texts; export it again")
+    return tuple(names)

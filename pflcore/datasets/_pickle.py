@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pflcore.errors import UserError
-from pflcore.samples import Pixels
+from pflcore.samples import Bytes
 
 
 def load_batch(data: bytes, where: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class _Array:
 
     __slots__ = ("pixels",)
 
-    pixels: Pixels
+    pixels: Bytes
 
     def __init__(self, *_: Any) -> None:
         self.pixels = np.empty(0, np.uint8)

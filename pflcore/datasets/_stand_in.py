@@ -1,44 +1,75 @@
-"""Generated images with the dimensions of a real dataset, for runs that only have to work."""
+"""Generated samples with the dimensions of a real dataset, for runs that only have to work."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from pflcore.datasets._base import Dataset
-from pflcore.samples import Samples
+from pflcore.preparation import allocate
+from pflcore.samples import Bytes, Rows, Samples
 from pflcore.seeds import generator
 
 _GRID = 4  # a class is a pattern of this many blocks along each side
 _OVERLAP = 3.5  # distance of class centres in units of the spread within a class, over sqrt(2)
+_CLASSES = 10  # of a dataset whose classes only its data tell
+_CHUNK = 2**22  # pixels that are drawn at a time
+_FOLLOWERS = 3  # characters that may follow a character
 
 
 def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0) -> Samples:
-    """Random images of `dataset`'s shape and classes: learnable, but not perfectly.
+    """Random samples of `dataset`'s shape and classes: learnable, but not perfectly.
 
     An image is a coarse pattern of its class plus a coarse pattern of its own, so that classes overlap however large
-    the image is; independent pixel noise is added on top. Labels are balanced within the training and the test rows.
+    the image is; independent pixel noise is added on top. A text is a random walk in which every character has a few
+    possible followers. Labels of images are balanced within the training and the test rows.
 
     Args:
-        dataset: Gives shape, classes and normalisation.
-        train, test: Number of images of each kind; training rows come first.
-        seed: Another seed gives other class patterns.
+        dataset: Gives shape, classes, normalisation and attributes.
+        train, test: Number of samples of each kind; training rows come first.
+        seed: Another seed gives other patterns.
     """
-    channels, height, width = dataset.shape
     rng = generator(seed, f"stand-in {dataset.name}")
-    labels = np.concatenate([rng.permutation(np.arange(count) % dataset.classes) for count in (train, test)])
-    centres = rng.standard_normal((dataset.classes, channels, _GRID, _GRID))
+    names = dataset.class_names or tuple(f"class {number}" for number in range(_CLASSES))
+    if len(dataset.shape) == 1:
+        inputs = _texts(train + test, dataset.shape[0] + 1, len(names), rng)
+        labels = inputs[:, -1].astype(np.int64)
+    else:
+        labels = np.concatenate([rng.permutation(np.arange(count) % len(names)) for count in (train, test)])
+        inputs = _images(labels, len(names), dataset.shape, rng)
+    mean, std = dataset.normalisation
+    return Samples(
+        inputs=inputs,
+        labels=labels,
+        train=np.arange(len(labels)) < train,
+        name=dataset.name,
+        class_names=names,
+        mean=mean,
+        std=std,
+        source=f"stand-in: generated, not {dataset.name} (seed {seed})",
+        attributes=dataset.imitate(labels, rng),
+    )
+
+
+def _images(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
+    channels, height, width = shape
+    centres = rng.standard_normal((classes, channels, _GRID, _GRID))
     spread = np.sqrt(centres[0].size) / _OVERLAP
     blocks = centres[labels] + spread * rng.standard_normal((len(labels), *centres.shape[1:]))
     blocks /= np.sqrt(1 + spread**2)
     rows, columns = np.arange(height) * _GRID // height, np.arange(width) * _GRID // width
-    images = blocks[:, :, rows][:, :, :, columns] * 45 + rng.normal(127.5, 8, (len(labels), *dataset.shape))
-    return Samples(
-        pixels=np.clip(np.rint(images), 0, 255).astype(np.uint8),
-        labels=labels.astype(np.int64),
-        train=np.arange(len(labels)) < train,
-        name=dataset.name,
-        class_names=dataset.class_names,
-        mean=dataset.mean,
-        std=dataset.std,
-        source=f"stand-in: generated, not {dataset.name} (seed {seed})",
-    )
+    images = allocate((len(labels), *shape))
+    step = max(1, _CHUNK // int(np.prod(shape)))
+    for start in range(0, len(labels), step):
+        part = blocks[start : start + step, :, rows][:, :, :, columns] * 45
+        part += rng.normal(127.5, 8, part.shape)
+        images[start : start + step] = np.clip(np.rint(part), 0, 255)
+    return images
+
+
+def _texts(count: int, length: int, characters: int, rng: np.random.Generator) -> Bytes:
+    followers = rng.integers(0, characters, (characters, _FOLLOWERS), np.uint8)
+    texts = np.empty((count, length), np.uint8)
+    texts[:, 0] = rng.integers(0, characters, count)
+    for position in range(1, length):
+        texts[:, position] = followers[texts[:, position - 1], rng.integers(0, _FOLLOWERS, count)]
+    return texts

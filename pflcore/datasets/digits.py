@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import Dataset
+from pflcore.datasets._base import INCLUDED, Dataset
 from pflcore.samples import Samples
 from pflcore.seeds import generator
 
@@ -27,8 +27,8 @@ class Digits(Dataset):
     citation = "E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998"
     licence = "CC BY 4.0"
     download_size = "none: comes with scikit-learn"
-    shape = (1, 8, 8)
-    classes = 10
+    access = INCLUDED
+    original = (1, 8, 8)
     class_names = tuple("0123456789")
     counts = (1438, 359)
     mean = (0.3057,)

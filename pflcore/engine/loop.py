@@ -150,7 +150,8 @@ class _Run:
         the models are measured is a divergence too, but leaves the state after the round.
         """
         round_ = self.round + 1
-        participants = list(self.method.participants(self._sample(round_), self.data.clients))
+        chosen = self.method.participants(self._sample(round_), self.data.clients)
+        participants = [client for client in chosen if client not in self.data.novel]
         exchanged = self.roles.shared | self.roles.generated
         sent: dict[int, Tensors] = {}
         updates, personal, losses = [], {}, []
@@ -184,8 +185,9 @@ class _Run:
 
     def _sample(self, round_: int) -> list[int]:
         drawn = generator(self.seed, "sampling", round_)
-        size = self.training.cohort_size(self.data.clients)
-        return sorted(drawn.choice(self.data.clients, size=size, replace=False).tolist())
+        members = np.array([client for client in range(self.data.clients) if client not in self.data.novel])
+        size = self.training.cohort_size(len(members))
+        return sorted(members[drawn.choice(len(members), size=size, replace=False)].tolist())
 
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
         """The client's model state: shared, its personal and its generated entries, in the model's order."""
@@ -220,11 +222,12 @@ class _Run:
                 yield client, self._assemble(client, generated)
 
     def accuracy(self) -> float | None:
-        """Pooled accuracy (0..1) of the last measurement."""
+        """Pooled accuracy (0..1) of the last measurement, over the clients that take part in training."""
         if not self.history.scores:
             return None
         scores = self.history.scores[max(self.history.scores)]
-        return float(scores.correct.sum() / scores.total.sum())
+        here = ~np.isin(np.arange(self.data.clients), sorted(self.data.novel))
+        return float(scores.correct[here].sum() / scores.total[here].sum())
 
     def result(self) -> Result:
         clients = np.arange(self.data.clients)

@@ -211,7 +211,7 @@ class _Cohort:
             state = vmap(self.step.begin)(self.received)
             ticks = list(schedule([[len(batch) for batch in batches] for batches in self.rows]))
             chunks = [torch.stack([self.rows[one][step] for one, step in tick]) for tick in ticks]
-            for tick, batch in zip(ticks, self.trainer.data.batches(chunks), strict=True):
+            for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round), strict=True):
                 state = self._advance(state, tick, batch)
         return [self._outcome(index, state) for index in range(len(self.clients))]
 

@@ -97,7 +97,7 @@ class Trainer:
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.batches(round_, client)[unfinished.step : stop]
-        for rows, batch in zip(batches, self.data.batches(batches), strict=True):
+        for rows, batch in zip(batches, self.data.batches(batches, round_), strict=True):
             forward = self._noisy(len(rows), round_, client, len(losses))
             local = Local(forward, gradient, self.sgd, received, self.parameters)
             state, loss = self.method.step(local, state, batch)

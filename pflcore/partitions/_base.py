@@ -1,13 +1,17 @@
 """What a partition is, and the cutting that the schemes share.
 
-Every scheme here gives each sample to exactly one client. Released code of the papers truncates the size of each part,
-which loses up to one sample per client and class; here parts end at rounded cumulative shares, which loses none and
-keeps every part within one sample of its share.
+A scheme deals samples to clients; what is common to all of them is done here: which of a client's samples are for
+training and which for test, how many it may keep, and which clients are held back as novel.
+
+Every scheme gives a sample to one client at most. Released code of the papers truncates the size of each part, which
+loses up to one sample per client and class; here parts end at rounded cumulative shares, which loses none and keeps
+every part within one sample of its share. Schemes with a variant ``as_released`` truncate there.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,23 +19,49 @@ import numpy.typing as npt
 
 from pflcore.assignment import Assignment
 from pflcore.errors import UserError
+from pflcore.noise import Noise
+from pflcore.options import option
 from pflcore.registry import Entry
-from pflcore.samples import Rows, Samples
+from pflcore.samples import Attribute, Mask, Rows, Samples
 from pflcore.seeds import generator
 
 Shares = npt.NDArray[np.float64]
+# Shares that are drawn in all before a scheme gives up.
+_WORK = 100_000_000
+Sides = Sequence[Rows]
+"""Rows that are dealt separately and in the same proportions: training and test samples, or all samples in one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Entry, ABC):
     """Base of the partition schemes."""
 
+    test_share: float | None = option(
+        None,
+        help="Deal training and test samples as one, then draw this share of each client's samples for its test; "
+        "null keeps the dataset's own split.",
+        gt=0,
+        lt=1,
+    )
+    test_draw: str = option(
+        "random",
+        help="How a test_share is drawn: from all of a client's samples, or (stratified) from each of its classes.",
+        choices=("random", "stratified"),
+    )
+    train_limit: int | None = option(
+        None, help="Most training samples of a client, drawn at random; null is no limit.", ge=1
+    )
+    novel_share: float = option(
+        0.0, help="Share of the clients, drawn at random, that never train and are measured apart.", ge=0, lt=1
+    )
+
     @abstractmethod
-    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Rows:
+    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         """Choose an owner for every sample.
 
         Args:
-            samples: Only its labels, split and number of classes matter.
+            samples: Labels and attributes matter, inputs do not.
+            sides: What to deal, each with the same shares.
             clients: Number of clients, at least 1.
             rng: The only source of randomness.
 
@@ -41,6 +71,10 @@ class Partition(Entry, ABC):
         Raises:
             UserError: The scheme cannot serve this number of clients.
         """
+
+    def noise(self, clients: int, seed: int) -> Noise | None:
+        """What is added to the clients' images; by default nothing."""
+        return None
 
 
 def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> Assignment:
@@ -52,19 +86,90 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     """
     if clients < 1:
         raise UserError(f"partition {scheme.name!r}: clients = {clients} must be at least 1")
-    owners = scheme.split(samples, clients, generator(seed, "partition"))
-    for side, train in (("training", True), ("test", False)):
-        held = np.bincount(owners[(samples.train == train) & (owners >= 0)], minlength=clients)
+    pooled = scheme.test_share is not None
+    if not pooled and samples.train.all():
+        raise UserError(
+            f"partition {scheme.name!r}: {samples.name} has no test samples of its own; set the partition's test_share"
+        )
+    sides = [np.arange(len(samples))] if pooled else [np.flatnonzero(samples.train), np.flatnonzero(~samples.train)]
+    owners = scheme.split(samples, sides, clients, generator(seed, "partition"))
+    train = samples.train
+    if scheme.test_share is not None:
+        by_class = scheme.test_draw == "stratified"
+        strata = owners * samples.classes + samples.labels if by_class else owners
+        drawn = draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
+        train = ~drawn
+    if scheme.train_limit is not None:
+        owners = _limit(owners, train, scheme.train_limit, clients, generator(seed, "partition limit"))
+    _check_everyone(scheme, samples, owners, train, clients)
+    return Assignment.from_owners(
+        owners,
+        train,
+        clients,
+        scheme.name,
+        seed,
+        own_split=pooled,
+        novel=_novel(scheme.novel_share, clients, seed),
+        noise=scheme.noise(clients, seed),
+    )
+
+
+def _check_everyone(scheme: Partition, samples: Samples, owners: Rows, train: Mask, clients: int) -> None:
+    for side, which in (("training", True), ("test", False)):
+        held = np.bincount(owners[(train == which) & (owners >= 0)], minlength=clients)
         if not held.all():
             raise UserError(
-                f"partition {scheme.name!r}: {int((held == 0).sum())} of {clients} clients get none of the "
-                f"{int(held.sum())} {side} samples of {samples.name}; use fewer clients"
+                f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
+                f"{int(held.sum()):,} {side} samples of {samples.name}; use fewer clients"
             )
-    return Assignment.from_owners(owners, samples.train, clients, scheme.name, seed)
 
 
-def part_sizes(count: int, shares: Shares) -> Rows:
-    """Sizes of the parts of `count` samples in proportion to `shares` [clients]: int64 [clients], their sum `count`."""
+def _novel(share: float, clients: int, seed: int) -> tuple[int, ...]:
+    count = round(share * clients)
+    return tuple(sorted(generator(seed, "partition novel").permutation(clients)[:count].tolist()))
+
+
+def draw_share(strata: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:
+    """Draw a share of each stratum: of ``k`` members ``k * share``, rounded, but where k > 1 at least one and not all.
+
+    Args:
+        strata: int64 [n], which stratum a row is in.
+        among: bool [n], the rows that count.
+    """
+    rows = np.flatnonzero(among)
+    keys, position, counts = np.unique(strata[rows], return_inverse=True, return_counts=True)
+    sizes = np.clip(np.floor(counts * share + 0.5).astype(np.int64), np.minimum(1, counts - 1), counts - 1)
+    drawn = np.zeros(len(strata), np.bool_)
+    drawn[rows] = _rank(position, len(keys), rng) < sizes[position]
+    return drawn
+
+
+def _limit(owners: Rows, train: Mask, limit: int, clients: int, rng: np.random.Generator) -> Rows:
+    rows = np.flatnonzero(train & (owners >= 0))
+    kept = owners.copy()
+    kept[rows[_rank(owners[rows], clients, rng) >= limit]] = -1
+    return kept
+
+
+def _rank(groups: Rows, count: int, rng: np.random.Generator) -> Rows:
+    """The place of every element in a random order of its group, int64 from 0."""
+    order = rng.permutation(len(groups))
+    order = order[np.argsort(groups[order], kind="stable")]
+    sizes = np.bincount(groups, minlength=count)
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return ranks
+
+
+def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
+    """Sizes of the parts of `count` samples in proportion to `shares` [clients]: int64 [clients].
+
+    Their sum is `count`, unless each is to be truncated by itself.
+    """
+    if truncate:
+        # A share of exactly one third may be stored a little below it; the tolerance is far from half a sample.
+        truncated: Rows = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
+        return truncated
     total = np.cumsum(shares)
     ends: Rows = np.floor(total / total[-1] * count + 0.5).astype(np.int64)
     sizes: Rows = np.diff(ends, prepend=0)
@@ -72,26 +177,90 @@ def part_sizes(count: int, shares: Shares) -> Rows:
 
 
 def deal(rows: Rows, sizes: Rows, owners: Rows, rng: np.random.Generator) -> None:
-    """Shuffle `rows` and give ``sizes[i]`` of them to client ``i``, in `owners`."""
-    owners[rng.permutation(rows)] = np.repeat(np.arange(len(sizes)), sizes)
+    """Shuffle `rows` and give ``sizes[i]`` of them to client ``i``, in `owners`; what is left over stays as it is."""
+    owners[rng.permutation(rows)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
 
 
-def rows_by_class(samples: Samples, train: bool) -> list[Rows]:
-    """The rows of every class on one side of the split, ascending."""
-    return [np.flatnonzero((samples.labels == label) & (samples.train == train)) for label in range(samples.classes)]
+def rows_by_class(samples: Samples, rows: Rows) -> list[Rows]:
+    """`rows` by class, in their order."""
+    labels = samples.labels[rows]
+    ends = np.cumsum(np.bincount(labels, minlength=samples.classes))[:-1]
+    return np.split(rows[np.argsort(labels, kind="stable")], ends)
 
 
-def deal_classes(samples: Samples, shares: Shares, rng: np.random.Generator) -> Rows:
-    """Give every client its share of every class, the same in training and test samples.
+def class_counts(samples: Samples, rows: Rows) -> Rows:
+    """How many of `rows` are of each class: int64 [classes]."""
+    return np.bincount(samples.labels[rows], minlength=samples.classes)
+
+
+def deal_classes(
+    samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator, truncate: bool = False
+) -> Rows:
+    """Give every client its share of every class, the same on all sides.
 
     Args:
         shares: float64 [classes, clients], each row with a positive sum.
+        truncate: As :func:`part_sizes`.
 
     Returns:
         The owner of every sample, int64 [n].
     """
     owners = np.full(len(samples), -1)
-    for train in (True, False):
-        for rows, share in zip(rows_by_class(samples, train), shares, strict=True):
-            deal(rows, part_sizes(len(rows), share), owners, rng)
+    for side in sides:
+        for rows, share in zip(rows_by_class(samples, side), shares, strict=True):
+            deal(rows, part_sizes(len(rows), share, truncate), owners, rng)
     return owners
+
+
+def attribute_of(samples: Samples, name: str, scheme: str) -> Attribute:
+    """An attribute that a scheme deals by. Raises :class:`UserError` when the dataset does not have it."""
+    if name not in samples.attributes:
+        has = f"it has {', '.join(samples.attributes) or 'none'}"
+        raise UserError(f"partition {scheme!r}: {samples.name} has no attribute {name!r} ({has}); use another one")
+    return samples.attributes[name]
+
+
+def redraw(draw: Callable[[], Shares | None], counts: Sequence[Rows], least: int, most: int, complaint: str) -> Shares:
+    """Draw shares until every client has enough samples on every side.
+
+    Args:
+        draw: Makes shares float64 [classes, clients], or None for a draw that cannot be used.
+        counts: For each side the samples of every class, int64 [classes].
+        least: Samples that every client must have on every side.
+        most: Draws; so that an impossible request ends.
+        complaint: What cannot be done, for the error message.
+
+    Raises:
+        UserError: No draw was good enough.
+    """
+    best = 0
+    for number in range(most):
+        shares = draw()
+        if shares is None:
+            continue
+        clients = shares.shape[1]
+        if not number and min(side.sum() for side in counts) < clients * least:  # no draw can do
+            have = " and ".join(f"{side.sum():,}" for side in counts)
+            raise UserError(f"{complaint} (there are {have} in all); lower min_samples or clients")
+        reached = min(_smallest(side, shares) for side in counts)
+        best = max(best, reached)
+        if reached >= least:
+            return shares
+    raise UserError(
+        f"{complaint} (the best of {most:,} draws gave the poorest client {best:,}); raise alpha, or lower min_samples "
+        "or clients"
+    )
+
+
+def draws_for(shares: int) -> int:
+    """How many draws of so many shares are worth trying: a minute at most, on any machine.
+
+    Most settings need a few; the hardest published one (CIFAR-10, 100 clients, alpha 0.1) needs 200 to 8,000.
+    """
+    return int(np.clip(_WORK // shares, 20, 20_000))
+
+
+def _smallest(counts: Rows, shares: Shares) -> int:
+    """Samples of the client that gets fewest."""
+    sizes = np.array([part_sizes(count, share) for count, share in zip(counts, shares, strict=True)])
+    return int(sizes.sum(axis=0).min())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, deal, part_sizes
+from pflcore.partitions._base import Partition, Sides, deal, part_sizes
 from pflcore.samples import Rows, Samples
 
 
@@ -21,10 +21,9 @@ class Iid(Partition):
 
     citation = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
 
-    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Rows:
-        """Shuffle each side of the split and cut it into equal parts."""
+    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
+        """Shuffle each side and cut it into equal parts."""
         owners = np.full(len(samples), -1)
-        for train in (True, False):
-            rows = np.flatnonzero(samples.train == train)
+        for rows in sides:
             deal(rows, part_sizes(len(rows), np.ones(clients)), owners, rng)
         return owners

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, deal_classes
+from pflcore.partitions._base import Partition, Sides, deal_classes
 from pflcore.samples import Rows, Samples
 
 _SHARE = (0.4, 0.6)  # shares are drawn uniformly from here, then normalised over the holders of a class
@@ -23,17 +23,29 @@ class Pathological(Partition):
 
     The holders of a class share it in proportion to numbers drawn from U(0.4, 0.6), and the same shares cut its
     training and its test samples. ``clients * classes_per_client`` must be a multiple of the number of classes.
+
+    As released, FedTP's code truncates the size of each part and drops what is left over; pFedHN's code moreover
+    normalises over one share more than there are holders, so that about one part in (holders + 1) goes to nobody.
     """
 
     citation = "Shamsian et al., Personalized Federated Learning using Hypernetworks, ICML 2021; as in FedTP"
 
     classes_per_client: int = option(2, help="Classes that each client holds (papers: 2 of 10, 10 of 100).", ge=1)
+    variant: str = option(
+        "as_written",
+        help="How a class is cut: without loss, or as FedTP's or pFedHN's released code does.",
+        choices=("as_written", "as_released", "as_released_pfedhn"),
+    )
 
-    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Rows:
+    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         """Choose the holders of each class, then cut it."""
         held = holders(samples, clients, self.classes_per_client, rng)
-        shares = held * rng.uniform(*_SHARE, held.shape)
-        return deal_classes(samples, shares.T, rng)
+        shares = (held * rng.uniform(*_SHARE, held.shape)).T
+        if self.variant == "as_released_pfedhn":
+            unused = rng.uniform(*_SHARE, (len(shares), 1))
+            owners = deal_classes(samples, sides, np.concatenate([shares, unused], axis=1), rng, truncate=True)
+            return np.where(owners == clients, -1, owners)
+        return deal_classes(samples, sides, shares, rng, truncate=self.variant == "as_released")
 
 
 def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pflcore.datasets import DATASETS, stand_in
-from pflcore.samples import write_samples
+from pflcore.sample_files import write_samples
 from pipeline.stages.records import options, read_record
 
 

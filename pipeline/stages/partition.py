@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pflcore.assignment import write_assignment
 from pflcore.partitions import PARTITIONS, partition
-from pflcore.samples import read_samples
+from pflcore.sample_files import read_facts
 from pipeline.stages.records import options, read_record
 
 
@@ -18,7 +18,7 @@ def run(record_path: Path, dataset: Path, out: Path) -> str:
     """
     record = read_record(record_path, "partition", "clients", "seed")
     scheme = PARTITIONS.create(record["partition"]["name"], **options(record["partition"]))
-    assignment = partition(scheme, read_samples(dataset), record["clients"], record["seed"])
+    assignment = partition(scheme, read_facts(dataset), record["clients"], record["seed"])
     write_assignment(out, assignment)
     sizes = sorted(len(rows) for rows in assignment.train)
     return f"{scheme.name}: {record['clients']} clients with {sizes[0]:,} to {sizes[-1]:,} training samples"

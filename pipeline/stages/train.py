@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 from safetensors.torch import save_file
@@ -21,7 +22,7 @@ from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
-from pflcore.samples import read_samples
+from pflcore.sample_files import read_samples
 from pflcore.settings import Evaluation, Training
 from pipeline.stages.records import options, read_record, settings
 
@@ -59,19 +60,9 @@ def run(
     if not code.is_file():
         raise UserError(f"{code}: no such file; run `pfl compile`")
     place = select_device(device)
-    samples, assignment = read_samples(dataset, private / "decoded"), read_assignment(partition)
-    assignment.check(len(samples), samples.train)
-    use_threads(place, samples.shape)
-    data = FederatedData.from_arrays(
-        samples.pixels,
-        samples.labels,
-        assignment.train,
-        assignment.test,
-        samples.mean,
-        samples.std,
-        samples.classes,
-        place,
-    )
+    samples = read_samples(dataset, private / "decoded")
+    data = FederatedData.from_samples(samples, read_assignment(partition), place)
+    use_threads(place, data.shape)
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
     identity = _identity(record, code, hashes, place)
     training = settings(Training, record["training"], record_path)
@@ -99,20 +90,24 @@ def run(
         if training.save_weights:
             with atomic_path(out / "weights.safetensors") as temporary:
                 save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
-        _write_rounds(out / "rounds.parquet", run_id, result, hashes, place)
+        _write_rounds(out / "rounds.parquet", run_id, result, data.novel, hashes, place)
         checkpoints.clear()
     rounds = (result.diverged.round if result.diverged else training.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": _device_name(place), "rounds": rounds}
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
 
 
-def _write_rounds(path: Path, run_id: str, result: Result, hashes: dict[str, str], device: torch.device) -> None:
+def _write_rounds(
+    path: Path, run_id: str, result: Result, novel: frozenset[int], hashes: dict[str, str], device: torch.device
+) -> None:
     count = len(result.round)
     table = pa.table(
         {
             "round": pa.array(result.round, pa.int32()),
             "client": pa.array(result.client, pa.int32()),
-            "population": pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), ["test"]),
+            "population": pa.DictionaryArray.from_arrays(
+                np.isin(result.client, sorted(novel)).astype(np.int8), ["test", "novel"]
+            ),
             "moment": pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), ["after_aggregation"]),
             "correct": pa.array(result.correct, pa.int64()),
             "total": pa.array(result.total, pa.int64()),

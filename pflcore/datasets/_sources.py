@@ -1,0 +1,118 @@
+"""Official files: fetched once, checked by hash, and archives read member by member, never extracted."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pflcore.errors import UserError
+
+# What a damaged archive or compressed file raises.
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, NotImplementedError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published file.
+
+    Args:
+        url: Where it is published; the last part is the file's name.
+        algorithm: ``"sha256"`` or ``"md5"``.
+        digest: Its hash in hexadecimal.
+    """
+
+    url: str
+    algorithm: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.url.rpartition("/")[2]
+
+    def check(self, folder: Path) -> Path:
+        """Its path in `folder`. Raises :class:`UserError` when it is there with another hash."""
+        path = folder / self.name
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, self.algorithm).hexdigest()
+        if found != self.digest:
+            raise UserError(
+                f"{path}: {self.algorithm} is {found}, expected {self.digest}; delete it and get it from {self.url}"
+            )
+        return path
+
+    def obtain(self, folder: Path, alternatives: str = "") -> Path:
+        """Its path in `folder`, downloaded when it is not there, and checked. Raises :class:`UserError`."""
+        if not (folder / self.name).is_file():
+            self.download(folder, alternatives)
+        return self.check(folder)
+
+    def read(self, folder: Path, members: Sequence[str]) -> dict[str, bytes]:
+        """The content of the named members of an archive; others are passed over, whatever they are called.
+
+        Raises:
+            UserError: A wrong hash, a damaged archive, or a member that is not in it.
+        """
+        path = self.check(folder)
+        contents = dict(read_members(path, lambda name: name in members))
+        if missing := [name for name in members if name not in contents]:
+            raise UserError(f"{path}: has no member {missing[0]}")
+        return contents
+
+    def download(self, folder: Path, alternatives: str = "") -> None:
+        """Put the file into `folder`, which is made if need be.
+
+        Args:
+            alternatives: What else may be put into the folder by hand, for the error message.
+
+        Raises:
+            UserError: The host cannot be reached, or what it sent has another hash. Nothing is left behind.
+        """
+        import pooch
+
+        existed = folder.is_dir()
+        try:
+            pooch.retrieve(self.url, f"{self.algorithm}:{self.digest}", fname=self.name, path=folder)
+        except (OSError, ValueError) as error:  # every error of the HTTP client is an OSError
+            if not existed and folder.is_dir():
+                folder.rmdir()
+            reason = "what it sent has a wrong hash" if isinstance(error, ValueError) else type(error).__name__
+            raise UserError(
+                f"{folder}: no data here, and {self.url} could not be downloaded ({reason}); "
+                f"put {self.name} into that folder" + (f", or {alternatives}" if alternatives else "")
+            ) from None
+
+
+def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the wanted files of a ``.zip``, ``.tar`` or ``.tar.gz``, in the archive's order.
+
+    Nothing is written, so that a member's name can do no harm; but one that would leave the archive's folder, or the
+    root of the file system, says that something is wrong.
+
+    Raises:
+        UserError: A damaged archive, or such a name.
+    """
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as zipped:
+                for entry in zipped.infolist():
+                    if not entry.is_dir() and _inside(path, entry.filename) and wanted(entry.filename):
+                        yield entry.filename, zipped.read(entry)
+        else:
+            with tarfile.open(path, "r|*") as archive:
+                for member in archive:
+                    if _inside(path, member.name) and wanted(member.name) and (file := archive.extractfile(member)):
+                        yield member.name, file.read()
+    except DAMAGED as error:
+        raise UserError(f"{path}: not a readable archive ({error}); delete it and get it again") from None
+
+
+def _inside(path: Path, name: str) -> bool:
+    if name.startswith(("/", "\\")) or ".." in PurePosixPath(name.replace("\\", "/")).parts:
+        raise UserError(f"{path}: its member {name!r} points outside of the archive; get it from its official source")
+    return True
