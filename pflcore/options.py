@@ -6,6 +6,7 @@ The same metadata checks a value in Python, becomes the spec's schema, and is pr
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Callable
@@ -60,10 +61,11 @@ class OptionInfo:
 
 
 def describe_options(cls: type) -> list[OptionInfo]:
-    """The options of a dataclass in the order of their definition."""
+    """The options of a dataclass in the order of their definition, its own before those of its bases."""
     hints = typing.get_type_hints(cls)
+    own = inspect.get_annotations(cls)
     infos = []
-    for field in dataclasses.fields(cls):
+    for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
         base, many, optional = _parse(hints[field.name], f"{cls.__qualname__}.{field.name}")
         required = field.default is dataclasses.MISSING
         infos.append(

@@ -107,17 +107,35 @@ def list_(what: Annotated[str, typer.Argument(help="specs, datasets, partitions,
 
 
 @app.command()
-def describe(names: Annotated[list[str], typer.Argument(help="A name, or a kind and a name.")]) -> None:
-    """Explain a dataset, partition, backbone or method: options, defaults, source."""
+def describe(
+    names: Annotated[list[str], typer.Argument(help="A name, or a kind and a name; `partition` also takes a spec.")],
+    dataset: Annotated[str | None, typer.Option(help="Draw the partition of this dataset.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Draw it over so many clients.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Draw it under this seed.")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="An option of the partition, as alpha=0.1.")] = None,
+) -> None:
+    """Explain a dataset, partition, backbone or method: options, defaults, source. A partition is also drawn."""
     from pflcore.registry import KINDS
     from pipeline.catalog import load_catalog
     from pipeline.listing import describe as describe_entry
+    from pipeline.partition_view import Drawing, draw_spec, example_record
+    from pipeline.specs import find_specs
 
     if len(names) > 2 or (len(names) == 2 and names[0] not in KINDS):
         raise UserError(f"describe takes a name, or a kind ({', '.join(KINDS)}) and a name; got {' '.join(names)!r}")
-    workspace = Workspace.find()
-    kind = names[0] if len(names) == 2 else None
-    describe_entry(names[-1], workspace, load_catalog(workspace.home), Console(), kind)
+    workspace, console = Workspace.find(), Console()
+    catalog = load_catalog(workspace.home)
+    kind, name = names[0] if len(names) == 2 else None, names[-1]
+    if kind == "partition" and name not in catalog.names(kind) and name in find_specs(workspace.specs):
+        return draw_spec(name, workspace, catalog, console)
+    if name not in catalog.names("partition") or kind not in (None, "partition"):
+        if dataset or clients or set_:
+            raise UserError(f"--dataset, --clients and --set draw a partition; {name!r} is none")
+        return describe_entry(name, workspace, catalog, console, kind)
+    record = example_record(name, catalog, dataset=dataset, clients=clients, seed=seed, options=set_ or [])
+    drawing = Drawing.make(record, workspace.root)
+    describe_entry(name, workspace, catalog, console, kind)
+    drawing.show(console)
 
 
 @app.command()

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pflcore.datasets import DATASETS, Dataset
+from pflcore.datasets._base import DOWNLOAD
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean
 from pipeline.catalog import Catalog, EntryInfo
@@ -24,14 +26,16 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
     if what not in PLURALS:
         raise UserError(f"cannot list {what!r}{did_you_mean(what, ['specs', *PLURALS])}")
     kind = PLURALS[what]
+    if kind == "dataset":
+        return _list_datasets(workspace, catalog, console)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("what it is")
-    table.add_column({"dataset": "state", "method": "personal · generated"}.get(kind, "options"))
-    table.add_column("source" if kind != "dataset" else "licence", overflow="fold")
+    table.add_column("personal · generated" if kind == "method" else "options")
+    table.add_column("source", overflow="fold")
     for name in catalog.names(kind):
         entry = catalog.entry(kind, name)
-        cells = (name, _first_line(entry), _third(kind, entry, workspace.home), _source(kind, entry))
+        cells = (name, _first_line(entry), _third(kind, entry), entry.citation)
         table.add_row(*map(escape, cells))
     console.print(table)
 
@@ -45,7 +49,7 @@ def describe(name: str, workspace: Workspace, catalog: Catalog, console: Console
         raise UserError(f"nothing is called {name!r}{did_you_mean(name, known)}")
     for one, _ in found:
         entry = catalog.entry(one, name)
-        console.print(f"[bold cyan]{name}[/] · {one} · {_source(one, entry)}\n", highlight=False)
+        console.print(f"[bold cyan]{name}[/] · {one} · {escape(entry.citation)}\n", highlight=False)
         console.print(entry.doc, markup=False, highlight=False)
         for fact in ("personal", "generated"):
             if one == "method":
@@ -53,7 +57,7 @@ def describe(name: str, workspace: Workspace, catalog: Catalog, console: Console
         if one == "backbone":
             console.print(f"groups: {_names(list(entry.facts.get('groups', {})))}", highlight=False)
         if one == "dataset":
-            console.print(_third(one, entry, workspace.home), highlight=False)
+            _describe_dataset(name, workspace.home, console)
         _print_options(catalog, one, name, console)
 
 
@@ -86,25 +90,51 @@ def _list_specs(workspace: Workspace, catalog: Catalog, console: Console) -> Non
     console.print(table)
 
 
-def _third(kind: str, entry: EntryInfo, home: Path) -> str:
-    if kind == "dataset":
-        return _state(entry, home)
+def _list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "what it is", "state", "size", "licence", "source"):
+        table.add_column(column, overflow="fold", style="cyan" if column == "name" else "", no_wrap=column == "name")
+    for name in catalog.names("dataset"):
+        dataset, entry = DATASETS.create(name), catalog.entry("dataset", name)
+        cells = (_first_line(entry), _state(dataset, workspace.home), _size(dataset), dataset.licence, entry.citation)
+        table.add_row(name, *map(escape, cells))
+    console.print(table)
+    console.print(f"\n[dim]Data is looked for in {escape(str(raw_data_folder(workspace.home)))}/<name>/.[/]")
+
+
+def _describe_dataset(name: str, home: Path, console: Console) -> None:
+    dataset = DATASETS.create(name)
+    folder = raw_data_folder(home) / name
+    kind = "images" if len(dataset.shape) == 3 else "texts"
+    shape = "×".join(map(str, dataset.shape))
+    facts = {
+        "state": _state(dataset, home),
+        "samples": f"{_size(dataset)}; {kind} of {shape}, {dataset.classes or 'its own'} classes",
+        "attributes": _names(list(dataset.attributes)),
+        "licence": dataset.licence,
+        "from": dataset.homepage or dataset.download_size,
+        "looked for": "; ".join(str(folder / pattern) for pattern in dataset.files) or "comes with a library",
+    }
+    for key, text in facts.items():
+        console.print(f"{key}: {escape(text)}", highlight=False)
+
+
+def _state(dataset: Dataset, home: Path) -> str:
+    if dataset.found(raw_data_folder(home) / dataset.name):
+        return "ready"
+    return f"needs {'download' if dataset.access == DOWNLOAD else 'folder'}"
+
+
+def _size(dataset: Dataset) -> str:
+    counts = dataset.expected
+    samples = "" if counts is None else f"{counts[0]:,}" + (f" + {counts[1]:,}" if counts[1] else "")
+    return " · ".join(filter(None, [samples, dataset.download_size.partition(":")[0]]))
+
+
+def _third(kind: str, entry: EntryInfo) -> str:
     if kind == "method":
         return f"{_names(entry.facts.get('personal'))} · {_names(entry.facts.get('generated'))}"
     return ", ".join(option.name for option in entry.options) or "none"
-
-
-def _state(entry: EntryInfo, home: Path) -> str:
-    size = str(entry.facts.get("download_size", ""))
-    if size.startswith("none"):
-        return "ready"
-    folder = raw_data_folder(home) / entry.name
-    has_data = folder.is_dir() and any(folder.iterdir())
-    return f"found in {folder.name}/" if has_data else f"needs download ({size})"
-
-
-def _source(kind: str, entry: EntryInfo) -> str:
-    return str(entry.facts.get("licence", "")) if kind == "dataset" else entry.citation
 
 
 def _first_line(entry: EntryInfo) -> str:

@@ -1,4 +1,4 @@
-"""Showing how training goes: a bar with accuracy and time left on a terminal, a line now and then elsewhere."""
+"""Showing how long work goes: a bar with time left on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
     from pflcore.engine import Progress
 
 # Seconds between two lines when there is no terminal.
@@ -19,17 +22,33 @@ _INTERVAL = 20.0
 def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
     """A function to call after each round, for the time of the block."""
     if sys.stderr.isatty():
-        with _bar(title) as update:
-            yield update
+        with _bar() as bar:
+            yield _TrainingBar(bar, title)
     else:
-        yield _Lines(title)
+        yield _TrainingLines(title)
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Callable[[Progress], None]]:
+def show_preparation() -> Iterator[Callable[[str, int, int], None]]:
+    """A function to call with what is done, how many steps of it are done, and how many there are."""
+    if sys.stderr.isatty():
+        with _bar() as bar:
+            tasks: dict[str, TaskID] = {}
+
+            def update(what: str, done: int, total: int) -> None:
+                if what not in tasks:
+                    tasks[what] = bar.add_task(what, total=total, state="")
+                bar.update(tasks[what], completed=done)
+
+            yield update
+    else:
+        yield _PreparationLines()
+
+
+@contextmanager
+def _bar() -> Iterator[Bar]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
@@ -38,22 +57,29 @@ def _bar(title: str) -> Iterator[Callable[[Progress], None]]:
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=None, state="")
-        begun: list[int] = []
-
-        def update(progress: Progress) -> None:
-            if not begun:  # a resumed run starts in the middle
-                begun.append(progress.round - 1)
-            state = f"loss {progress.loss:.3f}" + (
-                "" if progress.accuracy is None else f"  accuracy {100 * progress.accuracy:.2f} %"
-            )
-            bar.update(task, total=progress.rounds - begun[0], completed=progress.round - begun[0], state=state)
-
-        yield update
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        yield bar
 
 
-class _Lines:
+class _TrainingBar:
+    def __init__(self, bar: Bar, title: str) -> None:
+        self.bar = bar
+        self.task = bar.add_task(title, total=None, state="")
+        self.first: int | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        if self.first is None:  # a resumed run starts in the middle
+            self.first = progress.round - 1
+        accuracy = "" if progress.accuracy is None else f"  accuracy {100 * progress.accuracy:.2f} %"
+        self.bar.update(
+            self.task,
+            total=progress.rounds - self.first,
+            completed=progress.round - self.first,
+            state=f"loss {progress.loss:.3f}{accuracy}",
+        )
+
+
+class _TrainingLines:
     def __init__(self, title: str) -> None:
         self.title = title
         self.started = self.shown = time.monotonic()
@@ -71,3 +97,21 @@ class _Lines:
         accuracy = "" if progress.accuracy is None else f", accuracy {100 * progress.accuracy:.2f} %"
         state = f"loss {progress.loss:.3f}{accuracy}" + ("" if last else f", {left:.0f} s left")
         print(f"{self.title}: round {progress.round}/{progress.rounds}, {state}", flush=True)
+
+
+class _PreparationLines:
+    """Work of less than an interval says nothing."""
+
+    def __init__(self) -> None:
+        self.what = ""
+        self.started = self.shown = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what != self.what:
+            self.what, self.started, self.shown = what, now, now
+        if now - self.shown < _INTERVAL or not done:
+            return
+        self.shown = now
+        left = (now - self.started) / done * (total - done)
+        print(f"{what}: {done:,}/{total:,}, {left:.0f} s left", flush=True)

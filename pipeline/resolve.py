@@ -14,10 +14,10 @@ from pipeline.fields import Fields
 from pipeline.grid import Points, check_axes, check_selection, expand
 from pipeline.profiles import check_profile, smoke_patch
 from pipeline.published import PublishedRow, read_published
-from pipeline.run import Run
+from pipeline.run import Run, describe_component, short_hash
 from pipeline.schema import Layout, Selection
 from pipeline.specs import Spec, inside
-from pipeline.table import Cell, ResolvedTable, TableClaim, TablePaper, TableRun
+from pipeline.table import Cell, ResolvedTable, TableClaim, TablePaper, TablePartition, TableRun
 from pipeline.yamlfile import Address, show
 
 _OTHERS = ["others"]
@@ -141,8 +141,25 @@ def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Ru
         labels=labels,
         cells=cells,
         runs={run.id: TableRun(record=run.record) for run in sorted(runs, key=lambda run: run.id)},
+        partitions=_partitions(runs),
         claims=_claims(spec, labels, patcher),
     )
+
+
+def _partitions(runs: list[Run]) -> list[TablePartition]:
+    """Every partition of the runs once, as it is under the first seed that occurs."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        record = run.federation
+        first.setdefault(short_hash({**record, "seed": 0}), run)
+    return [
+        TablePartition(
+            federation=run.federation_id,
+            words=f"{describe_component(run.record['partition'])} on {run.dataset}, {run.record['clients']:,} clients, "
+            f"seed {run.record['seed']}",
+        )
+        for run in first.values()
+    ]
 
 
 def _published(spec: Spec, layout: Layout, axes: list[str], patcher: Patcher) -> list[PublishedRow]:

@@ -14,6 +14,12 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
+def describe_component(record: dict[str, Any]) -> str:
+    """A component of a run in words: its name, and its options as far as they say anything (not null, not 0)."""
+    told = ", ".join(f"{key} {value}" for key, value in record.items() if key != "name" and value)
+    return str(record["name"]) + (f" ({told})" if told else "")
+
+
 def short_hash(value: Any) -> str:
     """Eight hex digits of the SHA-256 of canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:8]

@@ -49,6 +49,13 @@ class TableRun(_Frozen):
     code: str = ""
 
 
+class TablePartition(_Frozen):
+    """A partition behind the table, shown for the first of its seeds."""
+
+    federation: str
+    words: str
+
+
 class TableClaim(_Frozen):
     """A statement over cells: each cell with `better` labels against the same cell with `than` labels."""
 
@@ -62,7 +69,8 @@ class TableClaim(_Frozen):
 class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first.
 
-    `labels` orders the labels of each row and column axis; `runs` holds every run that a cell names.
+    `labels` orders the labels of each row and column axis; `runs` holds every run that a cell names, and
+    `partitions` what their clients hold.
     """
 
     spec: str
@@ -79,4 +87,5 @@ class ResolvedTable(_Frozen):
     labels: dict[str, list[str]]
     cells: list[Cell]
     runs: dict[str, TableRun] = Field(default_factory=dict)
+    partitions: list[TablePartition]
     claims: list[TableClaim]

@@ -15,6 +15,7 @@ from pflcore.registry import did_you_mean
 
 PAPER = "paper"
 METRICS = "artifacts/metrics"
+PARTITION_REPORTS = "reports/partitions"
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ def dataset_path(data_id: str) -> str:
 def partition_path(federation_id: str) -> str:
     """The partition artifact, relative to the workspace."""
     return f"artifacts/partitions/{federation_id}.parquet"
+
+
+def partition_report_path(federation_id: str) -> str:
+    """The folder of a partition's page, relative to the workspace."""
+    return f"{PARTITION_REPORTS}/{federation_id}"
 
 
 def run_path(run_id: str, name: str) -> str:

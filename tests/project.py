@@ -21,8 +21,17 @@ from pipeline.compiler import Compilation, compile_workspace
 from pipeline.dvc import initialise
 from pipeline.fingerprint import Code
 from pipeline.generated import Changes
-from pipeline.stages import data, evaluate, partition, report, train
-from pipeline.workspace import PAPER, Workspace, dataset_path, metrics_path, partition_path, report_path, run_path
+from pipeline.stages import data, describe, evaluate, partition, report, train
+from pipeline.workspace import (
+    PAPER,
+    Workspace,
+    dataset_path,
+    metrics_path,
+    partition_path,
+    partition_report_path,
+    report_path,
+    run_path,
+)
 
 BIN = Path(sys.executable).parent
 CONVNET = "{name: convnet, kernel: 3, padding: 1, channels: [2, 4], hidden: [8]}"
@@ -139,7 +148,12 @@ class Project:
                 device="cpu",
             )
             evaluate.run(folder / f"{run.id}.yaml", root / run_path(run.id, ""), root / metrics_path(run.id))
-        for name in compilation.tables:
+        for name, table in compilation.tables.items():
+            for shown in table.partitions:
+                run = next(run for run in compilation.runs.values() if run.federation_id == shown.federation)
+                record = root / f"stages/federations/{shown.federation}/federation.yaml"
+                dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
+                describe.run(record, dataset, federation, root / partition_report_path(run.federation_id))
             report.run(root / f"stages/{name}.json", root, root / report_path(name))
 
 

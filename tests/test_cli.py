@@ -78,9 +78,9 @@ def test_validate(project: Project, pfl: Pfl) -> None:
 def test_compile_and_check(project: Project, pfl: Pfl) -> None:
     stale = pfl("compile", "--check")
     assert (stale.code, stale.out) == (1, "")
-    assert stale.err == ("stages are stale (2 runs and 1 report and 7 code fingerprints added); run `pfl compile`\n")
+    assert stale.err == ("stages are stale (2 runs and 1 report and 8 code fingerprints added); run `pfl compile`\n")
     assert project.generated() == {}
-    assert pfl("compile").out == "2 runs: 2 runs and 1 report and 7 code fingerprints added\n"
+    assert pfl("compile").out == "2 runs: 2 runs and 1 report and 8 code fingerprints added\n"
     assert pfl("compile", "--check") == Outcome(0, "2 runs: stages are up to date\n", "")
     assert pfl("compile").out == "2 runs: nothing changed\n"
     project.write("specs/tiny.yaml", spec("[fedavg]"))
@@ -91,7 +91,9 @@ def test_plan(project: Project, pfl: Pfl) -> None:
     project.write("specs/more.yaml", spec("[fedavg, local]"))
     lines = dict(line.split(None, 1) for line in pfl("plan").out.splitlines())
     assert lines["specs"] == "2"
-    assert lines["stages"] == "12"  # guard, index, data, partition; train and evaluate of three runs; two reports
+    assert (
+        lines["stages"] == "13"
+    )  # guard, index, data, partition and its page; train and evaluate of three runs; two reports
     assert lines["runs"] == "3 distinct, for 4 slots in the specs' tables"
     assert lines["cached"] == "0; 3 to train"
     assert lines["time"] == "unknown; no run like 3 of them has been timed here yet"
@@ -103,7 +105,8 @@ def test_plan(project: Project, pfl: Pfl) -> None:
 def test_list_entries(project: Project, pfl: Pfl, kind: str) -> None:
     listed = pfl("list", f"{kind}s")
     assert (listed.code, listed.err) == (0, "")
-    assert {line.split()[0] for line in listed.out.splitlines() if not line.startswith(" ")} == {
+    table = listed.out.partition("\n\n")[0]
+    assert {line.split()[0] for line in table.splitlines() if not line.startswith(" ")} == {
         "name",
         *registry_of(kind).names(),
     }
@@ -203,6 +206,16 @@ WRONG: list[tuple[list[str], str]] = [
     (["list", "methds"], "cannot list 'methds'; did you mean 'methods'?"),
     (["describe", "fedpt"], "nothing is called 'fedpt'; did you mean 'fedtp'?"),
     (["describe", "dataset", "fedtp"], "nothing is called 'fedtp'; known: "),
+    (["describe", "dirichlet", "--set", "alfa=1"], "dirichlet.alfa: unknown option; did you mean 'alpha'?"),
+    (["describe", "dirichlet", "--set", "alpha=-1"], "dirichlet.alpha: -1 must be greater than 0"),
+    (
+        ["describe", "dirichlet", "--set", "alpha"],
+        "--set 'alpha' must be option=value, with an option of",
+    ),
+    (["describe", "dirichlet", "--set", "alpha=[1"], "--set 'alpha=[1': the value is not YAML"),
+    (["describe", "dirichlet", "--dataset", "cifar"], "unknown dataset 'cifar'; did you mean 'cifar10'?"),
+    (["describe", "pathological", "--clients", "7"], "pathological: 7 clients with 2 classes each make 14 places"),
+    (["describe", "fedtp", "--clients", "7"], "--dataset, --clients and --set draw a partition; 'fedtp' is none"),
     (["describe", "methd", "fedtp"], "describe takes a name, or a kind (dataset, partition, backbone, method) and a"),
     (["describe", "method", "fedtp", "fedavg"], "describe takes a name"),
     (["stage", "train", "nothing.yaml"], "nothing.yaml: no such file; run `pfl compile`"),

@@ -15,7 +15,7 @@ from pipeline.compiler import GUARD
 from pipeline.run import Run
 
 HOSTILE = '$(reboot); `id` & "a" | <b> ${x} \\${y} %s \'\n#'
-COMMAND = re.compile(r"pfl stage (guard|(data|partition|train|evaluate|report|index)( stages/[a-z0-9_./-]+)+)")
+COMMAND = re.compile(r"pfl stage (guard|(data|partition|describe|train|evaluate|report|index)( stages/[a-z0-9_./-]+)+)")
 
 
 def hostile() -> str:
@@ -120,6 +120,10 @@ def test_a_shard_holds_one_federation(project: Project) -> None:
         names = shards.setdefault(run.federation_id, {"partition"})
         names |= {f"train-{run.id}", f"evaluate-{run.id}"}
     assert len(shards) == 4
+    for table in project.compiled().tables.values():
+        for shown in table.partitions:  # the first seed's
+            shards[shown.federation].add("describe")
+    assert sum("describe" in names for names in shards.values()) < len(shards)
     for federation, names in shards.items():
         text = (project.root / f"stages/federations/{federation}/dvc.yaml").read_text(encoding="utf-8")
         assert set(yaml.safe_load(text)["stages"]) == names

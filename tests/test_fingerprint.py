@@ -113,7 +113,7 @@ def test_the_copy_has_the_fingerprints_of_the_original(copy: Copy) -> None:
     assert fingerprints(copy.project) == copy.before
     assert copy.before["evaluate"] == Code(source_folder()).fingerprint("pipeline.stages.evaluate")
     kinds = {name.partition(".")[0] for name in copy.before}
-    assert kinds == {"data", "partition", "train", "evaluate", "report", "index"}
+    assert kinds == {"data", "partition", "describe", "train", "evaluate", "report", "index"}
     assert copy.named("train.") == {f"train.{name}.tiny_vit" for name in METHODS.names()} | copy.named(
         "train.fedavg", "train.fedper", "train.fedprox", "train.local"
     )
@@ -161,6 +161,8 @@ def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
         ("pipeline/stages/evaluate.py", ["evaluate"]),
         ("pflcore/protocols.py", ["evaluate", "report"]),
         ("pipeline/report/cells.py", ["report"]),
+        ("pipeline/report/partition_page.py", ["describe"]),
+        ("pipeline/report/drawing.py", ["describe", "report"]),
         ("pipeline/stages/index.py", ["index"]),
         ("pipeline/stages/guard.py", []),
         ("pipeline/compiler.py", []),
@@ -179,9 +181,9 @@ def test_a_backbone_concerns_the_runs_that_use_it(copy: Copy) -> None:
     assert copy.concerned() == {name for name in copy.before if name.endswith(".convnet")}
 
 
-def test_a_template_concerns_the_report(copy: Copy) -> None:
+def test_a_template_concerns_the_reports(copy: Copy) -> None:
     copy.edit("pipeline/report/templates/report.md.j2", lambda text: text + " ")
-    assert copy.concerned() == {"report"}
+    assert copy.concerned() == {"report", "describe"}
 
 
 def test_a_new_method_concerns_nobody_else(copy: Copy) -> None:

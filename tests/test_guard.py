@@ -105,8 +105,8 @@ def reproduced(original: Project, tmp_path: Path) -> Project:
 
 
 SCHEMAS = {
-    "data/*.parquet": "dataset/1",
-    "partitions/*.parquet": "partition/1",
+    "data/*.parquet": "dataset/2",
+    "partitions/*.parquet": "partition/2",
     "runs/*/rounds.parquet": "rounds/1",
     "runs/*/evaluation.parquet": "evaluation/1",
 }

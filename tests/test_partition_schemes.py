@@ -282,15 +282,15 @@ def test_hashed_numbers_are_normal() -> None:
 # --- options of every scheme ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("draw", ["random", "stratified"])
-def test_a_test_share_is_drawn_from_all_samples_of_a_client(draw: str) -> None:
+@pytest.mark.parametrize("draw", [None, "stratified"])
+def test_a_test_share_is_drawn_from_all_samples_of_a_client(draw: str | None) -> None:
     held = make("dirichlet", SAMPLES, 20, alpha=0.5, min_samples=256, test_share=0.25, test_draw=draw)
     train, test = class_counts(held.train), class_counts(held.test)
     total = (train + test).sum(1)
     assert held.own_split and total.min() >= 256 and len(flat(held)) == len(SAMPLES)
-    assert (np.abs(test.sum(1) - total / 4) <= (0.5 if draw == "random" else 5)).all()
+    assert (np.abs(test.sum(1) - total / 4) <= (5 if draw else 0.5)).all()
     off = np.abs(test - (train + test) / 4)
-    assert off.max() <= 0.75 if draw == "stratified" else off.max() > 2
+    assert off.max() <= 0.75 if draw else off.max() > 2
     mixed = np.concatenate(held.test)
     assert SAMPLES.train[mixed].any() and not SAMPLES.train[mixed].all()
 

@@ -11,7 +11,7 @@ import pytest
 
 from pflcore.engine import Progress
 from pipeline import progress as module
-from pipeline.progress import show_training
+from pipeline.progress import show_preparation, show_training
 
 
 class Clock:
@@ -114,3 +114,28 @@ def test_a_failure_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch
         update(Progress(1, 3, 2.0, None))
         raise KeyboardInterrupt
     assert terminal.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
+
+
+def test_preparation_in_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock(monkeypatch)
+    with show_preparation() as update:
+        update("decoding", 0, 4000)
+        for done in (1000, 2000, 3000, 4000):
+            clock.now += 15
+            update("decoding", done, 4000)
+        update("more", 0, 10)
+        clock.now += 5
+        update("more", 10, 10)
+    assert capsys.readouterr().out.splitlines() == [
+        "decoding: 2,000/4,000, 30 s left",
+        "decoding: 4,000/4,000, 0 s left",
+    ]
+
+
+def test_preparation_as_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with show_preparation() as update:
+        update("decoding train.parquet", 0, 400)
+        update("decoding train.parquet", 100, 400)
+    assert "decoding train.parquet" in terminal.getvalue() and "100/400" in terminal.getvalue()

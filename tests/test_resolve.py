@@ -133,6 +133,11 @@ def test_the_table(table: Resolved) -> None:
     ]
     dump = json.loads(json.dumps(result.model_dump()))
     assert set(dump.pop("runs")) == {run.id for run in table.runs}
+    words = "dirichlet (alpha 0.3, min_samples 10) on {}, {} clients, seed 0"
+    federations = {run.federation_id for run in table.runs if run.record["seed"] == 0}
+    shown = {partition["words"]: partition["federation"] for partition in dump.pop("partitions")}
+    assert set(shown) == {words.format("ten", 50), words.format("hundred", 50), words.format("ten", 100)}
+    assert set(shown.values()) == federations
     del dump["cells"], dump["labels"]
     assert dump == {
         "spec": "a",

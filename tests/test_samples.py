@@ -1,4 +1,4 @@
-"""The artifacts dataset/1 and partition/1 and what their readers refuse."""
+"""The artifacts dataset/2 and partition/2 and what their readers refuse."""
 
 from __future__ import annotations
 

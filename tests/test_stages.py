@@ -201,10 +201,10 @@ def rows_outside(path: Path) -> None:
 DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("dataset", truncated, "not a readable Parquet file"),
     ("dataset", garbage, "not a readable Parquet file"),
-    ("dataset", another_schema, "expected the artifact schema dataset/1, found dataset/9"),
+    ("dataset", another_schema, "expected the artifact schema dataset/2, found dataset/9"),
     ("dataset", Path.unlink, "no such dataset artifact; run the stage that makes it"),
     ("partition", truncated, "not a readable Parquet file"),
-    ("partition", another_schema, "expected the artifact schema partition/1, found dataset/9"),
+    ("partition", another_schema, "expected the artifact schema partition/2, found dataset/9"),
     ("partition", rows_outside, "is outside the dataset of 1797 samples"),
     ("partition", Path.unlink, "no such partition artifact"),
     ("code", Path.unlink, "no such file; run `pfl compile`"),
@@ -271,7 +271,7 @@ def test_a_stand_in_has_the_size_it_was_asked_for(tmp_path: Path) -> None:
     record.write_text("name: digits\nstand_in: 80\n", encoding="utf-8")
     said = data.run(record, tmp_path / "out.parquet", tmp_path / "data")
     assert said.startswith("digits: 100 samples, 10 classes, from stand-in")
-    assert read_table(tmp_path / "out.parquet", "dataset/1")[0].num_rows == 100
+    assert read_table(tmp_path / "out.parquet", "dataset/2")[0].num_rows == 100
 
 
 def test_a_partition_that_is_impossible(tmp_path: Path) -> None:

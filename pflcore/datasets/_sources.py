@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from pflcore.errors import UserError
 
+# Bytes of a member that is worth reading; more is an attack or a mistake.
+_LARGEST = 4 * 2**30
 # What a damaged archive or compressed file raises.
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, NotImplementedError, RuntimeError)
 
@@ -21,19 +23,21 @@ class Source:
     """A published file.
 
     Args:
-        url: Where it is published; the last part is the file's name.
+        url: Where it is published: the file itself, or the page that leads to it.
         algorithm: ``"sha256"`` or ``"md5"``.
         digest: Its hash in hexadecimal.
+        file: The file's name, where it is not the last part of the URL.
     """
 
     url: str
     algorithm: str
     digest: str
+    file: str = ""
 
     @property
     def name(self) -> str:
         """The file's name."""
-        return self.url.rpartition("/")[2]
+        return self.file or self.url.rpartition("/")[2]
 
     def check(self, folder: Path) -> Path:
         """Its path in `folder`. Raises :class:`UserError` when it is there with another hash."""
@@ -101,18 +105,28 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as zipped:
                 for entry in zipped.infolist():
-                    if not entry.is_dir() and _inside(path, entry.filename) and wanted(entry.filename):
+                    check_name(path, entry.filename)
+                    if not entry.is_dir() and wanted(entry.filename):
+                        check_size(path, entry.filename, entry.file_size)
                         yield entry.filename, zipped.read(entry)
         else:
             with tarfile.open(path, "r|*") as archive:
                 for member in archive:
-                    if _inside(path, member.name) and wanted(member.name) and (file := archive.extractfile(member)):
+                    check_name(path, member.name)
+                    if wanted(member.name) and (file := archive.extractfile(member)):
+                        check_size(path, member.name, member.size)
                         yield member.name, file.read()
     except DAMAGED as error:
         raise UserError(f"{path}: not a readable archive ({error}); delete it and get it again") from None
 
 
-def _inside(path: Path, name: str) -> bool:
+def check_name(path: Path, name: str) -> None:
+    """Raises :class:`UserError` for a member's name that points outside of its archive `path`."""
     if name.startswith(("/", "\\")) or ".." in PurePosixPath(name.replace("\\", "/")).parts:
         raise UserError(f"{path}: its member {name!r} points outside of the archive; get it from its official source")
-    return True
+
+
+def check_size(path: Path, name: str, size: int) -> None:
+    """Raises :class:`UserError` for a member that unpacks to more bytes than any file of a dataset has."""
+    if size > _LARGEST:
+        raise UserError(f"{path}: its member {name!r} claims {size:,} bytes; get it from its official source")

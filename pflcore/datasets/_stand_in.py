@@ -16,7 +16,7 @@ _CHUNK = 2**22  # pixels that are drawn at a time
 _FOLLOWERS = 3  # characters that may follow a character
 
 
-def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0) -> Samples:
+def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images: bool = True) -> Samples:
     """Random samples of `dataset`'s shape and classes: learnable, but not perfectly.
 
     An image is a coarse pattern of its class plus a coarse pattern of its own, so that classes overlap however large
@@ -27,6 +27,7 @@ def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0) -> Samples:
         dataset: Gives shape, classes, normalisation and attributes.
         train, test: Number of samples of each kind; training rows come first.
         seed: Another seed gives other patterns.
+        with_images: False leaves images black, which takes no memory.
     """
     rng = generator(seed, f"stand-in {dataset.name}")
     names = dataset.class_names or tuple(f"class {number}" for number in range(_CLASSES))
@@ -35,7 +36,8 @@ def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0) -> Samples:
         labels = inputs[:, -1].astype(np.int64)
     else:
         labels = np.concatenate([rng.permutation(np.arange(count) % len(names)) for count in (train, test)])
-        inputs = _images(labels, len(names), dataset.shape, rng)
+        black: Bytes = np.broadcast_to(np.uint8(0), (len(labels), *dataset.shape))
+        inputs = _images(labels, len(names), dataset.shape, rng) if with_images else black
     mean, std = dataset.normalisation
     return Samples(
         inputs=inputs,

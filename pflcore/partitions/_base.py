@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,9 @@ Sides = Sequence[Rows]
 class Partition(Entry, ABC):
     """Base of the partition schemes."""
 
+    example: ClassVar[tuple[str, int]] = ("digits", 10)
+    """A dataset and a number of clients that ``pfl describe`` shows it with."""
+
     test_share: float | None = option(
         None,
         help="Deal training and test samples as one, then draw this share of each client's samples for its test; "
@@ -43,10 +47,11 @@ class Partition(Entry, ABC):
         gt=0,
         lt=1,
     )
-    test_draw: str = option(
-        "random",
-        help="How a test_share is drawn: from all of a client's samples, or (stratified) from each of its classes.",
-        choices=("random", "stratified"),
+    test_draw: str | None = option(
+        None,
+        help="How a test_share is drawn: from each of a client's classes (stratified), or, when null, from all of its "
+        "samples together.",
+        choices=("stratified",),
     )
     train_limit: int | None = option(
         None, help="Most training samples of a client, drawn at random; null is no limit.", ge=1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class Domains(Partition):
     """
 
     citation = "Li et al., FedBN, ICLR 2021; as in Liang et al., Personalized Federated Learning with Local Attention"
+    example: ClassVar[tuple[str, int]] = ("digits5", 5)
 
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 

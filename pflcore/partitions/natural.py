@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class Natural(Partition):
     """
 
     citation = "Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
+    example: ClassVar[tuple[str, int]] = ("shakespeare", 8)
 
     attribute: str = option("role", help="The attribute of the dataset whose values are the clients.")
     min_samples: int = option(1, help="Fewest samples, on each side of the split, of a value that can be chosen.", ge=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class Pachinko(Partition):
     """
 
     citation = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, appendix; as in FedTP"
+    example: ClassVar[tuple[str, int]] = ("cifar100", 20)
 
     alpha: float = option(0.3, help="Concentration over coarse classes.", gt=0)
     beta: float = option(10.0, help="Concentration over the fine classes of a coarse class.", gt=0)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -20,6 +17,7 @@ from matplotlib.lines import Line2D
 from pflcore.artifacts import read_table
 from pflcore.protocols import curve
 from pipeline.report.cells import Cell
+from pipeline.report.drawing import svg
 from pipeline.report.layout import Layout
 from pipeline.report.measured import Measured
 
@@ -29,17 +27,6 @@ MAX_PANELS = 8
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_RC = {
-    "svg.hashsalt": "pfl",
-    "svg.fonttype": "path",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-}
 
 
 @dataclass(frozen=True)
@@ -72,12 +59,7 @@ def curves_csv(layout: Layout, curves: list[Curve]) -> str:
 
 def curves_svg(layout: Layout, curves: list[Curve], ylabel: str) -> str:
     """The panels as one SVG document, the same bytes for the same curves."""
-    with matplotlib.style.context(["default", _RC]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        buffer = io.StringIO()
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        _draw(layout, curves, ylabel).savefig(buffer, format="svg", metadata=nothing)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return svg(lambda: _draw(layout, curves, ylabel))
 
 
 def panels_left_out(curves: list[Curve]) -> int:

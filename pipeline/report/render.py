@@ -7,20 +7,10 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
+from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg
 from pipeline.report.layout import Span
 from pipeline.report.view import MINUS, Page, TableRow, Text
-
-_TEMPLATES = Path(__file__).parent / "templates"
-
-_MARKDOWN = str.maketrans(
-    {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
-)
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -44,75 +34,41 @@ _ACCENTS = dict(
 
 def render_markdown(page: Page) -> str:
     """The page as Markdown with tables that also read well as plain text."""
-    environment = _environment(autoescape=False)
-    environment.filters["md"] = escape_markdown
+    templates = environment(autoescape=False)
+    templates.filters |= {"md": escape_markdown, "without_repeats": without_repeats}
     main = _markdown_table(page, page.rows, _markdown_cell)
     difference = _markdown_table(page, page.rows, lambda cell: f"{cell.difference} {cell.verdict}".strip())
     provenance = aligned([list(page.provenance_columns), *(list(row.values) for row in page.provenance)], 6)
-    return environment.get_template("report.md.j2").render(
+    return templates.get_template("report.md.j2").render(
         page=page, main=main, difference=difference, provenance=provenance
     )
 
 
 def render_latex(page: Page) -> str:
     """The page as an article that plain pdflatex compiles. Characters that its fonts lack are spelled as U+XXXX."""
-    environment = _environment(autoescape=False, angled=True)
-    environment.filters |= {
+    templates = environment(autoescape=False, angled=True)
+    templates.filters |= {
+        "without_repeats": without_repeats,
         "tex": escape_latex,
         "breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text),
         "latex_obtained": _latex_obtained,
         "latex_published": _latex_published,
         "latex_difference": lambda cell: escape_latex(f"{cell.difference} {cell.verdict}".strip()),
     }
-    environment.globals |= {"multicolumns": _multicolumns, "latex_row": _latex_row}
-    return environment.get_template("report.tex.j2").render(page=page)
+    templates.globals |= {"multicolumns": _multicolumns, "latex_row": _latex_row}
+    return templates.get_template("report.tex.j2").render(page=page)
 
 
 def render_html(page: Page, svg: str) -> str:
     """The page as one HTML document that loads nothing. `svg` is inlined, and trusted."""
-    environment = _environment(autoescape=True)
-    drawing = Markup(svg[svg.index("<svg") :])
-    return environment.get_template("report.html.j2").render(page=page, svg=drawing)
-
-
-def escape_markdown(text: object) -> str:
-    """Text in which nothing is Markdown, HTML or mathematics."""
-    return str(text).translate(_MARKDOWN)
+    templates = environment(autoescape=True)
+    templates.filters["without_repeats"] = without_repeats
+    return templates.get_template("report.html.j2").render(page=page, svg=inline_svg(svg))
 
 
 def escape_latex(text: object) -> str:
     """Text in which nothing is a command, in characters that OT1 fonts can print."""
     return "".join(_latex_char(char) for char in unicodedata.normalize("NFC", str(text)))
-
-
-def aligned(rows: list[list[str]], left: int) -> str:
-    """A Markdown table, its columns padded; the first `left` columns are left-aligned. The first row is the header."""
-    widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
-    marks = [":" + "-" * (w - 1) if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    padded = [
-        [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-        for row in rows
-    ]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [padded[0], marks, *padded[1:]])
-
-
-def _environment(*, autoescape: bool, angled: bool = False) -> Environment:
-    """A strict environment; `angled` delimiters (<< >>, <% %>) are for LaTeX, where braces mean something else."""
-    delimiters: dict[str, Any] = {}
-    if angled:
-        for kind, (start, end) in {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")}.items():
-            delimiters |= {f"{kind}_start_string": start, f"{kind}_end_string": end}
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=autoescape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        **delimiters,
-    )
-    environment.filters["without_repeats"] = without_repeats
-    return environment
 
 
 def without_repeats(rows: list[TableRow]) -> list[TableRow]:

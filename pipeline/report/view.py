@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.report.cells import VERDICTS, Cell
@@ -12,6 +13,7 @@ from pipeline.report.curves import panels_left_out
 from pipeline.report.layout import Layout, Span, headed, short
 from pipeline.report.measured import Measured, Value
 from pipeline.report.provenance import COLUMNS, Row, provenance, timings_path
+from pipeline.workspace import partition_report_path, report_path
 
 MINUS = "\N{MINUS SIGN}"
 DASH = "—"
@@ -83,6 +85,7 @@ class Page:
     protocol: str
     notes: list[str]
     claims: list[Claim]
+    partitions: list[tuple[str, str]]
     has_curves: bool
     curves_caption: str
     provenance_columns: tuple[str, ...]
@@ -119,12 +122,18 @@ def build_page(
         protocol=protocol_words(table["metric"], list(runs.values()), any(len(cell.runs) > 1 for cell in cells)),
         notes=notes,
         claims=[_claim(judgement, table["decimals"]) for judgement in judge_claims(table, cells)],
+        partitions=[(shown["words"], _page_of(table["spec"], shown["federation"])) for shown in table["partitions"]],
         has_curves=bool(curves),
         curves_caption=_curves_caption(panels_left_out(curves)),
         provenance_columns=COLUMNS,
         provenance=provenance(runs),
         timings=timings_path(table["spec"]).as_posix(),
     )
+
+
+def _page_of(spec: str, federation: str) -> str:
+    """The page of a partition, as a link in the report of a spec."""
+    return "../" * len(Path(report_path(spec)).parts) + partition_report_path(federation) + "/index"
 
 
 def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:

@@ -12,7 +12,15 @@ from typing import Annotated
 import typer
 
 from pflcore.errors import UserError
-from pipeline.workspace import Workspace, dataset_path, metrics_path, partition_path, raw_data_folder, report_path
+from pipeline.workspace import (
+    Workspace,
+    dataset_path,
+    metrics_path,
+    partition_path,
+    partition_report_path,
+    raw_data_folder,
+    report_path,
+)
 
 stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
 Record = Annotated[Path, typer.Argument(help="The resolved file of the stage.")]
@@ -21,9 +29,12 @@ Record = Annotated[Path, typer.Argument(help="The resolved file of the stage.")]
 @stage.command()
 def data(record: Record) -> None:
     """Make a dataset artifact."""
+    from pipeline.progress import show_preparation
     from pipeline.stages.data import run
 
-    print(run(record, Path(dataset_path(record.stem)), raw_data_folder(Path())))
+    with show_preparation() as show:
+        line = run(record, Path(dataset_path(record.stem)), raw_data_folder(Path()), Path(".pfl/decoded"), show)
+    print(line)
 
 
 @stage.command()
@@ -33,6 +44,15 @@ def partition(record: Record) -> None:
 
     dataset, federation = _inputs(record)
     print(run(record, dataset, federation))
+
+
+@stage.command()
+def describe(record: Record) -> None:
+    """Make the page of a partition."""
+    from pipeline.stages.describe import run
+
+    dataset, federation = _inputs(record)
+    print(run(record, dataset, federation, Path(partition_report_path(federation.stem))))
 
 
 @stage.command()

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pflcore.datasets import DATASETS, stand_in
+from pflcore.preparation import preparing
 from pflcore.sample_files import write_samples
 from pipeline.stages.records import options, read_record
 
 
-def run(record_path: Path, out: Path, raw: Path) -> str:
+def run(
+    record_path: Path,
+    out: Path,
+    raw: Path,
+    scratch: Path | None = None,
+    show: Callable[[str, int, int], None] = lambda *_: None,
+) -> str:
     """Load the dataset named in the record from its folder below `raw` and write it to `out`; returns a line to show.
+
+    Args:
+        scratch: Where arrays go that do not fit into memory; None keeps them there all the same.
+        show: Called with what is being done, how many steps of it are done, and how many there are.
 
     Raises:
         UserError: The data is absent and cannot be downloaded, or is not what it should be.
@@ -19,6 +31,7 @@ def run(record_path: Path, out: Path, raw: Path) -> str:
     chosen = options(record)
     size = chosen.pop("stand_in")
     dataset = DATASETS.create(record["name"], **chosen)
-    samples = stand_in(dataset, size, max(size // 4, 1)) if size else dataset.load(raw / record["name"])
-    write_samples(out, samples)
+    with preparing(show, scratch):
+        samples = stand_in(dataset, size, max(size // 4, 1)) if size else dataset.load(raw / record["name"])
+        write_samples(out, samples)
     return f"{record['name']}: {len(samples):,} samples, {samples.classes} classes, from {samples.source}"

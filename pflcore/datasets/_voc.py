@@ -1,0 +1,292 @@
+"""Object detection sets of PASCAL VOC's layout: images, an XML file of boxes for each, and lists of the splits."""
+
+from __future__ import annotations
+
+import io
+import math
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pflcore.datasets._base import DOWNLOAD, Dataset
+from pflcore.datasets._decode import decode_images
+from pflcore.datasets._sources import DAMAGED, Source, check_name
+from pflcore.errors import UserError
+from pflcore.options import option
+from pflcore.preparation import track
+from pflcore.samples import Boxes, Rows, Samples
+
+CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
+    *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+HOST = "http://host.robots.ox.ac.uk/pascal/VOC"
+_FORMATS = ("JPEG", "PNG")
+_PARTS = ("Annotations", "ImageSets", "JPEGImages")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Voc(Dataset):
+    """Base of the VOC datasets of one year each."""
+
+    archives: ClassVar[tuple[Source, ...]]
+    year_folder: ClassVar[str]
+    splits: ClassVar[tuple[str, str]]
+    """The lists that make the training and the test set."""
+    citation = "M. Everingham et al., The PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010"
+    licence = "research use; the images are subject to Flickr's terms of use"
+    access = DOWNLOAD
+    original = (3, 0, 0)
+    class_names = CLASSES
+    mean = (0.5, 0.5, 0.5)
+    std = (0.5, 0.5, 0.5)
+    smoke: ClassVar[dict[str, int]] = {"size": 32}
+
+    size: int = option(300, help="Height and width in pixels that every image is scaled to.", ge=8, le=1024)
+    class_list: tuple[str, ...] = option(
+        CLASSES,
+        help="The names of the classes; others than the default are for data of one's own in the same layout, whose "
+        "number of images is then not checked.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.class_list or len(set(self.class_list)) < len(self.class_list):
+            raise UserError(f"{self.name}.class_list = {list(self.class_list)} must be distinct names, one at least")
+        object.__setattr__(self, "class_names", self.class_list)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Colours, and the chosen size."""
+        return (3, self.size, self.size)
+
+    @property
+    def expected(self) -> tuple[int, int] | None:
+        """Training and test images; None for other classes than VOC's."""
+        return self.counts if self.class_list == CLASSES else None
+
+    def load(self, folder: Path) -> Samples:
+        """Read from `folder`, downloading the official archives when there is nothing to read."""
+        files = self._open(folder)
+        lists = [_read_list(files, split) for split in self.splits]
+        names = [name for part in lists for name in part]
+        if twice := set(lists[0]) & set(lists[1]):
+            raise UserError(f"{files.where}: {min(twice)} is in both {' and '.join(self.splits)}; correct the lists")
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        advance, found = track(f"reading annotations of {self.name}", len(names)), []
+        for name in names:
+            found.append(_read_annotation(files, f"Annotations/{name}.xml", numbers))
+            advance(1)
+
+        sizes = np.empty((len(names), 2), np.int64)
+
+        def read(number: int) -> bytes:
+            data = files.read(f"JPEGImages/{names[number]}.jpg")
+            sizes[number] = _size(data)
+            return data
+
+        inputs, _ = decode_images(
+            len(names),
+            (3, self.size, self.size),
+            read,
+            lambda number: f"{files.where}/JPEGImages/{names[number]}.jpg",
+            f"decoding {self.name}",
+            resize=True,
+            formats=_FORMATS,
+        )
+        return self.complete(
+            inputs,
+            np.array([annotation.main for annotation in found], np.int64),
+            np.arange(len(names)) < len(lists[0]),
+            where=files.where,
+            source=files.source,
+            boxes=_boxes(found, sizes),
+        )
+
+    def _open(self, folder: Path) -> _Files:
+        if not any((folder / source.name).is_file() for source in self.archives):
+            for inside in (f"VOCdevkit/{self.year_folder}", self.year_folder, "."):
+                if all((folder / inside / part).is_dir() for part in _PARTS):
+                    called = inside if inside != "." else "a folder of VOC's layout"
+                    return _Files(str(folder / inside), called, _folder_reader(folder / inside))
+        also = f"the folder VOCdevkit/{self.year_folder}, or the folders {', '.join(_PARTS)}"
+        members: dict[str, tuple[Path, int, int]] = {}
+        for source in self.archives:
+            members |= _members(source.obtain(folder, also), f"VOCdevkit/{self.year_folder}/")
+        names = ", ".join(source.name for source in self.archives)
+        return _Files(str(folder), names, _archive_reader(folder, names, members))
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a dataset, by their names below the folder of the year."""
+
+    where: str
+    source: str
+    read: Callable[[str], bytes]
+
+
+def _folder_reader(folder: Path) -> Callable[[str], bytes]:
+    def read(name: str) -> bytes:
+        try:
+            return (folder / name).read_bytes()
+        except FileNotFoundError:
+            raise UserError(f"{folder}: {name} is missing; put the complete data there") from None
+        except OSError as error:
+            raise UserError(f"{folder / name}: not readable ({error.strerror}); put the complete data there") from None
+
+    return read
+
+
+def _archive_reader(folder: Path, names: str, members: dict[str, tuple[Path, int, int]]) -> Callable[[str], bytes]:
+    def read(name: str) -> bytes:
+        if name not in members:
+            raise UserError(f"{folder}: {name} is not in {names}; delete them and get them again")
+        path, start, length = members[name]
+        with path.open("rb") as file:  # anew each time, as several threads read
+            file.seek(start)
+            data = file.read(length)
+        if len(data) < length:
+            raise UserError(f"{path}: ends within {name}; delete it and get it again")
+        return data
+
+    return read
+
+
+def _members(path: Path, prefix: str) -> dict[str, tuple[Path, int, int]]:
+    """Archive, position and length of the plain files below `prefix` in an uncompressed tar."""
+    found = {}
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                check_name(path, member.name)
+                if member.isreg() and member.name.startswith(prefix):
+                    found[member.name.removeprefix(prefix)] = path, member.offset_data, member.size
+    except DAMAGED as error:
+        raise UserError(f"{path}: not a readable archive ({error}); delete it and get it again") from None
+    return found
+
+
+def _read_list(files: _Files, split: str) -> list[str]:
+    """The images of a split, in the order of its list."""
+    where = f"{files.where}/ImageSets/Main/{split}.txt"
+    try:
+        names = files.read(f"ImageSets/Main/{split}.txt").decode().split()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: not a text ({error}); put the official list there") from None
+    for name in names:
+        if "/" in name or "\\" in name or "\0" in name:
+            raise UserError(f"{where}: {name!r} is not the name of an image; put the official list there")
+    if not names or len(set(names)) < len(names):
+        raise UserError(f"{where}: {'names an image twice' if names else 'is empty'}; put the official list there")
+    return names
+
+
+@dataclass(frozen=True)
+class _Annotation:
+    """The objects of one image: classes, corners in pixels as in the file, and whether they are difficult."""
+
+    where: str
+    labels: list[int] = field(default_factory=list)
+    corners: list[tuple[float, float, float, float]] = field(default_factory=list)
+    difficult: list[bool] = field(default_factory=list)
+
+    @property
+    def main(self) -> int:
+        """The class of the largest object that is not difficult, or of the largest one when all are."""
+
+        def rank(number: int) -> tuple[bool, float]:
+            left, top, right, bottom = self.corners[number]
+            return not self.difficult[number], (right - left + 1) * (bottom - top + 1)
+
+        return self.labels[max(range(len(self.labels)), key=rank)]
+
+
+def _read_annotation(files: _Files, name: str, numbers: dict[str, int]) -> _Annotation:
+    from defusedxml import DefusedXmlException
+    from defusedxml.ElementTree import fromstring
+
+    where = f"{files.where}/{name}"
+    try:
+        root = fromstring(files.read(name), forbid_dtd=True)
+    except UserError:
+        raise
+    except DefusedXmlException as error:
+        raise UserError(f"{where}: refused: {type(error).__name__}; use an annotation without a DTD") from None
+    except Exception as error:  # besides its own errors the parser raises those of decoders
+        raise UserError(f"{where}: not a readable annotation ({error}); put the official one there") from None
+    annotation = _Annotation(where)
+    for number, element in enumerate(root.findall("object")):  # parts of an object have boxes too, further inside
+        at = f"{where}: object {number}"
+        label = _text(element, "name", at)
+        if label not in numbers:
+            raise UserError(f"{at}: its class {label!r} is unknown; put it into the option class_list")
+        annotation.labels.append(numbers[label])
+        left, top, right, bottom = (_number(element, f"bndbox/{key}", at) for key in ("xmin", "ymin", "xmax", "ymax"))
+        if right < left or bottom < top:
+            raise UserError(f"{at}: its box {left:g}, {top:g}, {right:g}, {bottom:g} has no area; correct it")
+        annotation.corners.append((left, top, right, bottom))
+        annotation.difficult.append(_number(element, "difficult", at, missing=0) != 0)
+    if not annotation.labels:
+        raise UserError(f"{where}: has no object; take the image off the lists in ImageSets/Main")
+    return annotation
+
+
+def _text(element: Any, key: str, at: str, missing: str | None = None) -> str:
+    text = element.findtext(key, missing)
+    if text is None or not text.strip():
+        raise UserError(f"{at}: {key} is missing; put the official annotation there")
+    return str(text).strip()
+
+
+def _number(element: Any, key: str, at: str, missing: float | None = None) -> float:
+    text = _text(element, key, at, None if missing is None else str(missing))
+    try:
+        number = float(text)  # the official annotations have fractions here and there
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{at}: {key} is {text[:40]!r}, not a number; put the official annotation there")
+    return number
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    """Width and height in pixels from an image's header. Raises whatever the decoder does."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        return image.size
+
+
+def _boxes(annotations: list[_Annotation], sizes: Rows) -> Boxes:
+    """Corners as shares of the real image's size: in the files, pixels count from 1, and both ends belong to the box.
+
+    A box may stand out of its image by one pixel, as happens where a program counted from 0; it is cut off.
+    """
+    counts = np.array([len(annotation.labels) for annotation in annotations], np.int64)
+    corners: npt.NDArray[np.float64] = np.array([corners for a in annotations for corners in a.corners]).reshape(-1, 4)
+    corners[:, :2] -= 1
+    owner = np.repeat(np.arange(len(annotations)), counts)
+    limit = sizes[owner][:, [0, 1, 0, 1]].astype(np.float64)
+    cut = np.clip(corners, 0, limit)
+    wrong = (np.abs(corners - cut) > 1).any(1) | (cut[:, 2:] <= cut[:, :2]).any(1)
+    if wrong.any():
+        first = int(wrong.argmax())
+        number = first - int(counts[: owner[first]].sum())
+        left, top, right, bottom = corners[first] + (1, 1, 0, 0)
+        width, height = sizes[owner[first]]
+        raise UserError(
+            f"{annotations[owner[first]].where}: object {number}: its box {left:g}, {top:g}, {right:g}, {bottom:g} is "
+            f"not within the image of {width}x{height} pixels; put the official annotation there"
+        )
+    return Boxes(
+        counts=counts,
+        labels=np.array([label for a in annotations for label in a.labels], np.int64),
+        corners=(cut / limit).astype(np.float32),
+        difficult=np.array([flag for a in annotations for flag in a.difficult], bool),
+    )

@@ -1,0 +1,144 @@
+"""DomainNet: photographs, drawings and paintings of the same things, from its official archives and lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from pflcore.datasets import DATASETS
+from pflcore.datasets._image_trees import DomainImages, Picture
+from pflcore.datasets._sources import Source
+from pflcore.errors import UserError
+from pflcore.options import option
+from pflcore.samples import Mask
+
+_HOST = "http://csr.bu.edu/ftp/visda/2019/multi-source"
+_DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+_TOP_TEN = (
+    *("bird", "feather", "headphones", "ice_cream", "teapot"),
+    *("tiger", "whale", "windmill", "wine_glass", "zebra"),
+)
+_CLASSES = """
+    The_Eiffel_Tower The_Great_Wall_of_China The_Mona_Lisa aircraft_carrier airplane alarm_clock ambulance angel
+    animal_migration ant anvil apple arm asparagus axe backpack banana bandage barn baseball baseball_bat basket
+    basketball bat bathtub beach bear beard bed bee belt bench bicycle binoculars bird birthday_cake blackberry
+    blueberry book boomerang bottlecap bowtie bracelet brain bread bridge broccoli broom bucket bulldozer bus bush
+    butterfly cactus cake calculator calendar camel camera camouflage campfire candle cannon canoe car carrot castle
+    cat ceiling_fan cell_phone cello chair chandelier church circle clarinet clock cloud coffee_cup compass computer
+    cookie cooler couch cow crab crayon crocodile crown cruise_ship cup diamond dishwasher diving_board dog dolphin
+    donut door dragon dresser drill drums duck dumbbell ear elbow elephant envelope eraser eye eyeglasses face fan
+    feather fence finger fire_hydrant fireplace firetruck fish flamingo flashlight flip_flops floor_lamp flower
+    flying_saucer foot fork frog frying_pan garden garden_hose giraffe goatee golf_club grapes grass guitar hamburger
+    hammer hand harp hat headphones hedgehog helicopter helmet hexagon hockey_puck hockey_stick horse hospital
+    hot_air_balloon hot_dog hot_tub hourglass house house_plant hurricane ice_cream jacket jail kangaroo key keyboard
+    knee knife ladder lantern laptop leaf leg light_bulb lighter lighthouse lightning line lion lipstick lobster
+    lollipop mailbox map marker matches megaphone mermaid microphone microwave monkey moon mosquito motorbike mountain
+    mouse moustache mouth mug mushroom nail necklace nose ocean octagon octopus onion oven owl paint_can paintbrush
+    palm_tree panda pants paper_clip parachute parrot passport peanut pear peas pencil penguin piano pickup_truck
+    picture_frame pig pillow pineapple pizza pliers police_car pond pool popsicle postcard potato power_outlet purse
+    rabbit raccoon radio rain rainbow rake remote_control rhinoceros rifle river roller_coaster rollerskates sailboat
+    sandwich saw saxophone school_bus scissors scorpion screwdriver sea_turtle see_saw shark sheep shoe shorts shovel
+    sink skateboard skull skyscraper sleeping_bag smiley_face snail snake snorkel snowflake snowman soccer_ball sock
+    speedboat spider spoon spreadsheet square squiggle squirrel stairs star steak stereo stethoscope stitches
+    stop_sign stove strawberry streetlight string_bean submarine suitcase sun swan sweater swing_set sword syringe
+    t-shirt table teapot teddy-bear telephone television tennis_racquet tent tiger toaster toe toilet tooth toothbrush
+    toothpaste tornado tractor traffic_light train tree triangle trombone truck trumpet umbrella underwear van vase
+    violin washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glass wristwatch yoga zebra
+    zigzag
+"""
+
+
+@DATASETS.register
+@dataclass(frozen=True, kw_only=True)
+class DomainNet(DomainImages):
+    """DomainNet, colour images of 345 classes in 6 domains, by default of FedBN's ten classes.
+
+    Looked for are, for each of the domains clipart, infograph, painting, quickdraw, real and sketch, the official
+    ``<domain>.zip`` (of clipart and painting the one in ``groundtruth/``) and what it unpacks to,
+    ``<domain>/<class>/<image>``. The authors publish no hashes; those that are checked are what several public projects
+    found. The domain is the attribute ``domain``.
+
+    When the official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains lie beside them, the lists
+    say what is used and which of it is the test set. With the lists of the cleaned version and all classes that is
+    586,575 images. Without lists every image is used, and all samples are training samples. Classes are in alphabetical
+    order, capitals first; the class numbers in the lists are not used.
+    """
+
+    citation = "X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019"
+    licence = "non-commercial research and education only (fair use notice of the authors)"
+    homepage = "https://ai.bu.edu/M3SDA/"
+    download_size = "18 GB"
+    domains = _DOMAINS
+    archives = tuple(
+        (Source(f"{_HOST}/{path}", "md5", digest), (domain,))
+        for domain, path, digest in (
+            ("clipart", "groundtruth/clipart.zip", "cd0d8f2d77a4e181449b78ed62bccf1e"),
+            ("infograph", "infograph.zip", "720380b86f9e6ab4805bb38b6bd135f8"),
+            ("painting", "groundtruth/painting.zip", "1ae32cdb4f98fe7ab5eb0a351768abfd"),
+            ("quickdraw", "quickdraw.zip", "bdc1b6f09f277da1a263389efe0c7a66"),
+            ("real", "real.zip", "dcc47055e8935767784b7162e7c7cca6"),
+            ("sketch", "sketch.zip", "658d8009644040ff7ce30bb2e820850f"),
+        )
+    )
+    files = tuple(pattern for domain in _DOMAINS for pattern in (f"{domain}.zip", f"{domain}/"))
+    class_names = _TOP_TEN
+    attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}
+
+    size: int = option(
+        256, help="Height and width in pixels that every image is scaled to; FedBN uses 256.", ge=8, le=1024
+    )
+    classes_used: str = option(
+        "top ten",
+        help="top ten: the ten classes of FedBN, which pFedLA-Att uses too; all: the 345 classes, whose images take "
+        "115 GB of disk at size 256.",
+        choices=("top ten", "all"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.classes_used == "all":
+            object.__setattr__(self, "class_names", tuple(_CLASSES.split()))
+
+    def select(self, folder: Path, pictures: list[Picture]) -> tuple[list[Picture], Mask, list[str]]:
+        """Those that the official lists name, when the lists are there."""
+        paths = [folder / f"{domain}_{split}.txt" for domain in self.domains for split in ("train", "test")]
+        if not any(path.is_file() for path in paths):
+            return super().select(folder, pictures)
+        if absent := [path.name for path in paths if not path.is_file()]:
+            raise UserError(f"{folder}: {absent[0]} is missing; put the lists of all domains there, or none")
+        is_train: dict[str, bool] = {}
+        for path in paths:
+            for number, name in _listed(path, set(self.class_names)):
+                if name in is_train:
+                    raise UserError(f"{path}: line {number}: {name} is listed twice; get the official list again")
+                is_train[name] = path.name.endswith("_train.txt")
+        named = {f"{picture.domain}/{picture.label}/{picture.file}": picture for picture in pictures}
+        if unknown := [name for name in is_train if name not in named]:
+            raise UserError(f"{folder}: {unknown[0]} is listed but missing; put the complete data there")
+        used = {name: picture for name, picture in named.items() if name in is_train}
+        return list(used.values()), np.array([is_train[name] for name in used]), ["official lists"]
+
+
+def _listed(path: Path, classes: set[str]) -> list[tuple[int, str]]:
+    """Line number and ``<domain>/<class>/<image>`` of the images of these classes in an official list."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a readable list ({error}); get the official list again") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        name, _, label = line.strip().rpartition(" ")
+        parts = name.split("/")
+        if len(parts) != 3 or not label.isdecimal() or not path.name.startswith(f"{parts[0]}_"):
+            raise UserError(
+                f"{path}: line {number}: {line[:80]!r} is not '<domain>/<class>/<image> <number>' of this domain; "
+                "get the official list again"
+            )
+        if parts[1] in classes:
+            found.append((number, name))
+    return found

@@ -1,0 +1,124 @@
+"""Shakespeare: the next character of what a role says, from the complete works, LEAF's shards or lists of speeches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pflcore.datasets import DATASETS
+from pflcore.datasets._base import FOLDER
+from pflcore.datasets._leaf import LENGTH, read_split, split_all
+from pflcore.datasets._sources import Source, read_members
+from pflcore.datasets._speeches import read_plays, read_speakers
+from pflcore.datasets._text import RoleTexts, read_text
+from pflcore.errors import UserError
+from pflcore.options import option
+from pflcore.samples import Samples
+
+ARCHIVE = "1994-01-100.zip"
+TEXTS = ("100.txt", "pg100.txt", "100-0.txt")
+TINY = Source(
+    "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
+    "/data/tinyshakespeare/input.txt",
+    "sha256",
+    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
+_LEAF = "https://github.com/TalwalkarLab/leaf"
+
+
+@DATASETS.register
+@dataclass(frozen=True, kw_only=True)
+class Shakespeare(RoleTexts):
+    """Shakespeare's plays, the next of 100 characters, by speaking role.
+
+    A sample is a text of `chunk_len` characters with the one after it, its role the attribute ``role``. By default
+    the complete works are looked for as ``1994-01-100.zip`` (Project Gutenberg, ``files/100/old``, moved to
+    ``files/100/old/old`` since), unpacked as ``100.txt``, or in the current edition as ``pg100.txt`` or
+    ``100-0.txt``, in this order. No hash of them is published, so none is checked. Roles are those of one play, and
+    lines and split are those of the preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles
+    and FedTP 683 clients, without saying which; about 60 % of the roles (`role_share`) would explain it.
+    """
+
+    citation = (
+        "W. Shakespeare, Complete Works (Project Gutenberg 100); roles as clients: S. Caldas et al., LEAF: A Benchmark "
+        "for Federated Settings, 2018 (arXiv 1812.01097)"
+    )
+    licence = "public domain; the 1994 edition: personal use and free distribution only"
+    download_size = "5.5 MB; tiny Shakespeare: 1.1 MB"
+    homepage = "https://www.gutenberg.org/ebooks/100"
+    access = FOLDER
+    files = (ARCHIVE, *TEXTS, "train/*.json", "all_data/*.json", TINY.name)
+
+    source: str = option(
+        "gutenberg",
+        help="gutenberg: the complete works; leaf: LEAF's JSON shards train/*.json and test/*.json, or all_data/*.json "
+        "(its lines are gone, so min_lines is not used); speakers: a text of speeches that begin with a line NAME: "
+        "and end with a blank one, by default tiny Shakespeare, which is downloaded.",
+        choices=("gutenberg", "leaf", "speakers"),
+    )
+    file: str = option(
+        TINY.name,
+        help="Name of the file in the dataset's folder that source: speakers reads; with the default name it must be "
+        "tiny Shakespeare.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.file.isprintable() or self.file in ("", ".", "..") or set(self.file) & set("/\\"):
+            raise UserError(f"{self.name}.file = {self.file!r} must be the name of a file in the dataset's folder")
+        if self.source == "leaf" and self.chunk_len > LENGTH:
+            raise UserError(f"{self.name}.chunk_len = {self.chunk_len} must be at most {LENGTH} with source = 'leaf'")
+
+    def found(self, folder: Path) -> bool:
+        """Whether there is something for the present source in its folder."""
+        if self.source == "speakers":
+            return (folder / self.file).is_file()
+        patterns = ("train/*.json", "all_data/*.json") if self.source == "leaf" else (ARCHIVE, *TEXTS)
+        return any(any(folder.glob(pattern)) for pattern in patterns)
+
+    def load(self, folder: Path) -> Samples:
+        """Read from `folder`; tiny Shakespeare is downloaded when it is wanted and not there."""
+        if self.source == "leaf":
+            return self._leaf(folder)
+        return self._speakers(folder) if self.source == "speakers" else self._gutenberg(folder)
+
+    def _gutenberg(self, folder: Path) -> Samples:
+        path = next((folder / name for name in (ARCHIVE, *TEXTS) if (folder / name).is_file()), None)
+        if path is None:
+            raise self.absent(folder, f"{ARCHIVE}, or the plain text as {TEXTS[0]} or {TEXTS[1]},")
+        if path.name != ARCHIVE:
+            return self._plays(path.read_bytes(), str(path), path.name)
+        members = list(read_members(path, lambda name: name.lower().endswith(".txt")))
+        if len(members) != 1:
+            raise UserError(f"{path}: holds {len(members)} text files, expected one, {TEXTS[0]}; get it again")
+        name, data = members[0]
+        return self._plays(data, f"{path}/{name}", f"{path.name}/{name}")
+
+    def _plays(self, data: bytes, where: str, source: str) -> Samples:
+        return self.from_lines(read_plays(read_text(data, where), where), where=where, source=source)
+
+    def _speakers(self, folder: Path) -> Samples:
+        path = folder / self.file
+        if self.file == TINY.name:
+            path = TINY.obtain(folder, "any other text of speeches, and name it by the option file")
+        elif not path.is_file():
+            raise UserError(f"{path}: no such file; put it there, or name another by the option file")
+        lines = read_speakers(read_text(path.read_bytes(), str(path)), str(path))
+        return self.from_lines(lines, where=str(path), source=path.name)
+
+    def _leaf(self, folder: Path) -> Samples:
+        train, test, everything = (sorted(folder.glob(f"{name}/*.json")) for name in ("train", "test", "all_data"))
+        if train and test:
+            windows, source = read_split(train, test, self.chunk_len), "LEAF train/*.json and test/*.json"
+        elif everything and not train and not test:
+            windows, source = split_all(everything, self.chunk_len, self.train_share), "LEAF all_data/*.json"
+        else:
+            lacking = "no test/*.json beside train/*.json" if train else "no train/*.json"
+            raise UserError(
+                f"{folder}: {lacking if train or test else 'no data here'}; make LEAF's shakespeare with {_LEAF} and "
+                "put its train/ and test/, or its all_data/, there"
+            )
+        if not windows:
+            raise UserError(f"{folder}: the JSON files hold no users; run LEAF's preprocessing again")
+        kept = {name: windows[name] for name in self.draw(list(windows))}
+        return self.from_windows(kept, where=str(folder), source=source)

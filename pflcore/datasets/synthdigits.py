@@ -1,0 +1,55 @@
+"""Synthetic digits of Ganin and Lempitsky from their MATLAB files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pflcore.datasets import DATASETS
+from pflcore.datasets._base import FOLDER, Dataset
+from pflcore.datasets._matlab import read_matlab
+from pflcore.errors import UserError
+from pflcore.samples import Samples
+
+_FILES = ("synth_train_32x32.mat", "synth_test_32x32.mat")
+
+
+@DATASETS.register
+@dataclass(frozen=True, kw_only=True)
+class SynthDigits(Dataset):
+    """Synthetic digits, 479,400 + 9,553 colour images of 32x32, rendered from fonts.
+
+    The authors' page leads to ``SynthDigits.zip`` on a file sharing service; unpack ``synth_train_32x32.mat`` and
+    ``synth_test_32x32.mat`` from it into the dataset's folder. No hash of them is published. Mean and std are 0.5.
+    """
+
+    citation = "Y. Ganin and V. Lempitsky, Unsupervised Domain Adaptation by Backpropagation, ICML 2015"
+    licence = "none stated by the authors; cite the paper"
+    homepage = "http://yaroslav.ganin.net/"
+    download_size = "1.5 GB unpacked"
+    access = FOLDER
+    files = _FILES[:1]
+    original = (3, 32, 32)
+    class_names = tuple("0123456789")
+    counts = (479_400, 9_553)
+    mean = (0.5, 0.5, 0.5)
+    std = (0.5, 0.5, 0.5)
+
+    def load(self, folder: Path) -> Samples:
+        """Read from `folder`."""
+        paths = [folder / name for name in _FILES]
+        missing = [path.name for path in paths if not path.is_file()]
+        if len(missing) == len(paths):
+            raise self.absent(folder, " and ".join(_FILES))
+        if missing:
+            raise UserError(f"{folder}: {missing[0]} is missing; put it there")
+        pixels, labels = read_matlab(paths, self.original, range(10))
+        return self.complete(
+            pixels,
+            np.concatenate(labels),
+            np.arange(len(pixels)) < len(labels[0]),
+            where=str(folder),
+            source=", ".join(_FILES),
+        )

@@ -1,0 +1,55 @@
+"""What the pages of all kinds are made with: templates, Markdown without surprises, SVG within HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+_MARKDOWN = str.maketrans(
+    {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
+)
+
+
+def inline_svg(svg: str) -> Markup:
+    """An SVG document of our own as an element of an HTML page."""
+    return Markup(svg[svg.index("<svg") :])
+
+
+def escape_markdown(text: object) -> str:
+    """Text in which nothing is Markdown, HTML or mathematics."""
+    return str(text).translate(_MARKDOWN)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
+    """A Markdown table, its columns padded; the first `left` columns are left-aligned. The first row is the header."""
+    widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
+    marks = [":" + "-" * (w - 1) if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    padded = [
+        [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        for row in rows
+    ]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [padded[0], marks, *padded[1:]])
+
+
+def environment(*, autoescape: bool, angled: bool = False) -> Environment:
+    """A strict environment; `angled` delimiters (<< >>, <% %>) are for LaTeX, where braces mean something else."""
+    delimiters: dict[str, Any] = {}
+    if angled:
+        for kind, (start, end) in {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")}.items():
+            delimiters |= {f"{kind}_start_string": start, f"{kind}_end_string": end}
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **delimiters,
+    )
+    return made

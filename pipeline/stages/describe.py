@@ -1,0 +1,23 @@
+"""The describe stage: a partition becomes a page that shows what non-IID means in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pflcore.assignment import read_assignment
+from pflcore.sample_files import read_facts
+from pipeline.report.partition_page import write_partition_page
+from pipeline.stages.records import read_record
+
+
+def run(record_path: Path, dataset: Path, partition: Path, out: Path) -> str:
+    """Write the page of the federation in `record_path` into the folder `out`; returns a line to show.
+
+    Raises:
+        UserError: An artifact is missing or damaged, or they do not belong together.
+    """
+    record = read_record(record_path, "dataset", "partition", "clients", "seed")
+    samples, assignment = read_facts(dataset), read_assignment(partition)
+    assignment.check(len(samples), samples.train)
+    write_partition_page(record, samples, assignment, out)
+    return f"{record['partition']['name']}: {out / 'index.md'}"
