@@ -182,7 +182,8 @@ def test_a_failed_download_says_what_to_put_where(
     )
 
 
-def test_real_data_where_there_is_some() -> None:
+def test_real_data_where_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     root = os.environ.get("PFL_DATA")
     if root and list((Path(root) / "cifar10").glob("train*.parquet")):
         samples = DATASETS.create("cifar10", source="parquet").load(Path(root) / "cifar10")

@@ -162,7 +162,8 @@ def test_cifar100_absent_and_without_network(cifar100: Dataset, folder: Path, mo
     assert list(folder.iterdir()) == []
 
 
-def test_real_cifar100_where_there_is_some() -> None:
+def test_real_cifar100_where_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     root = os.environ.get("PFL_DATA")
     if root and DATASETS.create("cifar100").found(Path(root) / "cifar100"):
         exported = any((Path(root) / "cifar100").glob("train*.parquet"))

@@ -14,8 +14,6 @@ from official import (
     Trust,
     assert_every_image,
     colour,
-    contents,
-    encoded,
     failure,
     no_downloads,
     plain,
@@ -31,11 +29,11 @@ def net_files(classes: tuple[str, ...] = domainnet.DomainNet.class_names) -> Fil
     """DomainNet with one class that is not among the top ten; quickdraw's images are PNG."""
     files = {}
     for d, domain in enumerate(domainnet.DomainNet.domains):
-        suffix = ".png" if domain == "quickdraw" else ".jpg"
+        kind, suffix = ("PNG", ".png") if domain == "quickdraw" else ("JPEG", ".jpg")
         for c, label in enumerate((*classes, "axe") if "axe" not in classes else classes):
             for number in range(EACH):
                 name = f"{domain}/{label}/{domain}_{c + 1:03}_{number + 1:06}{suffix}"
-                files[name] = encoded(colour(d, c % 80, number), suffix)
+                files[name] = plain(colour(d, c % 80, number), kind)
     return files
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from pathlib import Path
@@ -12,38 +11,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from official import SIZE, failure, plain
 
 from pflcore.datasets import DATASETS, Dataset, stand_in
-from pflcore.errors import UserError
-
-SIZE = 8
 
 
-def encoded(grey: int, kind: str = "PNG") -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (13, 9), (grey, grey, grey)).save(file, kind)
-    return file.getvalue()
+def grey(value: int) -> bytes:
+    return plain((value,) * 3, "PNG")
 
 
 def write(path: Path, greys: list[int], names: list[str] | None = None, struct: bool = True, **columns: Any) -> None:
     """A table as exports lay it out: a struct of bytes and path, other columns, names of classes in the metadata."""
-    data = [encoded(grey) for grey in greys]
+    data = [grey(value) for value in greys]
     images = pa.array([{"bytes": image, "path": None} for image in data] if struct else data)
     table = pa.table({"image": images, **columns})
     if names is not None:
         features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     pq.write_table(table, path, row_group_size=2)
-
-
-def failure(dataset: Dataset, folder: Path) -> str:
-    before = {path: path.read_bytes() for path in sorted(folder.rglob("*"))}
-    with pytest.raises(UserError) as error:
-        dataset.load(folder)
-    assert {path: path.read_bytes() for path in sorted(folder.rglob("*"))} == before
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def own(**options: Any) -> Dataset:
@@ -63,14 +48,8 @@ def test_an_export_with_names(folder: Path) -> None:
     write(folder / "test-00000-of-00001.parquet", [60], names, label=[1])
     assert own().found(folder)
     samples = own().load(folder)
-    assert samples.inputs.shape == (6, 3, SIZE, SIZE) and samples.inputs[:, 1, 3, 3].tolist() == [
-        10,
-        20,
-        30,
-        40,
-        50,
-        60,
-    ]
+    assert samples.inputs.shape == (6, 3, SIZE, SIZE)
+    assert samples.inputs[:, 1, 3, 3].tolist() == [10, 20, 30, 40, 50, 60]
     assert samples.labels.tolist() == [2, 0, 0, 1, 2, 1] and samples.class_names == ("cat", "dog", "emu")
     assert samples.train.tolist() == [True] * 5 + [False] and not samples.attributes
     assert samples.source == (
@@ -169,7 +148,7 @@ def test_damaged_files(folder: Path) -> None:
     for data in (whole[: len(whole) // 2], b"not Parquet", b""):
         path.write_bytes(data)
         assert failure(own(), folder).startswith(f"{path}: not a readable Parquet file (")
-    images = [encoded(1), encoded(2)[:40], b"text"]
+    images = [grey(1), grey(2)[:40], b"text"]
     for bad, row in ((images, 1), ([images[0], None], 1), ([b"", images[0]], 0)):
         table = {"image": pa.array([{"bytes": image} for image in bad]), "label": ["a"] * len(bad)}
         write(folder / "train-0.parquet", [5, 6], label=["a", "b"])

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pooch
 import pytest
 from editions import create, texts
-from official import failure
+from official import failure, unreachable
 
 from pflcore.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooch, "retrieve", unreachable)
 
 
 def spoken(user: str, count: int) -> str:
@@ -108,83 +114,79 @@ def change_user(**values: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda content: content | {"user_data": {"b": content["user_data"]["b"] | values}}
 
 
+def refused(leaf: Path, damage: Callable[[dict[str, Any]], Any]) -> str:
+    """What is said of a damaged shard, but for its path."""
+    path = leaf / "train" / "all_data_1_train_8.json"
+    put(leaf, "train/all_data_1_train_8.json", damage(json.loads(path.read_text())))
+    message = failure(create(source="leaf"), leaf)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
 X = ["x" * 80] * 7
-
-
-LISTS = "{path}: 'users' and 'num_samples' must be lists of one length; use a shard made by LEAF"
-
-
-COUNTS = "{path}: user 'b': 'x' and 'y' must be lists of 7 texts; use a shard made by LEAF"
+LISTS = "'users' and 'num_samples' must be lists of one length"
+COUNTS = "user 'b': 'x' and 'y' must be lists of 7 texts"
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda _: [1], "{path}: 'users' is missing; use a shard made by LEAF"),
-        (lambda _: None, "{path}: 'users' is missing; use a shard made by LEAF"),
-        (lambda c: {"users": c["users"]}, "{path}: 'num_samples' is missing; use a shard made by LEAF"),
-        (
-            lambda c: {k: c[k] for k in ("users", "num_samples")},
-            "{path}: 'user_data' is missing; use a shard made by LEAF",
-        ),
+        (lambda _: [1], "'users' is missing"),
+        (lambda _: None, "'users' is missing"),
+        (lambda c: {"users": c["users"]}, "'num_samples' is missing"),
+        (lambda c: {k: c[k] for k in ("users", "num_samples")}, "'user_data' is missing"),
         (change(users="b"), LISTS),
         (change(users=["b", "c"]), LISTS),
         (change(num_samples=7), LISTS),
         (change(num_samples=[8]), COUNTS.replace("7", "8")),
         (change(num_samples=[[[]]]), COUNTS.replace("7", "a list")),
-        (change(users=[3]), "{path}: 3 in 'users' must be a name; use a shard made by LEAF"),
-        (change(users=[["b"]]), "{path}: a list in 'users' must be a name; use a shard made by LEAF"),
-        (change(users=[""]), "{path}: '' in 'users' must be a name; use a shard made by LEAF"),
-        (change(users=["\ud800"]), "{path}: '\\ud800' in 'users' must be a name; use a shard made by LEAF"),
-        (change(users=["a\nb"]), "{path}: 'a\\nb' in 'users' must be a name; use a shard made by LEAF"),
-        (change(user_data={}), "{path}: 'b' is missing; use a shard made by LEAF"),
-        (change(user_data=[]), "{path}: 'b' is missing; use a shard made by LEAF"),
-        (change(user_data={"b": []}), "{path}: user 'b': 'x' is missing; use a shard made by LEAF"),
-        (change(user_data={"b": {"x": []}}), "{path}: user 'b': 'y' is missing; use a shard made by LEAF"),
+        (change(users=[3]), "3 in 'users' must be a name"),
+        (change(users=[["b"]]), "a list in 'users' must be a name"),
+        (change(users=[""]), "'' in 'users' must be a name"),
+        (change(users=["\ud800"]), "'\\ud800' in 'users' must be a name"),
+        (change(users=["a\nb"]), "'a\\nb' in 'users' must be a name"),
+        (change(user_data={}), "'b' is missing"),
+        (change(user_data=[]), "'b' is missing"),
+        (change(user_data={"b": []}), "user 'b': 'x' is missing"),
+        (change(user_data={"b": {"x": []}}), "user 'b': 'y' is missing"),
         (change_user(x=X[1:]), COUNTS),
         (change_user(y="abcdefg"), COUNTS),
-        (
-            change_user(x=[*X[1:], "y" * 81]),
-            "{path}: user 'b': row 6: '"
-            + "y" * 59
-            + " must be a text of 80 characters; use a shard of LEAF's shakespeare",
-        ),
-        (
-            change_user(x=[7, *X[1:]]),
-            "{path}: user 'b': row 0: 7 must be a text of 80 characters; use a shard of LEAF's shakespeare",
-        ),
-        (
-            change_user(x=[list("x" * 80), *X[1:]]),
-            "{path}: user 'b': row 0: a list must be a text of 80 characters; use a shard of LEAF's shakespeare",
-        ),
-        (
-            change_user(y=["a", "bc", *"defgh"]),
-            "{path}: user 'b': row 1: 'bc' must be a text of 1 characters; use a shard of LEAF's shakespeare",
-        ),
-        (
-            change_user(y=["a", "ä", *"defgh"]),
-            "{path}: user 'b': row 1: '\\xe4' is not one of the 100 printable ASCII characters; "
-            "use a shard of LEAF's shakespeare",
-        ),
-        (
-            change_user(x=[*X[:3], "x" * 70 + "\ud800" + "x" * 9, *X[4:]]),
-            "{path}: user 'b': row 3: '\\ud800' is not one of the 100 printable ASCII characters; "
-            "use a shard of LEAF's shakespeare",
-        ),
-        (
-            change(users=["b", "b"], num_samples=[7, 7]),
-            "{path}: user 'b' is in all_data_1_train_8.json already; delete one of the files",
-        ),
-        (
-            change(users=["a"], num_samples=[0], user_data={"a": {"x": [], "y": []}}),
-            "{path}: user 'a' is in all_data_0_train_8.json already; delete one of the files",
-        ),
     ],
 )
 def test_damaged_shards(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
-    path = leaf / "train" / "all_data_1_train_8.json"
-    put(leaf, "train/all_data_1_train_8.json", damage(json.loads(path.read_text())))
-    assert failure(create(source="leaf"), leaf) == message.replace("{path}", str(path))
+    assert refused(leaf, damage) == f"{message}; use a shard made by LEAF"
+
+
+ASCII = " is not one of the 100 printable ASCII characters"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change_user(x=[*X[1:], "y" * 81]), "row 6: '" + "y" * 59 + " must be a text of 80 characters"),
+        (change_user(x=[7, *X[1:]]), "row 0: 7 must be a text of 80 characters"),
+        (change_user(x=[list("x" * 80), *X[1:]]), "row 0: a list must be a text of 80 characters"),
+        (change_user(y=["a", "bc", *"defgh"]), "row 1: 'bc' must be a text of 1 characters"),
+        (change_user(y=["a", "ä", *"defgh"]), "row 1: '\\xe4'" + ASCII),
+        (change_user(x=[*X[:3], "x" * 70 + "\ud800" + "x" * 9, *X[4:]]), "row 3: '\\ud800'" + ASCII),
+    ],
+)
+def test_damaged_samples(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
+    assert refused(leaf, damage) == f"user 'b': {message}; use a shard of LEAF's shakespeare"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change(users=["b", "b"], num_samples=[7, 7]), "user 'b' is in all_data_1_train_8.json"),
+        (
+            change(users=["a"], num_samples=[0], user_data={"a": {"x": [], "y": []}}),
+            "user 'a' is in all_data_0_train_8.json",
+        ),
+    ],
+)
+def test_users_who_are_there_twice(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
+    assert refused(leaf, damage) == f"{message} already; delete one of the files"
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ def test_office_home_unpacked(home: DomainImages, folder: Path) -> None:
 
 def test_images_are_scaled_as_a_whole(office: DomainImages, folder: Path) -> None:
     files = office_files()
-    halves = np.zeros((60, 100, 3), np.uint8)
-    halves[:, 50:] = 255
+    halves = np.zeros((3, 60, 100), np.uint8)
+    halves[:, :, 50:] = 255
     files["amazon/images/back_pack/frame_0001.jpg"] = encoded(halves)
     write_files(folder, files)
     first = office.load(folder).inputs[0]

@@ -7,13 +7,14 @@ import hashlib
 import os
 import pickle
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import official
 import pooch
 import pytest
+from official import Hostile, Trust, unreachable
 
 from pflcore.datasets import DATASETS, Dataset, stand_in
 from pflcore.datasets.organamnist import OrganAMnist
@@ -36,7 +37,7 @@ def arrays(**changes: np.ndarray) -> Arrays:
 
 
 @pytest.fixture
-def trust(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
     """Makes the hash of a file the one of release v2, and its counts those of the miniature."""
 
     def accept(path: Path) -> None:
@@ -49,7 +50,11 @@ def trust(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     return accept
 
 
-Trust = Callable[[Path], None]
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the dataset, in one of all data."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
 
 
 def create(**options: Any) -> Dataset:
@@ -57,43 +62,33 @@ def create(**options: Any) -> Dataset:
 
 
 def failure(folder: Path, **options: Any) -> str:
-    """The one line of the error, after which everything is as it was."""
-
-    def state() -> dict[Path, bytes]:
-        return {path: path.read_bytes() if path.is_file() else b"" for path in sorted(folder.parent.rglob("*"))}
-
-    before = state()
-    with pytest.raises(UserError) as error:
-        create(**options).load(folder)
-    assert state() == before
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return official.failure(create(**options), folder)
 
 
-def test_values_labels_and_splits(trust: Trust, tmp_path: Path) -> None:
-    path, whole = tmp_path / NAME, arrays()
+def test_values_labels_and_splits(trust: Trust, folder: Path) -> None:
+    path, whole = folder / NAME, arrays()
     np.savez(path, **whole)
-    assert create().found(tmp_path)
+    assert create().found(folder)
     trust(path)
-    samples = create().load(tmp_path)
+    samples = create().load(folder)
     pixels = np.concatenate([whole[f"{split}_images"] for split in SIZES])
     np.testing.assert_array_equal(samples.inputs, pixels[:, None])
     assert samples.labels.tolist() == [0, 10, 3, 4, 5, 9, 8, 7, 1, 2, 6, 10]
     assert samples.train.tolist() == [True] * 8 + [False] * 4
     assert samples.class_names[6] == "liver" and samples.class_names[10] == "spleen"
     assert samples.source == "organamnist.npz (v2)" and samples.mean == samples.std == (0.5,)
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(folder.iterdir()) == [path]
 
 
-def test_options(trust: Trust, tmp_path: Path) -> None:
-    np.savez(tmp_path / NAME, **arrays())
-    trust(tmp_path / NAME)
+def test_options(trust: Trust, folder: Path) -> None:
+    np.savez(folder / NAME, **arrays())
+    trust(folder / NAME)
     dataset = create(size=224, channels=3)
-    samples = dataset.load(tmp_path)
+    samples = dataset.load(folder)
     assert samples.inputs.shape == (12, 3, 28, 28), "the pixels are kept as they are; batches are scaled up"
     assert samples.shape == dataset.shape == (3, 224, 224) and samples.std == (0.5, 0.5, 0.5)
     np.testing.assert_array_equal(samples.inputs[:, 0], samples.inputs[:, 2])
-    np.testing.assert_array_equal(samples.inputs[:, :1], create().load(tmp_path).inputs)
+    np.testing.assert_array_equal(samples.inputs[:, :1], create().load(folder).inputs)
     assert stand_in(create(channels=3), 22, 11).shape == (3, 28, 28)
     for options in ({"size": 14}, {"channels": 2}, {"release": "v1"}):
         with pytest.raises(UserError, match="must be"):
@@ -105,20 +100,20 @@ def test_sizes_of_the_releases() -> None:
     assert sum(create(release="v3").expected) == 58_830
 
 
-def test_the_other_release_is_recognised(trust: Trust, tmp_path: Path) -> None:
-    path = tmp_path / NAME
+def test_the_other_release_is_recognised(trust: Trust, folder: Path) -> None:
+    path = folder / NAME
     np.savez(path, **arrays())
     trust(path)
-    assert failure(tmp_path, release="v3") == (
+    assert failure(folder, release="v3") == (
         f"{path}: is release v2; set release to v2, or delete it and get v3 from "
         "https://zenodo.org/records/10519652/files/organamnist.npz"
     )
 
 
-def test_a_wrong_hash_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / NAME
+def test_a_wrong_hash_is_refused(folder: Path) -> None:
+    path = folder / NAME
     np.savez(path, **arrays())
-    assert failure(tmp_path) == (
+    assert failure(folder) == (
         f"{path}: md5 is {hashlib.md5(path.read_bytes()).hexdigest()}, expected 866b832ed4eeba67bfb9edee1d5544e6; "
         "delete it and get it from https://zenodo.org/records/6496656/files/organamnist.npz"
     )
@@ -126,10 +121,6 @@ def test_a_wrong_hash_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_nothing_there_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
-    def unreachable(*_: Any, path: Path, **__: Any) -> None:
-        path.mkdir(exist_ok=True)
-        raise OSError("no route")
-
     monkeypatch.setattr(pooch, "retrieve", unreachable)
     folder = tmp_path / "organamnist"
     if there:
@@ -161,40 +152,30 @@ def test_nothing_there_and_no_network(tmp_path: Path, monkeypatch: pytest.Monkey
         ),
     ],
 )
-def test_wrong_arrays(trust: Trust, tmp_path: Path, changes: Arrays, message: str) -> None:
-    np.savez(tmp_path / NAME, **arrays(**changes))
-    trust(tmp_path / NAME)
-    assert failure(tmp_path) == f"{tmp_path / NAME}: {message}"
+def test_wrong_arrays(trust: Trust, folder: Path, changes: Arrays, message: str) -> None:
+    np.savez(folder / NAME, **arrays(**changes))
+    trust(folder / NAME)
+    assert failure(folder) == f"{folder / NAME}: {message}"
 
 
-class Hostile:
-    """A pickle of it runs a command wherever it is loaded without care."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {self.target}",)
-
-
-def test_pickled_objects_are_refused_and_not_run(trust: Trust, tmp_path: Path) -> None:
-    target, path = tmp_path / "executed", tmp_path / NAME
+def test_pickled_objects_are_refused_and_not_run(trust: Trust, folder: Path) -> None:
+    target, path = folder / "executed", folder / NAME
     objects = np.empty(5, object)
     objects[:] = [Hostile(target)] * 5
     np.savez(path, **arrays(train_labels=objects))
     trust(path)
-    assert failure(tmp_path) == (
+    assert failure(folder) == (
         f"{path}: not a readable OrganAMNIST file (Object arrays cannot be loaded when allow_pickle=False); "
         "delete it and get it again"
     )
     path.write_bytes(pickle.dumps(Hostile(target)))
     trust(path)
-    assert failure(tmp_path).startswith(f"{path}: not a readable OrganAMNIST file (")
+    assert failure(folder).startswith(f"{path}: not a readable OrganAMNIST file (")
     assert not target.exists()
 
 
-def test_damaged_archives(trust: Trust, tmp_path: Path) -> None:
-    path = tmp_path / NAME
+def test_damaged_archives(trust: Trust, folder: Path) -> None:
+    path = folder / NAME
     np.savez(path, **arrays())
     whole = path.read_bytes()
     damaged = bytearray(whole)
@@ -202,25 +183,25 @@ def test_damaged_archives(trust: Trust, tmp_path: Path) -> None:
     for data in (whole[: len(whole) // 2], b"", b"PK\x03\x04", bytes(damaged)):
         path.write_bytes(data)
         trust(path)
-        assert failure(tmp_path).startswith(f"{path}: not a readable OrganAMNIST file (")
+        assert failure(folder).startswith(f"{path}: not a readable OrganAMNIST file (")
     np.save(path.with_suffix(".npy"), np.zeros(3))
     path.with_suffix(".npy").rename(path)  # a single array where an archive should be
     trust(path)
-    assert failure(tmp_path).startswith(f"{path}: not a readable OrganAMNIST file (")
+    assert failure(folder).startswith(f"{path}: not a readable OrganAMNIST file (")
 
 
 @pytest.mark.parametrize("extra", ["../evil-of-pfl.npy", "other.npy"])
-def test_other_members_are_refused(trust: Trust, tmp_path: Path, extra: str) -> None:
-    path = tmp_path / NAME
+def test_other_members_are_refused(trust: Trust, folder: Path, extra: str) -> None:
+    path = folder / NAME
     np.savez(path, **arrays())
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(extra, b"x")
     trust(path)
-    message = failure(tmp_path)
+    message = failure(folder)
     assert f"it holds {extra.removesuffix('.npy')}, test_images" in message or "other, test_images" in message
     np.savez(path, **{name: value for name, value in arrays().items() if name != "val_labels"})
     trust(path)
-    assert "it holds test_images, test_labels, train_images, train_labels, val_images instead of" in failure(tmp_path)
+    assert "it holds test_images, test_labels, train_images, train_labels, val_images instead of" in failure(folder)
 
 
 def test_real_data_where_there_is_some() -> None:

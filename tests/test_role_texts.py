@@ -70,11 +70,12 @@ def test_another_dataset_is_one_short_class(tmp_path: Path) -> None:
             lines = {path.stem: read_text(path.read_bytes(), str(path)).splitlines() for path in paths}
             return self.from_lines(lines, where=str(folder), source=f"{len(paths)} text files")
 
-    dataset = Letters(chunk_len=4)
-    assert failure(dataset, tmp_path) == (
-        f"{tmp_path}: no data here; get it from https://letters.example and put one text file per writer there"
+    dataset, folder = Letters(chunk_len=4), tmp_path / "letters"
+    assert failure(dataset, folder) == (
+        f"{folder}: no data here; get it from https://letters.example and put one text file per writer there"
     )
-    (tmp_path / "anne.txt").write_text("Dear\nBill,\nhow is it?\n")
-    samples = dataset.load(tmp_path)
+    folder.mkdir()
+    (folder / "anne.txt").write_text("Dear\nBill,\nhow is it?\n")
+    samples = dataset.load(folder)
     assert samples.name == "letters" and samples.attributes["role"].names == ("anne",)
     assert texts(samples) == windows("Dear Bill,", 4) + windows("how is it?", 4)

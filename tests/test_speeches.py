@@ -25,6 +25,13 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooch, "retrieve", unreachable)
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the dataset, in one of all data."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
 SPEECHES = """First Citizen:
 Before we proceed any further, hear me speak.
 You are all resolved: rather to die
@@ -54,33 +61,33 @@ def test_speeches() -> None:
     }
 
 
-def test_speeches_as_samples(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_bytes(SPEECHES.replace("\n", "\r\n").encode())
+def test_speeches_as_samples(folder: Path) -> None:
+    (folder / "mine.txt").write_bytes(SPEECHES.replace("\n", "\r\n").encode())
     dataset = create(source="speakers", file="mine.txt", chunk_len=14)
-    assert dataset.found(tmp_path) and not create(source="speakers").found(tmp_path) and not create().found(tmp_path)
-    samples = dataset.load(tmp_path)
+    assert dataset.found(folder) and not create(source="speakers").found(folder) and not create().found(folder)
+    samples = dataset.load(folder)
     assert samples.attributes["role"].names == ("First Citizen",) and samples.source == "mine.txt"
     assert texts(samples, train=False) == ["First, you know"]
     assert texts(samples, train=True)[-1] == "e than to famish?"[-15:]
 
 
-def test_a_speech_without_a_speaker_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "mine.txt"
+def test_a_speech_without_a_speaker_is_named(folder: Path) -> None:
+    path = folder / "mine.txt"
     dataset = create(source="speakers", file="mine.txt")
     for line, shown in (("no colon here, " + "x" * 99, "no colon here, " + "x" * 25), (":", ":"), ("A: b", "A: b")):
         path.write_text(f"ONE:\ntext\n\n{line}\ntext\n")
-        assert failure(dataset, tmp_path) == (
+        assert failure(dataset, folder) == (
             f"{path}: line 4: expected a speaker's NAME: after a blank line, found {shown!r}"
         )
     path.write_bytes(b"")
-    assert failure(dataset, tmp_path) == f"{path}: none of 0 roles has 3 lines or more; use a longer text"
+    assert failure(dataset, folder) == f"{path}: none of 0 roles has 3 lines or more; use a longer text"
 
 
-def test_tiny_shakespeare_is_checked(tmp_path: Path) -> None:
-    path = tmp_path / "input.txt"
+def test_tiny_shakespeare_is_checked(folder: Path) -> None:
+    path = folder / "input.txt"
     path.write_text(SPEECHES)
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert failure(create(source="speakers"), tmp_path) == (
+    assert failure(create(source="speakers"), folder) == (
         f"{path}: sha256 is {found}, expected 86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed; "
         f"delete it and get it from {shakespeare.TINY.url}"
     )

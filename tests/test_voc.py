@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import io
 import os
-import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pooch
 import pytest
-from PIL import Image
+from official import Files, Trust, failure, no_downloads, plain, trusting, unreachable, write_files, write_tar
 
 from pflcore.datasets import DATASETS, Dataset, voc2007, voc2012
 from pflcore.datasets._voc import CLASSES
@@ -25,13 +21,6 @@ WIDTH, HEIGHT = 50, 40
 TRAINVAL, TEST = "VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"
 
 Object = tuple[str, tuple[float, float, float, float], int]
-Files = dict[str, bytes]
-
-
-def image(grey: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (WIDTH, HEIGHT), (grey, grey, grey)).save(file, "JPEG")
-    return file.getvalue()
 
 
 def annotation(name: str, objects: list[Object]) -> str:
@@ -65,7 +54,7 @@ def part(year: int, lists: dict[str, list[str]]) -> Files:
     """The files of one archive: images, annotations and lists, with lists of one class that are to be passed over."""
     root = f"VOCdevkit/VOC{year}"
     names = sorted({name for split in lists.values() for name in split})
-    files = {f"{root}/JPEGImages/{name}.jpg": image(10 * int(name)) for name in names}
+    files = {f"{root}/JPEGImages/{name}.jpg": plain((10 * int(name),) * 3, size=(WIDTH, HEIGHT)) for name in names}
     files |= {f"{root}/Annotations/{name}.xml": annotation(name, OBJECTS[name]).encode() for name in names}
     files |= {
         f"{root}/ImageSets/Main/{split}.txt": "".join(f"{n}\n" for n in lines).encode()
@@ -81,64 +70,30 @@ def files_2007() -> dict[str, Files]:
     }
 
 
-def write_tar(path: Path, files: Files) -> None:
-    with tarfile.open(path, "w") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-
-
-def write_folder(root: Path, files: Files) -> None:
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pooch, "retrieve", lambda *_, **__: pytest.fail("tried to download"))
+    no_downloads(monkeypatch)
     monkeypatch.setattr(voc2007.Voc2007, "counts", (3, 2))
     monkeypatch.setattr(voc2012.Voc2012, "counts", (3, 2))
     (tmp_path / "raw").mkdir()
     return tmp_path / "raw"
 
 
-@pytest.fixture
-def voc() -> Dataset:
-    return voc2007.Voc2007(size=SIZE)
-
-
-Trust = Callable[[Path], None]
+def refused(dataset: Dataset, folder: Path) -> str:
+    """The error, which repeats nothing of a document."""
+    message = failure(dataset, folder)
+    assert "<" not in message
+    return message
 
 
 @pytest.fixture
 def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
-    """Makes the hash of every archive in a folder the expected one."""
-
-    def accept(folder: Path) -> None:
-        for cls in (voc2007.Voc2007, voc2012.Voc2012):
-            archives = []
-            for source in cls.archives:
-                if (folder / source.name).is_file():
-                    digest = hashlib.md5((folder / source.name).read_bytes()).hexdigest()
-                    source = dataclasses.replace(source, digest=digest)
-                archives.append(source)
-            monkeypatch.setattr(cls, "archives", tuple(archives))
-
-    return accept
+    return trusting(monkeypatch, voc2007.Voc2007, voc2012.Voc2012)
 
 
-def failure(dataset: Dataset, folder: Path) -> str:
-    def state() -> dict[Path, bytes | None]:
-        return {path: path.read_bytes() if path.is_file() else None for path in sorted(folder.parent.rglob("*"))}
-
-    before = state()
-    with pytest.raises(UserError) as error:
-        dataset.load(folder)
-    assert state() == before
-    assert "\n" not in str(error.value) and "<" not in str(error.value)
-    return str(error.value)
+@pytest.fixture
+def voc() -> Dataset:
+    return voc2007.Voc2007(size=SIZE)
 
 
 def assert_complete(dataset: Dataset, folder: Path, source: str) -> None:
@@ -154,23 +109,15 @@ def assert_complete(dataset: Dataset, folder: Path, source: str) -> None:
     assert [CLASSES[label] for label in boxes.labels] == words
     assert boxes.difficult.tolist() == [True, True, False, False, True, False, False, False]
     pixels = boxes.corners.astype(np.float64) * [WIDTH, HEIGHT, WIDTH, HEIGHT]
-    expected = [
-        (9, 9, 10, 10),
-        (9, 9, 20, 20),
-        (0, 0, 10, 10),
-        (10, 4, 50, 40),
-        (0, 0, 50, 40),
-        (1.5, 2, 20, 20),
-        (0, 0, 50, 40),
-        (49, 39, 50, 40),
-    ]
+    expected = [(9, 9, 10, 10), (9, 9, 20, 20), (0, 0, 10, 10), (10, 4, 50, 40), (0, 0, 50, 40)]
+    expected += [(1.5, 2, 20, 20), (0, 0, 50, 40), (49, 39, 50, 40)]
     np.testing.assert_allclose(pixels, expected, atol=1e-4)
     assert samples.source == source and samples.class_names == CLASSES and len(CLASSES) == 20
 
 
 def test_voc_2007_from_its_archives(voc: Dataset, folder: Path, trust: Trust, tmp_path: Path) -> None:
     for name, files in files_2007().items():
-        write_tar(folder / name, {"VOCdevkit/VOC2006/Annotations/000005.xml": b"x", **files})
+        write_tar(folder / name, {"VOCdevkit/VOC2006/Annotations/000005.xml": b"x", **files}, "w")
     trust(folder)
     assert_complete(voc, folder, f"{TRAINVAL}, {TEST}")
     assert sorted(path.name for path in folder.iterdir()) == [TEST, TRAINVAL]
@@ -182,18 +129,18 @@ def test_voc_2007_from_its_archives(voc: Dataset, folder: Path, trust: Trust, tm
 @pytest.mark.parametrize("inside", ["VOCdevkit/VOC2007", "VOC2007", "."])
 def test_voc_2007_unpacked(voc: Dataset, folder: Path, inside: str) -> None:
     for files in files_2007().values():
-        write_folder(folder / inside, {name.removeprefix("VOCdevkit/VOC2007/"): data for name, data in files.items()})
+        write_files(folder / inside, {name.removeprefix("VOCdevkit/VOC2007/"): data for name, data in files.items()})
     assert_complete(voc, folder, inside if inside != "." else "a folder of VOC's layout")
 
 
 def test_voc_2012_takes_val_for_the_test_set(folder: Path, trust: Trust) -> None:
     dataset = voc2012.Voc2012(size=SIZE)
     files = part(2012, {"train": TRAIN, "val": REST, "trainval": TRAIN + REST})
-    write_tar(folder / "VOCtrainval_11-May-2012.tar", files)
+    write_tar(folder / "VOCtrainval_11-May-2012.tar", files, "w")
     trust(folder)
     assert_complete(dataset, folder, "VOCtrainval_11-May-2012.tar")
     (folder / "VOCtrainval_11-May-2012.tar").unlink()
-    write_folder(folder, files)
+    write_files(folder, files)
     assert_complete(dataset, folder, "VOCdevkit/VOC2012")
 
 
@@ -204,12 +151,12 @@ def test_official_facts() -> None:
 
 def test_other_classes(folder: Path) -> None:
     for files in files_2007().values():
-        write_folder(folder, {n: d.replace(b"dog", b"RBC").replace(b"000002\n", b"") for n, d in files.items()})
+        write_files(folder, {n: d.replace(b"dog", b"RBC").replace(b"000002\n", b"") for n, d in files.items()})
     names = ("RBC", *(name for name in CLASSES if name != "dog"))
     dataset = DATASETS.create("voc2007", class_list=names, size=SIZE)
     samples = dataset.load(folder)  # one image less than VOC
     assert len(samples) == 4 and samples.class_names == names and samples.labels.tolist()[1] == 0
-    assert failure(DATASETS.create("voc2007", size=SIZE), folder) == (
+    assert refused(DATASETS.create("voc2007", size=SIZE), folder) == (
         f"{folder}/VOCdevkit/VOC2007/Annotations/000005.xml: object 1: its class 'RBC' is unknown; put it into the "
         "option class_list"
     )
@@ -220,14 +167,10 @@ def test_other_classes(folder: Path) -> None:
 
 
 def test_no_data_and_no_network(voc: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_: object, path: Path, **__: object) -> None:
-        path.mkdir(exist_ok=True)
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(pooch, "retrieve", offline)
+    monkeypatch.setattr(pooch, "retrieve", unreachable)
     for place in (folder, folder.parent / "absent"):
         assert not voc.found(place)
-        assert failure(voc, place) == (
+        assert refused(voc, place) == (
             f"{place}: no data here, and http://host.robots.ox.ac.uk/pascal/VOC/voc2007/{TRAINVAL} could not be "
             f"downloaded (OSError); put {TRAINVAL} into that folder, or the folder VOCdevkit/VOC2007, or the folders "
             "Annotations, ImageSets, JPEGImages"
@@ -237,9 +180,9 @@ def test_no_data_and_no_network(voc: Dataset, folder: Path, monkeypatch: pytest.
 def test_damaged_archives(voc: Dataset, folder: Path, trust: Trust) -> None:
     files = files_2007()
     for name in files:
-        write_tar(folder / name, files[name])
+        write_tar(folder / name, files[name], "w")
     found = hashlib.md5((folder / TRAINVAL).read_bytes()).hexdigest()
-    assert failure(voc, folder) == (
+    assert refused(voc, folder) == (
         f"{folder / TRAINVAL}: md5 is {found}, expected c52e279531787c972589f7e41ab4ae64; delete it and get it from "
         f"http://host.robots.ox.ac.uk/pascal/VOC/voc2007/{TRAINVAL}"
     )
@@ -248,20 +191,20 @@ def test_damaged_archives(voc: Dataset, folder: Path, trust: Trust) -> None:
     middle = whole.index(files[TRAINVAL]["VOCdevkit/VOC2007/JPEGImages/000009.jpg"]) + 100
     path.write_bytes(whole[:middle])
     trust(folder)
-    assert failure(voc, folder).startswith((f"{path}: not a readable archive (", f"{folder}: "))
+    assert refused(voc, folder).startswith((f"{path}: not a readable archive (", f"{folder}: "))
     path.write_bytes(b"not a tar")
     trust(folder)
-    assert failure(voc, folder).startswith(f"{path}: not a readable archive (")
-    write_tar(path, {**files[TRAINVAL], "VOCdevkit/VOC2007/../../../evil": b"x"})
+    assert refused(voc, folder).startswith(f"{path}: not a readable archive (")
+    write_tar(path, {**files[TRAINVAL], "VOCdevkit/VOC2007/../../../evil": b"x"}, "w")
     trust(folder)
-    assert failure(voc, folder) == (
+    assert refused(voc, folder) == (
         f"{path}: its member 'VOCdevkit/VOC2007/../../../evil' points outside of the archive; get it from its official "
         "source"
     )
     del files[TRAINVAL]["VOCdevkit/VOC2007/Annotations/000005.xml"]
-    write_tar(path, files[TRAINVAL])
+    write_tar(path, files[TRAINVAL], "w")
     trust(folder)
-    assert failure(voc, folder) == (
+    assert refused(voc, folder) == (
         f"{folder}: Annotations/000005.xml is not in {TRAINVAL}, {TEST}; delete them and get them again"
     )
 
@@ -270,7 +213,7 @@ def test_damaged_archives(voc: Dataset, folder: Path, trust: Trust) -> None:
 def unpacked(folder: Path) -> Path:
     """The folder of the year within the dataset's folder."""
     for files in files_2007().values():
-        write_folder(folder, files)
+        write_files(folder, files)
     return folder / "VOCdevkit" / "VOC2007"
 
 
@@ -282,7 +225,7 @@ EXTERNAL = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><annotation>&a
 def test_documents_with_entities_are_refused(voc: Dataset, folder: Path, unpacked: Path, text: str) -> None:
     path = unpacked / "Annotations/000007.xml"
     path.write_text(text)
-    assert failure(voc, folder) == f"{path}: refused: DTDForbidden; use an annotation without a DTD"
+    assert refused(voc, folder) == f"{path}: refused: DTDForbidden; use an annotation without a DTD"
 
 
 def without(key: str) -> str:
@@ -291,52 +234,45 @@ def without(key: str) -> str:
     return text[:start] + text[stop:]
 
 
+def dogs(*boxes: tuple[float, float, float, float]) -> str:
+    return annotation("000007", [("dog", box, 0) for box in boxes])
+
+
+PUT = "; put the official annotation there"
+OUTSIDE = " is not within the image of 50x40 pixels" + PUT
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "not a readable annotation (no element found: line 1, column 0); put the official one there"),
         ("text", "not a readable annotation (syntax error: line 1, column 0); put the official one there"),
         (without("object"), "has no object; take the image off the lists in ImageSets/Main"),
-        (without("name"), "object 0: name is missing; put the official annotation there"),
-        (without("bndbox"), "object 0: bndbox/xmin is missing; put the official annotation there"),
-        (without("ymax"), "object 0: bndbox/ymax is missing; put the official annotation there"),
+        (without("name"), "object 0: name is missing" + PUT),
+        (without("bndbox"), "object 0: bndbox/xmin is missing" + PUT),
+        (without("ymax"), "object 0: bndbox/ymax is missing" + PUT),
+        (dogs((1, 1, 2, float("nan"))), "object 0: bndbox/ymax is 'nan', not a number" + PUT),
+        (dogs((20, 1, 10, 2)), "object 0: its box 20, 1, 10, 2 has no area; correct it"),
+        (dogs((1, 1, 2, 2), (1, 1, 52, 40)), "object 1: its box 1, 1, 52, 40" + OUTSIDE),
+        (dogs((-1, 1, 9, 40)), "object 0: its box -1, 1, 9, 40" + OUTSIDE),
+        (dogs((51, 1, 51, 9)), "object 0: its box 51, 1, 51, 9" + OUTSIDE),
         (
             annotation("000007", [("dog", (1, 1, 2, 2), 0), ("unicorn", (1, 1, 2, 2), 0)]),
             "object 1: its class 'unicorn' is unknown; put it into the option class_list",
-        ),
-        (
-            annotation("000007", [("dog", (1, 1, 2, float("nan")), 0)]),
-            "object 0: bndbox/ymax is 'nan', not a number; put the official annotation there",
-        ),
-        (
-            annotation("000007", [("dog", (20, 1, 10, 2), 0)]),
-            "object 0: its box 20, 1, 10, 2 has no area; correct it",
-        ),
-        (
-            annotation("000007", [("cat", (1, 1, 2, 2), 0), ("dog", (1, 1, 52, 40), 0)]),
-            "object 1: its box 1, 1, 52, 40 is not within the image of 50x40 pixels; put the official annotation there",
-        ),
-        (
-            annotation("000007", [("dog", (-1, 1, 9, 40), 0)]),
-            "object 0: its box -1, 1, 9, 40 is not within the image of 50x40 pixels; put the official annotation there",
-        ),
-        (
-            annotation("000007", [("dog", (51, 1, 51, 9), 0)]),
-            "object 0: its box 51, 1, 51, 9 is not within the image of 50x40 pixels; put the official annotation there",
         ),
     ],
 )
 def test_faulty_annotations(voc: Dataset, folder: Path, unpacked: Path, text: str, message: str) -> None:
     path = unpacked / "Annotations/000007.xml"
     path.write_text(text)
-    assert failure(voc, folder) == f"{path}: {message}"
+    assert refused(voc, folder) == f"{path}: {message}"
 
 
 def test_an_annotation_of_unknown_encoding(voc: Dataset, folder: Path, unpacked: Path) -> None:
     path = unpacked / "Annotations/000007.xml"
     for data in (b'<?xml version="1.0" encoding="no-such"?><annotation/>', b"\xff\xfe\xff", b"<annotation>\xff"):
         path.write_bytes(data)
-        assert failure(voc, folder).startswith(f"{path}: not a readable annotation (")
+        assert refused(voc, folder).startswith(f"{path}: not a readable annotation (")
 
 
 def test_difficult_may_be_left_out(voc: Dataset, folder: Path, unpacked: Path) -> None:
@@ -362,18 +298,18 @@ def test_faulty_folders(voc: Dataset, folder: Path, unpacked: Path) -> None:
         ),
     ):
         (lists / "test.txt").write_text(text)
-        assert failure(voc, folder) == message
+        assert refused(voc, folder) == message
     (lists / "test.txt").write_bytes(b"\xff\xfe")
-    assert failure(voc, folder).startswith(f"{lists}/test.txt: not a text (")
+    assert refused(voc, folder).startswith(f"{lists}/test.txt: not a text (")
     (lists / "test.txt").unlink()
-    assert failure(voc, folder) == f"{unpacked}: ImageSets/Main/test.txt is missing; put the complete data there"
+    assert refused(voc, folder) == f"{unpacked}: ImageSets/Main/test.txt is missing; put the complete data there"
     (lists / "test.txt").write_text(good)
     picture = unpacked / "JPEGImages/000005.jpg"
     for data in (picture.read_bytes()[:300], b"not an image", b""):
         picture.write_bytes(data)
-        assert failure(voc, folder).startswith(f"{picture}: not a readable image (")
+        assert refused(voc, folder).startswith(f"{picture}: not a readable image (")
     picture.unlink()
-    assert failure(voc, folder) == f"{unpacked}: JPEGImages/000005.jpg is missing; put the complete data there"
+    assert refused(voc, folder) == f"{unpacked}: JPEGImages/000005.jpg is missing; put the complete data there"
 
 
 def test_real_data_of_the_same_layout() -> None:
