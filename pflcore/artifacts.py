@@ -68,11 +68,18 @@ def write_table(path: Path, table: pa.Table, schema: str, /, **meta: Any) -> Non
 
 
 @contextmanager
-def table_writer(path: Path, columns: pa.Schema, schema: str, /, **meta: Any) -> Iterator[pq.ParquetWriter]:
-    """For an artifact that is written piece by piece; nothing is at `path` unless the block ends well."""
+def table_writer(
+    path: Path, columns: pa.Schema, schema: str, /, *, plain: tuple[str, ...] = (), **meta: Any
+) -> Iterator[pq.ParquetWriter]:
+    """For an artifact that is written piece by piece; nothing is at `path` unless the block ends well.
+
+    Args:
+        plain: Columns that are not worth compressing.
+    """
     header = json.dumps({"schema": schema, **meta}, sort_keys=True, separators=(",", ":"))
     columns = columns.with_metadata({_KEY: header.encode()})
-    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns, compression="zstd") as writer:
+    codecs = {name: "none" if name in plain else "zstd" for name in columns.names} if plain else "zstd"
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns, compression=codecs) as writer:
         yield writer
 
 

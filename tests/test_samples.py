@@ -110,6 +110,16 @@ def test_artifacts_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
     assert again.boxes and again.boxes.counts.tolist() == [0, 2, 0, 1, *[0] * 8]
 
 
+def test_what_does_not_compress_is_stored_as_it_is(tmp_path: Path) -> None:
+    samples = make_samples(600)
+    for name, inputs in (("noise", samples.inputs), ("black", np.zeros_like(samples.inputs))):
+        write_samples(tmp_path / f"{name}.parquet", dataclasses.replace(samples, inputs=inputs))
+        group = pq.read_metadata(tmp_path / f"{name}.parquet").row_group(0)
+        codecs = {group.column(index).path_in_schema: group.column(index).compression for index in range(3)}
+        assert codecs["input"] == ("UNCOMPRESSED" if name == "noise" else "ZSTD") and codecs["label"] == "ZSTD"
+        np.testing.assert_array_equal(read_samples(tmp_path / f"{name}.parquet").inputs, inputs)
+
+
 def test_pixels_of_a_view_are_written_in_their_own_order(tmp_path: Path) -> None:
     samples = make_samples()
     flipped = dataclasses.replace(samples, inputs=samples.inputs[:, :, ::-1])

@@ -88,7 +88,7 @@ class Cifar(Dataset):
     def _official(self, folder: Path) -> Samples:
         layout, where, contents = _find(folder, self.layouts)
         parse = parse_binary if layout.binary else parse_python
-        parts = [parse(contents[name], self.kinds, f"{where}/{name}") for name in layout.batches]
+        parts = [parse(contents.pop(name), self.kinds, f"{where}/{name}") for name in layout.batches]
         sizes = [len(labels) for _, labels in parts]
         return self.assemble(
             np.concatenate([pixels for pixels, _ in parts]),

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 
@@ -14,7 +20,9 @@ from pflcore.errors import UserError
 from pflcore.preparation import allocate, track
 from pflcore.samples import Bytes
 
-_CHUNK = 100  # images per task: small enough to occupy all cores, large enough to make tasks cheap
+_CHUNK = 64  # images per task: small enough to occupy all cores, large enough to make tasks cheap
+_AHEAD = 3  # tasks per process that are read before they are needed
+_FEW = 2_000  # images that are decoded sooner than processes are started
 _LARGEST = 100_000_000  # pixels of a file that is worth decoding; more is an attack or a mistake
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 
@@ -22,14 +30,14 @@ _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 def decode_images(
     count: int,
     shape: tuple[int, int, int],
-    read: Callable[[int], bytes],
+    read: Callable[[int], bytes | None],
     name: Callable[[int], str],
     what: str,
     *,
     resize: bool = False,
     formats: tuple[str, ...] = _FORMATS,
 ) -> tuple[Bytes, set[str]]:
-    """Decode images; threads suffice, as the decoders work outside of Python's lock.
+    """Decode images: read here, one after the other, and decoded by a process per core.
 
     Args:
         count: How many there are.
@@ -47,37 +55,82 @@ def decode_images(
         UserError: An unreadable image, by its name.
     """
     pixels = allocate((count, *shape))
+    advance = track(what, count)
+    met: set[str] = set()
 
-    def decode(start: int) -> tuple[int, set[str]]:
-        met = set()
-        stop = min(start + _CHUNK, count)
-        for number in range(start, stop):
-            try:
-                pixels[number], kind = decode_image(read(number), shape, resize, formats)
-            except UserError:
-                raise
-            except Exception as error:  # decoders of damaged images raise far more than OSError
-                raise UserError(f"{name(number)}: not a readable image ({_reason(error, formats)})") from None
-            met.add(kind)
-        return stop - start, met
+    def fetch(number: int) -> bytes | None:
+        try:
+            return read(number)
+        except UserError:
+            raise
+        except Exception as error:  # a reader may look into the image
+            raise UserError(f"{name(number)}: not a readable image ({_reason(error, formats)})") from None
 
-    advance, met = track(what, count), set()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        futures = [pool.submit(decode, start) for start in range(0, count, _CHUNK)]
-        for steps, kinds in _results(futures):
-            advance(steps)
-            met |= kinds
+    chunks = ([fetch(n) for n in range(start, min(start + _CHUNK, count))] for start in range(0, count, _CHUNK))
+    decode = partial(_decode_chunk, shape=shape, resize=resize, formats=formats)
+    start = 0
+    for decoded, kinds, problem in _spread(decode, chunks, count > _FEW):
+        if problem:
+            raise UserError(f"{name(start + len(decoded))}: not a readable image ({problem})")
+        pixels[start : start + len(decoded)] = decoded
+        start += len(decoded)
+        advance(len(decoded))
+        met |= kinds
     return pixels, met
 
 
-def _results(futures: list[Future[tuple[int, set[str]]]]) -> Iterator[tuple[int, set[str]]]:
-    """Their results in order; after the first error the rest is not begun."""
-    try:
-        for future in futures:
-            yield future.result()
-    finally:
-        for future in futures:
-            future.cancel()
+Decoded = tuple[Bytes, set[str], str]
+"""Images in order, their encodings, and why the one after them is unreadable."""
+
+
+def _decode_chunk(
+    images: list[bytes | None], shape: tuple[int, int, int], resize: bool, formats: tuple[str, ...]
+) -> Decoded:
+    pixels = np.empty((len(images), *shape), np.uint8)
+    met: set[str] = set()
+    for number, data in enumerate(images):
+        try:
+            pixels[number], kind = decode_image(data, shape, resize, formats)
+        except Exception as error:  # decoders of damaged images raise far more than OSError
+            return pixels[:number], met, _reason(error, formats)
+        met.add(kind)
+    return pixels, met, ""
+
+
+def _spread(
+    decode: Callable[[list[bytes | None]], Decoded], chunks: Iterator[list[bytes | None]], many: bool
+) -> Iterator[Decoded]:
+    """The decoded chunks in their order. Many are spread over processes: threads would wait for Python's lock."""
+    workers = os.cpu_count() or 1
+    if not many or workers == 1 or "fork" not in get_all_start_methods():
+        yield from map(decode, chunks)
+        return
+    # Forked, since other ways to start a process would run a caller's script again.
+    with ProcessPoolExecutor(workers, get_context("fork"), _end_with, (os.getpid(),)) as pool:
+        waiting: deque[Future[Decoded]] = deque()
+        try:
+            for chunk in chunks:
+                waiting.append(pool.submit(decode, chunk))
+                if len(waiting) > _AHEAD * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise UserError("a process that decodes images was killed, perhaps for lack of memory; try again") from None
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended, however that happened."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def decode_files(
