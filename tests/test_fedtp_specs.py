@@ -129,11 +129,16 @@ def test_runs_are_shared(tables: dict[str, Resolved]) -> None:
         assert table8["8", method, "CIFAR-10", partition] == table2[method, "CIFAR-10", partition, "50"]
 
 
+COMMON = {"test_share": None, "test_draw": None, "train_limit": None, "novel_share": 0.0}
+
+
 def test_the_runs_are_the_paper_s(tables: dict[str, Resolved]) -> None:
     run = record(tables["table2"], "FedTP", "CIFAR-10", "Dirichlet", "100")
     assert run == {
         "dataset": {"name": "cifar10", "source": "official", "stand_in": None},
-        "partition": {"name": "dirichlet", "alpha": 0.3, "min_samples": 10},
+        "partition": {
+            "name": "dirichlet", "alpha": 0.3, "min_samples": 10, "sizes": "balanced", **COMMON,
+        },
         "clients": 100,
         "seed": 0,
         "backbone": {
@@ -153,5 +158,5 @@ def test_the_runs_are_the_paper_s(tables: dict[str, Resolved]) -> None:
     }  # fmt: skip
     convnet = record(tables["table3"], "FedPer", "CIFAR-10", "Pathological", "50")
     assert convnet["backbone"]["name"] == "convnet"
-    assert convnet["partition"] == {"name": "pathological", "classes_per_client": 2}
+    assert convnet["partition"] == {"name": "pathological", "classes_per_client": 2, "variant": "as_written", **COMMON}
     assert (convnet["clients"], convnet["training"]["sample_rate"]) == (50, 0.1)

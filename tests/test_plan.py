@@ -61,7 +61,7 @@ def time_run(project: Project, method: str, text: str) -> None:
 def test_before_anything_ran(project: Project) -> None:
     figures = plan(project)
     assert (figures.runs, figures.slots, figures.cached) == (2, 2, 0)
-    assert figures.stages == len(project.stages()) == 9
+    assert figures.stages == len(project.stages()) == 10
     assert figures.visits == 2 * VISITS
     assert (figures.seconds, figures.untimed) == (0, 2)
     assert figures.bytes > 1797 * 64

@@ -35,7 +35,9 @@ def _draw(samples: Samples, assignment: Assignment, found: Heterogeneity) -> Fig
             maps.append((name, counts[shown], samples.attributes[name].names))
     bars = 1 + (assignment.noise is not None)
     widths = [_width(counts.shape[1]) for _, counts, _ in maps] + [1.7] * bars
-    figure = Figure(figsize=(sum(widths) + 1.2, max(2.6, min(9.0, 1.3 + 0.16 * len(shown)))), layout="constrained")
+    named = [len(name) for _, _, names in maps if len(names) <= _MAX_NAMES for name in names]
+    height = float(np.clip(0.16 * len(shown), 1.4, 8.0)) + 1.2 + 0.075 * max(named, default=0)
+    figure = Figure(figsize=(sum(widths) + 1.2, height), layout="constrained")
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     for panel, (name, counts, names) in zip(panels, maps, strict=False):
         _heat_map(figure, panel, counts, names, name)
