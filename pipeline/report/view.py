@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import posixpath
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.report.cells import VERDICTS, Cell
@@ -133,7 +133,7 @@ def build_page(
 
 def _page_of(spec: str, federation: str) -> str:
     """The page of a partition, as a link in the report of a spec."""
-    return "../" * len(Path(report_path(spec)).parts) + partition_report_path(federation) + "/index"
+    return posixpath.relpath(f"{partition_report_path(federation)}/index", report_path(spec))
 
 
 def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:
