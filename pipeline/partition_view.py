@@ -21,6 +21,7 @@ from pflcore.sample_files import read_facts
 from pflcore.samples import Samples
 from pipeline.catalog import Catalog
 from pipeline.fields import Fields, Invalid
+from pipeline.report.formats import legible
 from pipeline.report.partition_page import client_table, summarise
 from pipeline.resolve import resolve
 from pipeline.run import Run, describe_component
@@ -122,7 +123,7 @@ class Drawing:
         console.print(_picture(samples, self.assignment, found))
         width = -(-samples.classes // _COLUMNS)
         each = "a class" if width == 1 else f"{width} classes"
-        first, last = escape(samples.class_names[0]), escape(samples.class_names[-1])
+        first, last = (escape(legible(samples.class_names[end])) for end in (0, -1))
         console.print(f"[dim]a column is {each}, from {first} to {last}[/]")
         figures = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("over clients", "smallest", "median", "mean", "largest"):

@@ -75,6 +75,15 @@ def test_the_page_in_its_formats(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
 
 
+def test_characters_can_be_seen(tmp_path: Path) -> None:
+    samples, held = small()
+    text = dataclasses.replace(samples, class_names=(" ", "\x0b"))
+    write_partition_page(record(2), text, held, tmp_path)
+    for name in ("index.md", "index.html"):
+        assert not re.search(r"[\x00-\x08\x0b-\x1f]", (tmp_path / name).read_text(encoding="utf-8"))
+    assert any("from ' ' to '\\x0b'" in line for line in drawn(text, held))
+
+
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     samples, held = small()
     hostile = dataclasses.replace(samples, class_names=("<script>alert(1)</script>", "a|b $x$ _y_"))

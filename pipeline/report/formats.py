@@ -26,6 +26,11 @@ def escape_markdown(text: object) -> str:
     return str(text).translate(_MARKDOWN)
 
 
+def legible(name: str) -> str:
+    """A name that can be seen: the characters of a text are classes too, blanks and line ends among them."""
+    return name if name.isprintable() and name.strip() else repr(name)
+
+
 def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
     """A Markdown table, its columns padded; the first `left` columns are left-aligned. The first row is the header."""
     widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]

@@ -13,7 +13,7 @@ from pflcore.artifacts import write_text
 from pflcore.assignment import Assignment
 from pflcore.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.samples import Samples
-from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg
+from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg, legible
 from pipeline.report.partition_picture import MAX_CLIENTS, alt_text, partition_svg, shown_clients
 from pipeline.run import describe_component
 
@@ -102,7 +102,7 @@ def _page(
     ]
     shown = table.iloc[shown_clients(found.clients)]
     classes: list[tuple[str, ...]] = [
-        (name, f"{holders:,}", f"{train:,}", f"{test:,}")
+        (legible(name), f"{holders:,}", f"{train:,}", f"{test:,}")
         for name, holders, train, test in zip(
             samples.class_names, found.holders, found.train.sum(axis=0), found.test.sum(axis=0), strict=True
         )

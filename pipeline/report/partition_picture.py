@@ -11,6 +11,7 @@ from pflcore.assignment import Assignment
 from pflcore.heterogeneity import Heterogeneity
 from pflcore.samples import Samples
 from pipeline.report.drawing import svg
+from pipeline.report.formats import legible
 
 MAX_CLIENTS = 100
 _MAX_NAMES = 24  # values of an attribute that are worth a panel, and classes that are worth their names
@@ -71,7 +72,7 @@ def _heat_map(figure: Figure, panel: Axes, counts: np.ndarray, names: tuple[str,
     image = panel.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
     panel.set_xlabel(title)
     if len(names) <= _MAX_NAMES:
-        panel.set_xticks(range(len(names)), names, rotation=90, parse_math=False)
+        panel.set_xticks(range(len(names)), [legible(name) for name in names], rotation=90, parse_math=False)
     else:
         panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     what = "training samples" if title == "class" else "samples"
