@@ -17,14 +17,23 @@ from pflcore.errors import UserError
 from pflcore.groups import Groups
 
 CIFAR, DIGITS = (3, 32, 32), (1, 8, 8)
+NATIVE = {"alexnet_bn": (3, 224, 224)}  # what a backbone's defaults are for, where 3×32×32 is too small for them
+FINE = {"kernel": 3, "stride": 1, "padding": 1}
 # Options that a backbone needs for images of a size; none where its defaults do.
-SUITED: dict[tuple[str, tuple[int, int, int]], dict[str, Any]] = {("convnet", DIGITS): {"kernel": 3, "padding": 1}}
+SUITED: dict[tuple[str, tuple[int, int, int]], dict[str, Any]] = {
+    **{(name, DIGITS): {"kernel": 3, "padding": 1} for name in ("convnet", "lenet", "lenet_bn")},
+    **{("alexnet_bn", shape): FINE for shape in ((1, 16, 16), (1, 28, 28), (3, 28, 28), CIFAR)},
+    ("alexnet_bn", DIGITS): {**FINE, "pool_padding": 1},
+    ("vit", DIGITS): {"patch": 4},
+    **{("vit", (channels, 28, 28)): {"patch": 7} for channels in (1, 3)},
+    ("vit", (3, 300, 300)): {"patch": 20},
+}
 
 
 def sizes(backbone: Backbone, classes: int) -> tuple[dict[str, int], Groups]:
-    """Numbers per entry on 3×32×32 images, without memory for them."""
+    """Numbers per entry on 3×32×32 images, or larger ones where it needs them, without memory for them."""
     with torch.device("meta"):
-        model, groups = backbone.create(CIFAR, classes, 0)
+        model, groups = backbone.create(NATIVE.get(backbone.name, CIFAR), classes, 0)
     return {name: tensor.numel() for name, tensor in model.named_parameters()}, groups
 
 
@@ -194,6 +203,8 @@ def test_another_seed_gives_another_model(name: str) -> None:
 
 def test_every_parameter_is_used(name: str) -> None:
     model, groups = backbone(name).create(SHAPE, CLASSES, 0)
+    for parameter in model.parameters():  # some begin with zeros, which hide others
+        parameter.data += 0.1 * torch.rand_like(parameter)
     F.cross_entropy(model.eval()(torch.randn(16, *SHAPE)), torch.arange(16) % CLASSES).backward()
     for entry, parameter in model.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 0, entry
@@ -227,6 +238,17 @@ def test_the_smoke_options_are_smaller(name: str) -> None:
         ("convnet", {"kernel": 40}, CIFAR, "kernel 40 with padding 0 leaves nothing of 32×32 images"),
         ("convnet", {"channels": (4, 4, 4, 4), "kernel": 3, "padding": 1}, DIGITS, "after convolution 4"),
         ("convnet", {}, (3, 32, 12), "leaves nothing of 32×12 images after convolution 2"),
+        ("lenet", {}, DIGITS, "kernel 5 with padding 0 leaves nothing of 8×8 images after convolution 2"),
+        ("lenet_bn", {}, DIGITS, "kernel 5 with padding 0 leaves nothing of 8×8 images after convolution 2"),
+        ("alexnet_bn", {}, CIFAR, "leaves nothing of 32×32 images after convolution 5"),
+        ("alexnet_bn", {}, DIGITS, "leaves nothing of 8×8 images after convolution 1"),
+        ("vit", {}, DIGITS, "patch 16 does not divide images of 8×8 pixels"),
+        ("vit", {"patch": 4}, (1, 8, 10), "patch 4 does not divide images of 8×10 pixels"),
+        ("timm_model", {"model": "resnet81"}, CIFAR, "has no model 'resnet81'; did you mean 'resnet18'?"),
+        ("timm_model", {"model": "~"}, CIFAR, "has no model '~'; timm.list_models()"),
+        ("timm_model", {"model": "hf-hub:someone/something"}, CIFAR, "has no model 'hf-hub:someone/something'"),
+        ("timm_model", {"model": "vit_tiny_patch16_224"}, (3, 40, 32), "patches of 16×16 of 'vit_tiny_patch16_224' do"),
+        ("timm_model", {"model": "test_vit"}, (3, 40, 32), "'test_vit' does not take images of 3×40×32 (Input height"),
     ],
 )
 def test_options_that_do_not_fit_the_images_are_an_error_of_one_line(

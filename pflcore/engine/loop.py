@@ -24,7 +24,7 @@ from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.memory import keep_freed_memory
 from pflcore.methods import Method
-from pflcore.methods._base import Federation, Update
+from pflcore.methods._base import Federation, Update, own
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 
@@ -101,7 +101,7 @@ def train(
         if checkpoints:
             run.resume(checkpoints)
         saved = time.monotonic()
-        with choose_executor(executor, run.trainer, run.initial) as chosen:
+        with choose_executor(executor, run.trainer, run.carried) as chosen:
             if isinstance(chosen, Distributed):
                 run.agree(chosen)
             while run.round < training.rounds and not run.diverged:
@@ -133,9 +133,14 @@ class _Run:
         self.groups: Groups = groups
         self.roles: Roles = method.roles(groups)
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        server = method.init_server(self.initial, self.roles, Federation(data.clients, seed))
+        server = method.init_server(self.initial, self.roles, Federation(data.clients, seed, training.momentum))
         self.server = ServerState(server, data.device)
-        self.personal = ClientStates(pick(self.initial, self.roles.personal), data.clients, scratch)
+        # What stays on the client: the personal part of its model, and what the method keeps beside it.
+        self.kept: Tensors = {
+            **pick(self.initial, self.roles.personal),
+            **own(method.companions(self.initial, self.roles)),
+        }
+        self.personal = ClientStates(self.kept, data.clients, scratch)
         self.history = History(data.clients)
         self.parts: dict[str, Stateful] = {"server": self.server, "personal": self.personal, "history": self.history}
         self.trainer = Trainer(self.model, groups.parameters, data, method, training, seed)
@@ -163,16 +168,17 @@ class _Run:
                         len(self.data.train[outcome.client]),
                         sent=sent.pop(outcome.client),
                         returned=pick(outcome.model, exchanged),
+                        steps=self.trainer.steps(outcome.client),
                     )
                 )
-                personal[outcome.client] = pick(outcome.model, self.roles.personal)
+                personal[outcome.client] = pick(outcome.model, self.kept)
                 losses.append(outcome.loss)
         except Diverged as diverged:
             self.diverged = diverged
             return float("nan")
         self.server.server = self.method.update_server(self.server.server, self.roles, updates)
-        for client, own in personal.items():
-            self.personal[client] = own
+        for client, kept in personal.items():
+            self.personal[client] = kept
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
             scores = self._score(executor)
@@ -190,16 +196,21 @@ class _Run:
         return sorted(members[drawn.choice(len(members), size=size, replace=False)].tolist())
 
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
-        """The client's model state: shared, its personal and its generated entries, in the model's order."""
-        shared, own = self.server.server.shared, self.personal[client]
+        """The client's state: shared, generated and its kept entries, the model's in its order."""
+        shared, kept = self.server.server.shared, self.personal[client]
         return {
             name: shared[name]
             if name in self.roles.shared
             else generated[name]
             if name in self.roles.generated
-            else own[name].to(self.data.device)
-            for name in self.initial
+            else kept[name].to(self.data.device)
+            for name in self.carried
         }
+
+    @property
+    def carried(self) -> Tensors:
+        """The names, shapes and types of a client's state, as at the beginning."""
+        return {**self.initial, **self.kept}
 
     def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
         """What each participant receives; the part that goes back to the server is also noted in `sent`."""
@@ -210,7 +221,7 @@ class _Run:
             yield client, received
 
     def _score(self, executor: Executor) -> Scores:
-        if not self.roles.personal and not self.roles.generated:
+        if not self.kept and not self.roles.generated:
             return executor.score_shared(self._assemble(0, {}))
         return executor.score_each(self._own_models())
 
@@ -219,7 +230,7 @@ class _Run:
         clients = range(self.data.clients)
         for some in (clients[start : start + _GENERATED] for start in clients[::_GENERATED]):
             for client, generated in zip(some, self.method.generate(self.server.server, some), strict=True):
-                yield client, self._assemble(client, generated)
+                yield client, self.method.personalised(self._assemble(client, generated))
 
     def accuracy(self) -> float | None:
         """Pooled accuracy (0..1) of the last measurement, over the clients that take part in training."""

@@ -148,6 +148,11 @@ class _Step:
         local = Local(self._forward, self._gradient, self._sgd, received, self.trainer.parameters)
         return self.trainer.method.begin(local, {name: tensor.clone() for name, tensor in received.items()})
 
+    def end(self, state: LocalState) -> LocalState:
+        """The state after the last step."""
+        local = Local(self._forward, self._gradient, self._sgd, {}, self.trainer.parameters)
+        return self.trainer.method.end(local, state)
+
     def _forward(self, state: Tensors, images: Tensor) -> Tensor:
         trainer = self.trainer
         if trainer.noise.per_sample:
@@ -156,7 +161,7 @@ class _Step:
             trainer.noise.load(self._noise[self._pass])
             self._pass += 1
         # A gradient must not see its inputs change, so buffers are copied and written back when it has been taken.
-        own = {name: tensor for name, tensor in state.items() if name not in trainer.parameters}
+        own = {name: tensor for name, tensor in state.items() if name in trainer.entries - trainer.parameters}
         fresh = {name: tensor.clone() for name, tensor in own.items()}
         logits = trainer.forward({**state, **fresh}, images)
         pairs = [(own[name], fresh[name]) for name in own]
@@ -213,6 +218,7 @@ class _Cohort:
             chunks = [torch.stack([self.rows[one][step] for one, step in tick]) for tick in ticks]
             for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round), strict=True):
                 state = self._advance(state, tick, batch)
+            state = vmap(self.step.end)(state)
         return [self._outcome(index, state) for index in range(len(self.clients))]
 
     def _advance(self, state: LocalState, tick: Sequence[tuple[int, int]], batch: Batch) -> LocalState:

@@ -13,6 +13,7 @@ from torch.func import functional_call
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import Noise
 from pflcore.engine.precision import autocast
+from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.groups import Tensors
 from pflcore.methods import Method
@@ -52,6 +53,7 @@ class Trainer:
     Attributes:
         model: The module; its dropout layers are replaced by those of :mod:`pflcore.engine.dropout`.
         parameters: Names of the state entries that gradients train.
+        batch_norm: Whether the model has batch norm, which cannot train on a batch of one sample.
     """
 
     def __init__(
@@ -65,25 +67,48 @@ class Trainer:
     ) -> None:
         self.model = model
         self.parameters = parameters
+        self.entries = frozenset(model.state_dict())
         self.data = data
         self.method = method
         self.training = training
         self.seed = seed
+        self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         self.noise = Noise(model, data.shape, data.device)
 
     def steps(self, client: int) -> int:
-        """Local steps of a client per round."""
-        return self.training.local_epochs * math.ceil(len(self.data.train[client]) / self.training.batch_size)
+        """Local steps of a client per round. Raises as :meth:`batches`."""
+        samples, size = len(self.data.train[client]), self.training.batch_size
+        return self.training.local_epochs * (math.ceil(samples / size) - self._leaves_one_out(client))
 
     def batches(self, round_: int, client: int) -> list[Tensor]:
-        """The rows of each local step: every epoch shuffled anew, its last batch as small as it turns out."""
-        rows = self.data.train[client]
+        """The rows of each local step: every epoch shuffled anew, its last batch as small as it turns out.
+
+        A last batch of one sample is left out when the model has batch norm, which has nothing to normalise there.
+
+        Raises:
+            UserError: The model has batch norm, and all batches of this client have one sample.
+        """
+        rows, size = self.data.train[client], self.training.batch_size
+        used = len(rows) - self._leaves_one_out(client)
         order = generator(self.seed, "batches", round_, client)
         batches: list[Tensor] = []
         for _ in range(self.training.local_epochs):
             shuffled = rows[torch.from_numpy(order.permutation(len(rows))).to(rows.device)]
-            batches += torch.split(shuffled, self.training.batch_size)
+            batches += torch.split(shuffled[:used], size)
         return batches
+
+    def _leaves_one_out(self, client: int) -> bool:
+        """Whether a client's last batch is left out, since batch norm cannot take its only sample."""
+        samples, size = len(self.data.train[client]), self.training.batch_size
+        if not self.batch_norm or samples % size != (1 if size > 1 else 0):
+            return False
+        if size == 1 or samples == 1:
+            why = "batch_size is 1" if size == 1 else "it has a single training sample"
+            raise UserError(
+                f"client {client} cannot train a model with batch norm, since {why} and there is nothing to normalise; "
+                "use larger batches, clients with more samples, or a backbone without batch norm"
+            )
+        return True
 
     def begin(self, received: Tensors) -> Unfinished:
         """Before the first step. Steps and buffers work in place, so the client starts from copies."""
@@ -106,18 +131,24 @@ class Trainer:
 
     def finish(self, round_: int, client: int, unfinished: Unfinished) -> Outcome:
         """After the last step. Raises :class:`Diverged` when a loss was not finite."""
+        local = Local(self.forward, gradient, self.sgd, {}, self.parameters)
+        model = self.method.end(local, unfinished.state)["model"]
         # One look at the device per client, not per step; a loss that is not finite stays so in the mean.
         mean = float(torch.stack(unfinished.losses).mean())
         if not math.isfinite(mean):
             raise Diverged(round_, client)
-        return Outcome(client, unfinished.state["model"], mean)
+        return Outcome(client, model, mean)
 
     def train(self, round_: int, client: int, received: Tensors) -> Outcome:
         """All of a client's local training. Raises :class:`Diverged`."""
         return self.finish(round_, client, self.advance(round_, client, received, self.begin(received)))
 
     def forward(self, state: Tensors, images: Tensor) -> Tensor:
-        """Logits of a model state, in the run's precision; the model's mode decides whether it is training."""
+        """Logits of a model state, in the run's precision; the model's mode decides whether it is training.
+
+        Entries that are not the model's are passed over.
+        """
+        state = {name: tensor for name, tensor in state.items() if name in self.entries}
         with autocast(self.training.precision, images.device):
             logits: Tensor = functional_call(self.model, state, (images,))
         return logits.float()

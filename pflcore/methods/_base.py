@@ -21,10 +21,11 @@ from pflcore.registry import Entry
 
 @dataclass(frozen=True)
 class Federation:
-    """The facts about a federation that a method may build its server state from."""
+    """The facts about a federation that a method may build its server state from; `momentum` is the clients'."""
 
     clients: int
     seed: int
+    momentum: float = 0.0
 
 
 @dataclass
@@ -76,15 +77,34 @@ class Update:
         samples: Its number of training samples, the weight in averages.
         sent: Its shared and generated entries as it received them.
         returned: The same entries after local training. Personal entries are never among them.
+        steps: Local steps that it took.
     """
 
     client: int
     samples: int
     sent: Mapping[str, Tensor]
     returned: Mapping[str, Tensor]
+    steps: int = 0
 
 
 LocalState = dict[str, Tensors]
+
+_OWN = "own/"
+
+
+def own(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Entries under names that mark them as a client's further ones, beside those of its model."""
+    return {f"{_OWN}{name}": tensor for name, tensor in tensors.items()}
+
+
+def own_part(state: Mapping[str, Tensor]) -> Tensors:
+    """The inverse of :func:`own`: a client's further entries under their plain names."""
+    return {name.removeprefix(_OWN): tensor for name, tensor in state.items() if name.startswith(_OWN)}
+
+
+def model_part(state: Mapping[str, Tensor]) -> Tensors:
+    """A client's state without its further entries."""
+    return {name: tensor for name, tensor in state.items() if not name.startswith(_OWN)}
 
 
 class Method(Entry):
@@ -97,6 +117,18 @@ class Method(Entry):
     def roles(self, groups: Groups) -> Roles:
         """Which state entries are shared, personal and generated. Raises :class:`UserError` for a missing group."""
         return Roles.split(groups, self.personal, self.generated)
+
+    def companions(self, initial: Tensors, roles: Roles) -> Tensors:
+        """What a client keeps beside its model, as it begins, under plain names: a second model, a mixing weight.
+
+        Such entries never leave the client. They are in the state that its local training begins with and ends with,
+        under names made by :func:`own`.
+        """
+        return {}
+
+    def personalised(self, state: Tensors) -> Tensors:
+        """The model that a client is measured with, from its state: entries of the model, and maybe further ones."""
+        return state
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
         """The clients that train in a round, given those that were sampled out of `clients`."""
@@ -121,9 +153,14 @@ class Method(Entry):
         """
         return {"model": start, "momenta": {}}
 
+    def end(self, local: Local, state: LocalState) -> LocalState:
+        """State of local training after its last step."""
+        return state
+
     def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         """One local step; returns the next state and the loss before it."""
         model = state["model"]
+        # Further entries go along with the buffers; a forward pass takes no notice of them.
         trained = {name: tensor for name, tensor in model.items() if name in local.parameters}
         buffers = {name: tensor for name, tensor in model.items() if name not in local.parameters}
         gradients, loss = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), trained)

@@ -1,0 +1,90 @@
+"""A mixture of a personal and the global model, with an adaptive weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pflcore.groups import Roles, Tensors
+from pflcore.methods import METHODS
+from pflcore.methods._base import Batch, Local, LocalState, Method, model_part, own, own_part
+from pflcore.options import option
+
+_ALPHA = "alpha"
+_DECAY = 0.02  # of α in its step, in every released code
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class Apfl(Method):
+    """Clients predict with α · v + (1 − α) · w: a model v of their own mixed with the global one.
+
+    As written, w takes its step of FedAvg on each batch, v a step on the loss of the mixture, and α a step on
+    ⟨v − w, gradient of the mixture⟩ + 0.02 · α, clipped to 0..1. As released with FedPerfix (and PFLlib), v is trained
+    on its own loss, α's step uses α · g_v + (1 − α) · g_w of the two models, and at the end of a round v becomes the
+    mixture, with which the client is measured. Model parameters are mixed; buffers are those of v.
+    """
+
+    citation: ClassVar[str] = "Deng, Kamani and Mahdavi, APFL, arXiv 2003.13461, algorithm 1"
+
+    alpha: float = option(0.25, ge=0, le=1, help="Initial weight α of the personal model; 1 is training alone.")
+    adaptive: bool = option(True, help="Whether α is learned, with a step after every batch.")
+    variant: str = option(
+        "as_written", help="How v and α are trained; see above.", choices=("as_written", "as_released")
+    )
+
+    def companions(self, initial: Tensors, roles: Roles) -> Tensors:
+        return {**initial, _ALPHA: torch.tensor(self.alpha)}
+
+    def personalised(self, state: Tensors) -> Tensors:
+        entries = own_part(state)
+        alpha = entries.pop(_ALPHA)
+        return entries if self.variant == "as_released" else mix(alpha, entries, model_part(state))
+
+    def begin(self, local: Local, start: Tensors) -> LocalState:
+        return {**super().begin(local, start), "own_momenta": {}}
+
+    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        before = {name: tensor.clone() for name, tensor in state["model"].items() if name in local.parameters}
+        entries = own_part(state["model"])
+        alpha = entries.pop(_ALPHA)
+        v = {name: tensor for name, tensor in entries.items() if name in local.parameters}
+        buffers = {name: tensor for name, tensor in entries.items() if name not in local.parameters}
+
+        def loss_of(params: Tensors) -> Tensor:
+            return Method.loss(self, local, {**params, **buffers}, batch)
+
+        if self.variant == "as_released":
+            of_v, _ = local.gradient(loss_of, v)
+            of_w, _ = local.gradient(loss_of, before)
+            slopes = of_v
+            toward = {name: alpha * of_v[name] + (1 - alpha) * of_w[name] for name in v}
+        else:
+            toward, _ = local.gradient(loss_of, mix(alpha, v, before))
+            slopes = {name: alpha * slope for name, slope in toward.items()}  # of v, by the chain rule
+        along = sum(((v[name] - before[name]) * toward[name]).sum() for name in v) + _DECAY * alpha
+        state, loss = super().step(local, state, batch)
+        v, momenta = local.sgd(v, slopes, state["own_momenta"])
+        if self.adaptive:
+            moved, _ = local.sgd({_ALPHA: alpha}, {_ALPHA: torch.as_tensor(along)}, {})
+            alpha = moved[_ALPHA].clamp(0, 1)
+        model = {**state["model"], **own({**v, _ALPHA: alpha})}
+        return {**state, "model": model, "own_momenta": momenta}, loss
+
+    def end(self, local: Local, state: LocalState) -> LocalState:
+        if self.variant == "as_written":
+            return state
+        entries = own_part(state["model"])
+        mixed = mix(entries.pop(_ALPHA), entries, model_part(state["model"]))
+        return {**state, "model": {**state["model"], **own(mixed)}}
+
+
+def mix(alpha: Tensor, v: Tensors, w: Tensors) -> Tensors:
+    """α · v + (1 − α) · w for the entries of `v`; integers are those of `v`."""
+    return {
+        name: alpha * tensor + (1 - alpha) * w[name] if tensor.is_floating_point() else tensor
+        for name, tensor in v.items()
+    }

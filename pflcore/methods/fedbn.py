@@ -1,0 +1,23 @@
+"""Personal normalisation layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pflcore.methods import METHODS
+from pflcore.methods._base import Method
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class FedBN(Method):
+    """Normalisation layers stay on the client, with their statistics; the rest is averaged.
+
+    In a network with batch norm these are weight, bias and running statistics, as in the authors' code; in a
+    Transformer they are its LayerNorms, as FedPerfix uses it. FedTP's code keeps weight and bias only and averages the
+    statistics.
+    """
+
+    citation: ClassVar[str] = "Li et al., FedBN, ICLR 2021; LayerNorm form: Sun et al., FedPerfix, ICCV 2023"
+    personal: ClassVar[tuple[str, ...]] = ("norm",)

@@ -1,0 +1,56 @@
+"""Averaging of normalised updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from pflcore.groups import Roles, Tensors
+from pflcore.methods import METHODS
+from pflcore.methods._base import Federation, Method, Server, Update, average, weights
+
+_MOMENTUM = "momentum"
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class FedNova(Method):
+    """FedAvg in which clients that take more steps do not pull the model their way.
+
+    A client's update D = w_received − w is divided by the weight a that its gradients have in it: the number of steps,
+    or with momentum ρ the sum over steps of (1 − ρ^j) / (1 − ρ). The server takes w − τ · Σ p · D / a with τ = Σ p · a,
+    over the sampled clients, p in proportion to their samples. Running statistics are averaged as in FedAvg.
+    """
+
+    citation: ClassVar[str] = "Wang et al., FedNova, NeurIPS 2020, equation 7"
+
+    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
+        server = super().init_server(initial, roles, federation)
+        server.extra[_MOMENTUM] = torch.tensor(federation.momentum, dtype=torch.float64)
+        return server
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        momentum = float(server.extra[_MOMENTUM])
+        shares = weights(updates)
+        norms = [gradient_weight(update.steps, momentum) for update in updates]
+        effective = sum(share * norm for share, norm in zip(shares, norms, strict=True))
+        shared = average(updates, roles.shared)
+        for name, before in server.shared.items():
+            # An entry that training does not change, or that is a counter, is what the average says.
+            if not before.is_floating_point():
+                continue
+            moved = before.clone()
+            for share, norm, update in zip(shares, norms, updates, strict=True):
+                moved.add_(update.returned[name] - update.sent[name], alpha=effective * share / norm)
+            shared[name] = moved
+        return Server(shared, server.extra)
+
+
+def gradient_weight(steps: int, momentum: float) -> float:
+    """The sum of the weights that a client's gradients have in its update, in units of the learning rate."""
+    if not momentum:
+        return float(steps)
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -1,0 +1,67 @@
+"""Personal models as proximal points of the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from pflcore.groups import Roles, Tensors
+from pflcore.methods import METHODS
+from pflcore.methods._base import Batch, Local, LocalState, Method, Server, Update, average, own, own_part
+from pflcore.options import option
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(Method):
+    """Each client seeks θ = argmin loss(θ) + λ/2 · ‖θ − w‖², and moves w towards it.
+
+    For every batch θ takes ``inner_steps`` gradient steps of that objective, then w ← w − lr · λ · (w − θ). θ starts
+    the round at what was received and is what a client is measured with, however long ago it was last sampled. Both
+    steps use the run's learning rate, without momentum, as FedTP's code does; the authors' code also decays θ by 0.001.
+    """
+
+    citation: ClassVar[str] = "T. Dinh, Tran and Nguyen, pFedMe, NeurIPS 2020, algorithm 1"
+
+    lam: float = option(15.0, gt=0, help="Weight λ of the distance between personal and global model.")
+    inner_steps: int = option(5, ge=1, help="Gradient steps towards the proximal point for every batch.")
+    beta: float = option(1.0, gt=0, help="The server's step: w ← (1 − β) · w + β · average; FedTP uses 1.")
+
+    def companions(self, initial: Tensors, roles: Roles) -> Tensors:
+        return initial
+
+    def personalised(self, state: Tensors) -> Tensors:
+        return own_part(state)
+
+    def begin(self, local: Local, start: Tensors) -> LocalState:
+        theta = {name: start[name].clone() for name in own_part(start)}
+        return super().begin(local, {**start, **own(theta)})
+
+    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        model = state["model"]
+        entries = own_part(model)
+        theta = {name: tensor for name, tensor in entries.items() if name in local.parameters}
+        buffers = {name: tensor for name, tensor in entries.items() if name not in local.parameters}
+        first = None
+        for _ in range(self.inner_steps):
+            slopes, loss = local.gradient(lambda params: Method.loss(self, local, {**params, **buffers}, batch), theta)
+            first = loss if first is None else first
+            pulled = {name: slope + self.lam * (theta[name] - model[name]) for name, slope in slopes.items()}
+            theta, _ = local.sgd(theta, pulled, {})
+        assert first is not None  # inner_steps is at least 1
+        back = {name: self.lam * (model[name] - theta[name]) for name in theta}
+        moved, _ = local.sgd({name: model[name] for name in theta}, back, {})
+        # The statistics of batch norm are those of the model that saw the batches.
+        return {**state, "model": {**model, **own(theta), **moved, **buffers}}, first
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        mean = average(updates, roles.shared)
+        if self.beta != 1.0:
+            mean = {
+                name: server.shared[name].lerp(tensor, self.beta) if tensor.is_floating_point() else tensor
+                for name, tensor in mean.items()
+            }
+        return Server(mean, server.extra)
