@@ -78,9 +78,22 @@ def table_writer(
     """
     header = json.dumps({"schema": schema, **meta}, sort_keys=True, separators=(",", ":"))
     columns = columns.with_metadata({_KEY: header.encode()})
-    codecs = {name: "none" if name in plain else "zstd" for name in columns.names} if plain else "zstd"
+    codecs = {
+        leaf: "none" if leaf in plain else "zstd" for field in columns for leaf in _leaves(field.name, field.type)
+    }
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns, compression=codecs) as writer:
         yield writer
+
+
+def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
+    """What Parquet calls the columns that a column consists of."""
+    if pa.types.is_list(kind):
+        yield from _leaves(f"{name}.list.element", kind.value_type)
+    elif pa.types.is_struct(kind):
+        for part in kind:
+            yield from _leaves(f"{name}.{part.name}", part.type)
+    else:
+        yield name
 
 
 def read_meta(path: Path, schema: str) -> dict[str, Any]:

@@ -11,11 +11,6 @@ from pflcore.datasets import DATASETS, Dataset, stand_in
 from pflcore.datasets._base import DOWNLOAD, FOLDER, INCLUDED
 from pflcore.sample_files import read_samples, write_samples
 
-PER_BATCH = 4
-PYTHON, BINARY = "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"
-NAMES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
-
-
 # Their files lie in the folders of other datasets.
 COMPOSED = {"digits5"}
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import os
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from pflcore.datasets import _decode
-from pflcore.datasets._decode import decode_files, decode_images
+from pflcore.datasets._decode import decode_images
 from pflcore.errors import UserError
 from pflcore.preparation import preparing
 
@@ -98,13 +97,3 @@ def test_a_killed_process_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_decode, "decode_image", die)
     with pytest.raises(UserError, match="a process that decodes images was killed"):
         decode([encoded(n) for n in range(10)])
-
-
-def test_files_are_named_by_their_paths(tmp_path: Path) -> None:
-    for n in range(3):
-        (tmp_path / f"{n}.png").write_bytes(encoded(n))
-    paths = sorted(tmp_path.iterdir())
-    assert decode_files(paths, SHAPE, "decoding")[0].shape == (3, *SHAPE)
-    paths[1].write_bytes(paths[1].read_bytes()[:40])
-    with pytest.raises(UserError, match=rf"{paths[1]}: not a readable image \("):
-        decode_files(paths, SHAPE, "decoding")

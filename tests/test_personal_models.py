@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from tiny import EVERY_ROUND, SHAPE, assert_states_close, backbone, federation, method, normalised, run, training
+from tiny import (
+    EVERY_ROUND,
+    SHAPE,
+    assert_states_close,
+    backbone,
+    federation,
+    method,
+    normalised,
+    result_bytes,
+    run,
+    training,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -180,6 +191,16 @@ def test_apfls_weight_can_be_fixed_and_at_one_is_training_alone() -> None:
                 atol=1e-6, rtol=1e-5,
             )  # fmt: skip
     assert fixed.correct.tolist() == alone.correct.tolist()
+
+
+def test_what_happens_after_the_last_step_happens_in_every_executor() -> None:
+    def train(executor: str) -> Result:
+        chosen = method("apfl", variant="as_released")
+        return run(chosen, backbone("convnet"), federation((13, 3, 10)), training=ROUNDS, executor=executor)
+
+    reference = train("sequential")
+    assert result_bytes(train("pooled")) == result_bytes(reference)
+    assert_states_close(train("stacked").weights, reference.weights, 5e-6)
 
 
 # --- FedNova -------------------------------------------------------------------------------------------------------

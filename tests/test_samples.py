@@ -113,10 +113,13 @@ def test_artifacts_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_does_not_compress_is_stored_as_it_is(tmp_path: Path) -> None:
     samples = make_samples(600)
     for name, inputs in (("noise", samples.inputs), ("black", np.zeros_like(samples.inputs))):
-        write_samples(tmp_path / f"{name}.parquet", dataclasses.replace(samples, inputs=inputs))
+        boxes = dataclasses.replace(BOXES, counts=np.array([3, *[0] * 599]))
+        write_samples(tmp_path / f"{name}.parquet", dataclasses.replace(samples, inputs=inputs, boxes=boxes))
         group = pq.read_metadata(tmp_path / f"{name}.parquet").row_group(0)
-        codecs = {group.column(index).path_in_schema: group.column(index).compression for index in range(3)}
-        assert codecs["input"] == ("UNCOMPRESSED" if name == "noise" else "ZSTD") and codecs["label"] == "ZSTD"
+        columns = [group.column(index) for index in range(group.num_columns)]
+        codecs = {column.path_in_schema: column.compression for column in columns}
+        assert codecs.pop("input") == ("UNCOMPRESSED" if name == "noise" else "ZSTD")
+        assert len(codecs) == 8 and set(codecs.values()) == {"ZSTD"}
         np.testing.assert_array_equal(read_samples(tmp_path / f"{name}.parquet").inputs, inputs)
 
 

@@ -6,12 +6,11 @@ import io
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_all_start_methods, get_context
-from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -131,15 +130,6 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()
-
-
-def decode_files(
-    paths: Sequence[Path], shape: tuple[int, int, int], what: str, *, resize: bool = True
-) -> tuple[Bytes, set[str]]:
-    """:func:`decode_images` of files."""
-    return decode_images(
-        len(paths), shape, lambda n: paths[n].read_bytes(), lambda n: str(paths[n]), what, resize=resize
-    )
 
 
 def decode_image(
