@@ -124,7 +124,7 @@ def ours(
 def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
     """The same work as a loop over clients, each with a DataLoader."""
     model = MODELS[workload.backbone]().to(data.device)
-    images = (data.images.float() / 255 - data.mean) / data.std
+    images = (data.inputs.float() / 255 - data.mean) / data.std
 
     def loader(rows: Tensor) -> DataLoader[tuple[Tensor, ...]]:
         own = rows.to(data.device)

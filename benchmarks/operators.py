@@ -42,7 +42,7 @@ def main() -> None:
     )
     model, groups = BACKBONES.create(chosen.backbone).create(data.shape, data.classes, 0)
     settings = Training(local_epochs=1, precision=chosen.precision)
-    trainer = Trainer(model, groups.parameters, data, METHODS.create("fedavg"), settings, 0)
+    trainer = Trainer(model, groups, data, METHODS.create("fedavg"), settings, 0)
     state = dict(model.state_dict())
     trainer.train(1, 0, state)  # what is set up at the first use does not count
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as seen:

@@ -29,24 +29,25 @@ _AHEAD = 3
 
 @dataclass(frozen=True)
 class FederatedData:
-    """Images stay uint8 and are normalised batch by batch on the device, so a batch costs one gather.
+    """Samples stay uint8; images are normalised batch by batch on the device, so a batch costs one gather.
 
-    Images that do not fit on the device stay on the host, memory-mapped or not, and batches are fetched ahead of their
+    Samples that do not fit on the device stay on the host, memory-mapped or not, and batches are fetched ahead of their
     use by a thread, through pinned memory.
 
     Attributes:
-        images: (samples, channels, height, width) uint8, on the device or on the host.
+        inputs: Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only
+            predicted; uint8, on the device or on the host.
         labels: (samples,) int64, on the device.
         train, test: For each client the rows of its training and test samples, int64, on the host.
-        mean, std: Per channel, of pixels scaled to 0..1; on the device.
-        classes: Number of classes.
+        mean, std: Per channel, of pixels scaled to 0..1; on the device. Of no meaning for texts.
+        classes: Number of classes; for texts of characters.
         size: Height and width that images are scaled up to (bilinear), or None.
         novel: Clients that take no part in training.
         noise: Standard deviation of the noise that is drawn anew each round for every row, (samples,); None for none.
         noise_seed: Of that noise.
     """
 
-    images: Tensor
+    inputs: Tensor
     labels: Tensor
     train: Sequence[Tensor]
     test: Sequence[Tensor]
@@ -63,11 +64,8 @@ class FederatedData:
         """The data of a federation for training on `device`. Noise that is fixed per sample is added to `samples`.
 
         Raises:
-            UserError: The assignment does not belong to the samples, a client has no training or no test samples, or
-                they are not images.
+            UserError: The assignment does not belong to the samples, or a client has no training or no test samples.
         """
-        if not samples.is_images:
-            raise UserError(f"dataset {samples.name!r} is text; no backbone here takes text yet")
         assignment.check(len(samples), samples.train)
         noise = assignment.noise
         if noise:
@@ -109,12 +107,12 @@ class FederatedData:
             if not len(own_train) or not len(own_test):
                 part = "test" if len(own_train) else "training"
                 raise UserError(f"client {client} has no {part} samples; raise the partition's minimum")
-        images = torch.from_numpy(inputs)
+        held = torch.from_numpy(inputs)
         if device.type == "cuda" and inputs.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[0]:
-            images = images.to(device)
+            held = held.to(device)
         scale = torch.tensor([mean, std], dtype=torch.float32, device=device).view(2, 1, -1, 1, 1)
         return cls(
-            images=images,
+            inputs=held,
             labels=torch.tensor(labels, device=device),
             train=[torch.from_numpy(rows) for rows in train],
             test=[torch.from_numpy(rows) for rows in test],
@@ -128,10 +126,35 @@ class FederatedData:
         return len(self.train)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height, width of a model's input."""
-        _, channels, height, width = self.images.shape
+    def is_text(self) -> bool:
+        """Whether samples are texts, of which every next character is predicted."""
+        return self.inputs.ndim == 2
+
+    @property
+    def positions(self) -> int:
+        """Predictions per sample."""
+        return self.shape[0] if self.is_text else 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height, width of a model's input; the length of a text."""
+        if self.is_text:
+            return (self.inputs.shape[1] - 1,)
+        _, channels, height, width = self.inputs.shape
         return (channels, self.size, self.size) if self.size else (channels, height, width)
+
+    def example(self) -> Tensor:
+        """An input of a model, of zeros, as a batch of one on the device."""
+        return torch.zeros(1, *self.shape, dtype=torch.int64 if self.is_text else torch.float32, device=self.device)
+
+    def class_counts(self, client: int) -> Tensor:
+        """How often each class, or character to predict, occurs in the client's training samples: (classes,) float."""
+        rows = self.train[client]
+        if self.is_text:
+            labels = self.inputs[rows.to(self.inputs.device)][:, 1:].flatten().long()
+        else:
+            labels = self.labels[rows.to(self.device)]
+        return torch.bincount(labels, minlength=self.classes).float().to(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -140,8 +163,8 @@ class FederatedData:
 
     @property
     def resident(self) -> bool:
-        """Whether the images are on the device."""
-        return self.images.device == self.device
+        """Whether the samples are on the device."""
+        return self.inputs.device == self.device
 
     def batch(self, rows: Tensor, round_: int = 0) -> Batch:
         """The samples in `rows`, a tensor of any shape on the host or the device, in that shape.
@@ -150,8 +173,8 @@ class FederatedData:
             round_: The round that they are trained in, 0 for a measurement; decides the noise, where there is any.
         """
         here = rows.to(self.device)
-        images = self.images[here] if self.resident else self.images[rows.cpu()].to(self.device)
-        return self._finish(images, here, round_)
+        inputs = self.inputs[here] if self.resident else self.inputs[rows.cpu()].to(self.device)
+        return self._finish(inputs, here, round_)
 
     def batches(self, parts: Sequence[Tensor], round_: int = 0) -> Iterator[Batch]:
         """The samples of one list of rows after the other; otherwise as :meth:`batch`."""
@@ -166,16 +189,19 @@ class FederatedData:
                     waiting.append((rows, thread.submit(self._fetch, rows)))
                 if not waiting:
                     return
-                rows, images = waiting.popleft()
-                moved = images.result().to(self.device, non_blocking=True)
+                rows, inputs = waiting.popleft()
+                moved = inputs.result().to(self.device, non_blocking=True)
                 yield self._finish(moved, rows.to(self.device), round_)
 
     def normalise(self, images: Tensor) -> Tensor:
         """(pixel / 255 − mean) / std, of uint8 images on the device."""
         return images.float().div_(255).sub_(self.mean).div_(self.std)
 
-    def _finish(self, images: Tensor, rows: Tensor, round_: int) -> Batch:
-        images = self.normalise(images)
+    def _finish(self, inputs: Tensor, rows: Tensor, round_: int) -> Batch:
+        if self.is_text:
+            characters = inputs.long()
+            return Batch(characters[..., :-1], characters[..., 1:])
+        images = self.normalise(inputs)
         if self.size:
             flat = F.interpolate(images.flatten(0, -4), (self.size, self.size), mode="bilinear", align_corners=False)
             images = flat.view(*rows.shape, *flat.shape[1:])
@@ -184,5 +210,5 @@ class FederatedData:
         return Batch(images, self.labels[rows])
 
     def _fetch(self, rows: Tensor) -> Tensor:
-        images = self.images[rows]
-        return images.pin_memory() if self.device.type == "cuda" else images
+        inputs = self.inputs[rows]
+        return inputs.pin_memory() if self.device.type == "cuda" else inputs

@@ -2,7 +2,8 @@
 
 A backbone names its groups (``patch_embed``, ``attention.qkv``, ``norm``, ``head``, …) by a pattern over state names;
 a method says which groups are personal or generated; everything else is shared. ``attention`` selects every group
-below it (``attention.qkv``, ``attention.out``) and ``all`` selects the whole model.
+below it (``attention.qkv``, ``attention.out``) and ``all`` selects the whole model. What is no group may be a module:
+``blocks.11`` selects the last block of a Transformer.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Groups:
         chosen: set[str] = set()
         for group in wanted:
             below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
+            below = below or {name for name in self.of if name.startswith(f"{group}.")}
             if not below:
                 near = difflib.get_close_matches(group, self.names(), n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Evaluation protocols: queries over the ``rounds/1`` table that turn counts per client and round into figures.
+"""Evaluation protocols: queries over the ``rounds/2`` table that turn counts per client and round into figures.
 
 Papers mean different things by "accuracy" and by "±", so a run stores counts only and each protocol is a query:
 
@@ -11,6 +11,9 @@ Papers mean different things by "accuracy" and by "±", so a run stores counts o
     standard deviation of the clients' accuracies. The ± is the spread between clients.
 ``final``
     The pooled accuracy after the last round, for papers that give no spread.
+``last_position``
+    As ``last_rounds``, but of a text only the character after its last one counts. Nothing can leak there from an
+    attention without causal mask; of images it is the same as ``last_rounds``.
 
 All accuracies are in percent. Personalised models of all clients are measured, after aggregation, on test samples.
 """
@@ -28,8 +31,9 @@ from numpy.typing import NDArray
 from pflcore.errors import UserError
 from pflcore.settings import Evaluation
 
-PROTOCOLS = ("last_rounds", "clients", "final")
+PROTOCOLS = ("last_rounds", "clients", "final", "last_position")
 
+Sums = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
 """Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``."""
 
@@ -38,7 +42,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
     """The figures of a run under every protocol; ``{}`` for a run that diverged.
 
     Args:
-        rounds_table: A ``rounds/1`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata tells
+        rounds_table: A ``rounds/2`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata tells
             whether the run diverged).
         evaluation: The schedule the run was measured by.
         rounds: Rounds of training of the run.
@@ -57,12 +61,14 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
             f"window = {evaluation.window} ask for; delete it and run `dvc repro`"
         )
     window = accuracy[np.isin(measured, steps)]
+    last = _last_position(rounds_table)[np.isin(measured, steps)]
     clients = final_clients(rounds_table)["accuracy"].to_numpy()
     clients = 100.0 * clients[~np.isnan(clients)]
     return {
         "last_rounds": {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)},
         "clients": {"mean": float(clients.mean()), "std": float(clients.std()), "n": len(clients)},
         "final": {"mean": float(accuracy[-1]), "std": 0.0, "n": 1},
+        "last_position": {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)},
     }
 
 
@@ -87,6 +93,19 @@ def curve(rounds_table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.float64
         Measured rounds in ascending order, the pooled accuracy in percent and the mean loss over all test samples at
         each of them; three arrays of one length.
     """
+    rounds, correct, loss, total = _sums(rounds_table, "correct")
+    return rounds, 100.0 * correct / total, loss / total
+
+
+def _last_position(rounds_table: pa.Table) -> NDArray[np.float64]:
+    """The pooled accuracy in percent at the last positions of texts, at each measured round."""
+    _, correct, _, total = _sums(rounds_table, "last_correct")
+    positions: int = _header(rounds_table).get("positions", 1)
+    return 100.0 * correct * positions / total
+
+
+def _sums(rounds_table: pa.Table, column: str) -> tuple[NDArray[np.int64], Sums, Sums, Sums]:
+    """Measured rounds in ascending order, and for each the sums of `column`, of losses and of predictions."""
     table = _measured(rounds_table)
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
@@ -95,9 +114,7 @@ def curve(rounds_table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.float64
     def summed(values: NDArray[Any]) -> NDArray[np.float64]:
         return np.bincount(index, weights=values, minlength=len(rounds)).astype(np.float64)
 
-    samples = summed(total)
-    accuracy = 100.0 * summed(table["correct"].to_numpy()) / samples
-    return rounds, accuracy, summed(table["loss"].to_numpy() * total) / samples
+    return rounds, summed(table[column].to_numpy()), summed(table["loss"].to_numpy() * total), summed(total)
 
 
 def _measured(rounds_table: pa.Table) -> pa.Table:
@@ -108,5 +125,9 @@ def _measured(rounds_table: pa.Table) -> pa.Table:
 
 
 def _diverged(rounds_table: pa.Table) -> bool:
-    header = (rounds_table.schema.metadata or {}).get(b"pfl", b"{}")
-    return json.loads(header).get("diverged") is not None
+    return _header(rounds_table).get("diverged") is not None
+
+
+def _header(rounds_table: pa.Table) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads((rounds_table.schema.metadata or {}).get(b"pfl", b"{}"))
+    return header

@@ -16,10 +16,14 @@ class Training:
         0.1, gt=0, le=1, help="Share of the clients sampled in each round, rounded down, at least one client."
     )
     local_epochs: int = option(5, ge=1, help="Passes of a sampled client over its training samples per round.")
+    local_steps: int | None = option(
+        None, ge=1, help="Local steps per round instead of epochs, each on a batch drawn anew from all of the samples."
+    )
     batch_size: int = option(64, ge=1, help="Samples per local step; the last batch of an epoch may be smaller.")
     lr: float = option(0.01, gt=0, help="Learning rate of the clients' SGD.")
     momentum: float = option(0.0, ge=0, lt=1, help="Momentum of the clients' SGD, started anew in each round.")
     weight_decay: float = option(0.0, ge=0, help="L2 coefficient of the clients' SGD.")
+    clip: float | None = option(None, gt=0, help="Norm that a client's gradient is cut down to; null is never.")
     precision: str = option(
         "fp32",
         choices=("fp32", "tf32", "bf16"),

@@ -77,7 +77,9 @@ def visits(run: Run) -> int:
     everyone = run.record["method"].get("schedule") == "every_round"
     cohort = clients if everyone else max(1, int(clients * training["sample_rate"] + 1e-9))
     share = _samples(run, train_only=True) / clients
-    return int(training["rounds"] * training["local_epochs"] * cohort * share)
+    steps = training["local_steps"]
+    each = steps * min(share, training["batch_size"]) if steps else training["local_epochs"] * share
+    return int(training["rounds"] * cohort * each)
 
 
 def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:

@@ -12,6 +12,7 @@ BUILT_IN = ("paper", "smoke")
 
 _TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 16}
 _EVALUATION = {"every": 1, "window": 2, "curve_every": 1}
+_LOCAL_STEPS = 3
 _COHORT = 2
 _CLIENTS = 8
 _FEWEST_CLIENTS = 4
@@ -40,6 +41,8 @@ def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     patch["dataset"]["stand_in"] = min(stand_in, record["dataset"]["stand_in"] or stand_in)
     patch["clients"] = clients
     patch["training"] = {**_TRAINING, "sample_rate": min(1.0, _COHORT / clients)}
+    if record["training"]["local_steps"]:
+        patch["training"]["local_steps"] = min(record["training"]["local_steps"], _LOCAL_STEPS)
     patch["evaluation"] = _EVALUATION
     return patch
 

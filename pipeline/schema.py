@@ -67,7 +67,7 @@ Selection = dict[str, Labels]
 RunPatch = Annotated[dict[str, Any], WithJsonSchema({"$comment": "run"})]
 Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
-Metric = Literal["last_rounds", "clients", "final"]
+Metric = Literal["last_rounds", "clients", "final", "last_position"]
 Better = Literal["higher", "lower"]
 
 

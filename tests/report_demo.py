@@ -102,6 +102,7 @@ def write_run(
             "correct": pa.array(columns[2], pa.int64()),
             "total": pa.array(columns[3], pa.int64()),
             "loss": pa.array(columns[4], pa.float64()),
+            "last_correct": pa.array(columns[2], pa.int64()),
         }
     )
     meta = {
@@ -113,9 +114,14 @@ def write_run(
         "parameters": 1234567,
         "communicated_up": 10**9,
         "communicated_down": 2 * 10**9,
+        "stored": 1250,
+        "received": 1234567,
+        "server": 2345678,
+        "macs": 3456789,
+        "positions": 1,
         "diverged": {"round": due[-1] + 1, "client": 3} if diverged else None,
     }
-    write_table(folder / "rounds.parquet", rounds_table, "rounds/1", **meta)
+    write_table(folder / "rounds.parquet", rounds_table, "rounds/2", **meta)
     figures = {} if diverged else summarise(rounds_table, EVALUATION, rounds)
     write_table(folder / "evaluation.parquet", final_clients(rounds_table), "evaluation/1", protocols=figures, **meta)
     write_text(root / metrics_path(run), json.dumps(figures))

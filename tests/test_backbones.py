@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import CLASSES, SHAPE, backbone
+from tiny import CLASSES, SHAPE, backbone, create, inputs_for
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,7 +33,8 @@ SUITED: dict[tuple[str, tuple[int, int, int]], dict[str, Any]] = {
 def sizes(backbone: Backbone, classes: int) -> tuple[dict[str, int], Groups]:
     """Numbers per entry on 3×32×32 images, or larger ones where it needs them, without memory for them."""
     with torch.device("meta"):
-        model, groups = backbone.create(NATIVE.get(backbone.name, CIFAR), classes, 0)
+        shape = (80,) if backbone.takes == "text" else NATIVE.get(backbone.name, CIFAR)
+        model, groups = backbone.create(shape, classes, 0)
     return {name: tensor.numel() for name, tensor in model.named_parameters()}, groups
 
 
@@ -77,7 +78,7 @@ def test_the_defaults_are_the_papers_depth() -> None:
 @pytest.mark.parametrize("name", BACKBONES.names())
 def test_documented_counts_are_true(name: str) -> None:
     entry = BACKBONES.get(name)
-    for classes in (10, 100):
+    for classes in (100,) if entry.takes == "text" else (10, 100):
         count = f"{sum(sizes(BACKBONES.create(name), classes)[0].values()):,}"
         assert "parameters" not in (entry.__doc__ or "") or count in (entry.__doc__ or "")
 
@@ -172,6 +173,10 @@ IMAGES = [entry for entry in map(DATASETS.create, DATASETS.names()) if len(entry
 
 @pytest.mark.parametrize("dataset", IMAGES, ids=lambda entry: entry.name)
 def test_logits_have_the_datasets_classes(name: str, dataset: Dataset) -> None:
+    if BACKBONES.get(name).takes != "images":
+        with pytest.raises(UserError, match="the dataset has images"):
+            BACKBONES.create(name).create(dataset.shape, 10, 0)
+        return
     shape, classes = dataset.shape, dataset.classes or 10
     net = BACKBONES.create(name, **SUITED.get((name, shape), {}))
     with torch.device("meta"):
@@ -181,7 +186,7 @@ def test_logits_have_the_datasets_classes(name: str, dataset: Dataset) -> None:
 
 
 def state_of(net: Backbone, seed: int) -> dict[str, Tensor]:
-    return dict(net.create(SHAPE, CLASSES, seed)[0].state_dict())
+    return dict(create(net, seed)[0].state_dict())
 
 
 def test_a_seed_gives_the_same_model_anywhere(name: str) -> None:
@@ -202,18 +207,19 @@ def test_another_seed_gives_another_model(name: str) -> None:
 
 
 def test_every_parameter_is_used(name: str) -> None:
-    model, groups = backbone(name).create(SHAPE, CLASSES, 0)
+    model, groups = create(backbone(name))
     for parameter in model.parameters():  # some begin with zeros, which hide others
         parameter.data += 0.1 * torch.rand_like(parameter)
-    F.cross_entropy(model.eval()(torch.randn(16, *SHAPE)), torch.arange(16) % CLASSES).backward()
+    logits = model.eval()(inputs_for(backbone(name), 16)).flatten(0, -2)
+    F.cross_entropy(logits, torch.arange(len(logits)) % CLASSES).backward()
     for entry, parameter in model.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 0, entry
         assert entry in groups.parameters
 
 
 def test_an_image_is_judged_alone(name: str) -> None:
-    model, _ = backbone(name).create(SHAPE, CLASSES, 0)
-    images = torch.randn(5, *SHAPE)
+    model, _ = create(backbone(name))
+    images = inputs_for(backbone(name), 5)
     model.eval()
     together = model(images)
     torch.testing.assert_close(torch.cat([model(image[None]) for image in images]), together, rtol=1e-4, atol=1e-6)

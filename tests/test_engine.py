@@ -37,6 +37,7 @@ from pflcore.engine.evaluate import Scores, score_client, score_one_model
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
+from pflcore.groups import Groups
 from pflcore.methods import METHODS
 from pflcore.methods._base import Batch, Local
 from pflcore.methods.fedavg import FedAvg
@@ -182,15 +183,16 @@ def test_buffers_are_trained_and_shared_as_by_hand(name: str) -> None:
 def local_view(net: Backbone, received: State) -> tuple[Local, Batch]:
     model, groups = net.create(SHAPE, CLASSES, 0)
 
-    def forward(state: State, images: Tensor) -> Tensor:
+    def features(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
         model.eval()
-        return torch.func.functional_call(model, state, (images,))
+        return torch.func.functional_call(model, state, (inputs,)), torch.empty(0)
 
     def unused(*_: Any) -> Any:
         raise AssertionError("the loss needs neither")
 
     batch = federation().batch(torch.arange(6))
-    return Local(forward, unused, unused, received, groups.parameters), batch
+    roles = method("fedprox").roles(groups)
+    return Local(features, unused, unused, received, groups.parameters, roles), batch
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.01, 2.5])
@@ -220,7 +222,8 @@ def test_fedprox_does_not_hold_buffers() -> None:
 
 
 def measuring(model: nn.Module, data: FederatedData) -> Trainer:
-    return Trainer(model, frozenset(model.state_dict()), data, method("fedavg"), training(), SEED)
+    groups = Groups({name: "all of it" for name in model.state_dict()}, frozenset(model.state_dict()))
+    return Trainer(model, groups, data, method("fedavg"), training(), SEED)
 
 
 def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
@@ -249,8 +252,8 @@ def test_scores_count_what_a_client_gets_right() -> None:
 
 def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
     data = federation((3, 3, 3), (4, 4, 4))
-    data.images[data.test[0]] = 255
-    data.images[data.test[1]] = data.images[data.test[2]] = 0
+    data.inputs[data.test[0]] = 255
+    data.inputs[data.test[1]] = data.inputs[data.test[2]] = 0
     data.labels.fill_(3)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
     state = {"1.weight": torch.zeros(CLASSES, 64), "1.bias": torch.zeros(CLASSES)}
@@ -374,8 +377,8 @@ def test_data_are_normalised_by_channel() -> None:
     data = FederatedData.from_arrays(pixels, np.array([0, 1]), *rows, (0.5, 0.2), (0.5, 0.1), 2, torch.device("cpu"))
     batch = data.batch(torch.tensor([1, 0]))
     expected = torch.tensor([[(0.2 - 0.5) / 0.5, (0.4 - 0.2) / 0.1], [-1.0, 8.0]]).view(2, 2, 1, 1)
-    torch.testing.assert_close(batch.images, expected)
-    assert batch.labels.tolist() == [1, 0] and data.images.tolist() == pixels.tolist()
+    torch.testing.assert_close(batch.inputs, expected)
+    assert batch.labels.tolist() == [1, 0] and data.inputs.tolist() == pixels.tolist()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tiny import (
     pairs,
     result_bytes,
     run,
+    suited,
     training,
 )
 from torch import Tensor
@@ -70,7 +71,7 @@ def trainer(name: str = "fedavg", net: str = "convnet", **changes: object) -> tu
     model, groups = backbones()[net].create(data.shape, data.classes, 3)
     settings = replace(training(), **changes)  # type: ignore[arg-type]
     state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    return Trainer(model, groups.parameters, data, method(name), settings, 3), state
+    return Trainer(model, groups, data, method(name), settings, 3), state
 
 
 def uneven_run(name: str, net: str, executor: str = "auto", **changes: Any) -> Result:
@@ -78,7 +79,8 @@ def uneven_run(name: str, net: str, executor: str = "auto", **changes: Any) -> R
     special = {"batch_size": 8, "lr": 0.001} if net in DELICATE else {}
     settings = training(sample_rate=0.8, momentum=0.5, weight_decay=1e-3, **special, **changes.pop("training", {}))
     arguments = {"training": settings, "executor": executor, **changes}
-    return run(method(name), backbones()[net], federation(*(LARGER if net in DELICATE else UNEVEN)), **arguments)
+    chosen = backbones()[net]
+    return run(method(name), chosen, suited(chosen, *(LARGER if net in DELICATE else UNEVEN)), **arguments)
 
 
 def digest(result: Result) -> str:
@@ -188,7 +190,7 @@ def test_one_model_is_measured_over_chunks(samples: int) -> None:
     data = federation((4, 4), (1, samples))
     model, groups = backbone("convnet").create(data.shape, data.classes, 0)
     state = dict(model.state_dict())
-    reference = Trainer(model, groups.parameters, data, method("fedavg"), training(), 0)
+    reference = Trainer(model, groups, data, method("fedavg"), training(), 0)
     with Pooled(reference, state, 2) as pooled:
         expected, scores = Sequential(reference).score_shared(state), pooled.score_shared(state)
         again = pooled.score_shared({name: torch.zeros_like(tensor) for name, tensor in state.items()})

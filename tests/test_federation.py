@@ -39,15 +39,15 @@ def test_batches_fetched_ahead_are_the_same(parts: list[Tensor]) -> None:
     made = [list(one.batches(parts)) for one in (data, elsewhere(data))]
     assert len(made[0]) == len(made[1]) == len(parts)
     for rows, one, other in zip(parts, *made, strict=True):
-        assert one.images.shape == (*rows.shape, 1, 8, 8) and one.labels.shape == rows.shape
-        assert torch.equal(one.images, other.images) and torch.equal(one.labels, other.labels)
-        assert torch.equal(data.batch(rows).images, elsewhere(data).batch(rows).images)
+        assert one.inputs.shape == (*rows.shape, 1, 8, 8) and one.labels.shape == rows.shape
+        assert torch.equal(one.inputs, other.inputs) and torch.equal(one.labels, other.labels)
+        assert torch.equal(data.batch(rows).inputs, elsewhere(data).batch(rows).inputs)
 
 
 def test_pixels_are_normalised() -> None:
     data = federation()
-    expected = (data.images[4].double() / 255 - 0.4) / 0.3
-    torch.testing.assert_close(data.batch(torch.tensor([4])).images[0].double(), expected, rtol=1e-5, atol=1e-6)
+    expected = (data.inputs[4].double() / 255 - 0.4) / 0.3
+    torch.testing.assert_close(data.batch(torch.tensor([4])).inputs[0].double(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_reader_that_stops_early_stops_the_fetching() -> None:
@@ -101,7 +101,7 @@ def test_a_large_dataset_is_decoded_once_and_mapped(monkeypatch: pytest.MonkeyPa
 
 def test_mapped_images_can_be_trained_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = federation()
-    np.save(tmp_path / "images.npy", data.images.numpy())
-    mapped = replace(data, images=torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="c")))
+    np.save(tmp_path / "images.npy", data.inputs.numpy())
+    mapped = replace(data, inputs=torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="c")))
     one, other = (run(method("fedavg"), backbone("convnet"), each) for each in (data, mapped))
     assert result_bytes(one) == result_bytes(other)

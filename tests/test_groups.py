@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import CLASSES, SHAPE, NormNet, backbone
+from tiny import CLASSES, SHAPE, NormNet, backbone, create
 from torch import nn
 
 from pflcore.backbones import BACKBONES, Backbone
@@ -102,7 +102,7 @@ def test_patterns_that_do_not_cover_an_entry_once_are_a_mistake(patterns: dict[s
 
 @pytest.mark.parametrize("name", BACKBONES.names())
 def test_a_registered_backbone_covers_its_state_and_uses_its_patterns(name: str) -> None:
-    model, groups = backbone(name).create(SHAPE, CLASSES, 0)
+    model, groups = create(backbone(name))
     assert list(groups.of) == list(model.state_dict())
     assert set(groups.names()) <= set(BACKBONES.get(name).groups)
     assert "head" in groups.names()

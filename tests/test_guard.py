@@ -107,7 +107,7 @@ def reproduced(original: Project, tmp_path: Path) -> Project:
 SCHEMAS = {
     "data/*.parquet": "dataset/2",
     "partitions/*.parquet": "partition/2",
-    "runs/*/rounds.parquet": "rounds/1",
+    "runs/*/rounds.parquet": "rounds/2",
     "runs/*/evaluation.parquet": "evaluation/1",
 }
 

@@ -70,10 +70,10 @@ def test_images_are_scaled_up_batch_by_batch() -> None:
     assert large.shape == (1, 16, 16) and plain.shape == (1, 8, 8)
     rows = torch.tensor([[3, 5], [1, 2]])
     batch = large.batch(rows)
-    assert batch.images.shape == (2, 2, 1, 16, 16)
+    assert batch.inputs.shape == (2, 2, 1, 16, 16)
     expected = torch.nn.functional.interpolate(
-        plain.batch(rows.flatten()).images, (16, 16), mode="bilinear", align_corners=False
+        plain.batch(rows.flatten()).inputs, (16, 16), mode="bilinear", align_corners=False
     )
-    assert torch.equal(batch.images.flatten(0, 1), expected)
+    assert torch.equal(batch.inputs.flatten(0, 1), expected)
     for executor in EXECUTORS:
         assert np.isfinite(run(large, "fedavg", executor).loss).all()

@@ -247,27 +247,27 @@ def test_noise_grows_from_client_to_client_and_survives_the_artifact(tmp_path: P
     assert data.noise is None
     for client, (train, test) in enumerate(zip(data.train, data.test, strict=True)):
         for rows in (train, test):
-            spread = (data.images[rows].double() - 128).std()
+            spread = (data.inputs[rows].double() - 128).std()
             assert abs(float(spread) - 5 * client) < 0.15 + 0.1 * (client == 1)  # rounding adds 1/12 of variance
     other, _ = images(20.0, "as_written")
     again_data = FederatedData.from_samples(other, again, torch.device("cpu"))
-    assert torch.equal(data.images, again_data.images)
+    assert torch.equal(data.inputs, again_data.inputs)
 
 
 def test_released_noise_is_drawn_anew_and_blackens_what_is_below_the_mean() -> None:
     samples, held = images(20.0, "as_released")
     before = samples.inputs.copy()
     data = FederatedData.from_samples(samples, held, torch.device("cpu"))
-    assert np.array_equal(data.images.numpy(), before) and data.noise is not None
+    assert np.array_equal(data.inputs.numpy(), before) and data.noise is not None
     last = data.train[4]
-    first_round, second_round, again = (data.batch(last, round_).images for round_ in (1, 2, 1))
+    first_round, second_round, again = (data.batch(last, round_).inputs for round_ in (1, 2, 1))
     assert torch.equal(first_round, again) and not torch.equal(first_round, second_round)
     assert first_round.min() == 0 and 0.4 < float((first_round == 0).float().mean()) < 0.6
     # A batch of one image gets the same noise as that image among others.
-    assert torch.equal(data.batch(last[3:4], 1).images, first_round[3:4])
+    assert torch.equal(data.batch(last[3:4], 1).inputs, first_round[3:4])
     dark = dataclasses.replace(samples, inputs=np.zeros_like(before))
     clean = FederatedData.from_samples(dark, held, torch.device("cpu")).batch(data.train[0])
-    assert float(clean.images.max()) == 0  # no noise for client 0, but normalised black is below zero
+    assert float(clean.inputs.max()) == 0  # no noise for client 0, but normalised black is below zero
 
 
 def test_hashed_numbers_are_normal() -> None:

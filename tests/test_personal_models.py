@@ -118,7 +118,7 @@ def test_ditto_pulls_its_own_model_towards_what_was_received() -> None:
 def test_dittos_global_model_is_fedavgs() -> None:
     ditto, fedavg = trained("ditto"), trained("fedavg")
     assert_states_close({name: ditto.weights[name] for name in fedavg.weights}, fedavg.weights)
-    assert ditto.sent_up == fedavg.sent_up
+    assert ditto.cost.sent_up == fedavg.cost.sent_up
 
 
 def test_pfedme_follows_its_two_loops() -> None:

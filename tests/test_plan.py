@@ -147,7 +147,7 @@ def test_a_damaged_timing_is_passed_over(project: Project, text: str) -> None:
 
 
 def run_with(clients: int = 20, method: dict[str, Any] | None = None, **training: Any) -> Run:
-    defaults = {"rounds": 10, "sample_rate": 0.1, "local_epochs": 5}
+    defaults = {"rounds": 10, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None, "batch_size": 64}
     record = {
         "dataset": {"name": "digits", "stand_in": 400},
         "clients": clients,
@@ -163,6 +163,8 @@ def run_with(clients: int = 20, method: dict[str, Any] | None = None, **training
         (run_with(), 10 * 5 * 2 * 20),
         (run_with(sample_rate=0.01), 10 * 5 * 1 * 20),  # at least one client
         (run_with(clients=100, sample_rate=0.29), 10 * 5 * 29 * 4),
+        (run_with(local_steps=7, batch_size=8), 10 * 2 * 7 * 8),
+        (run_with(local_steps=7), 10 * 2 * 7 * 20),  # a batch is no larger than what a client has
         (run_with(method={"name": "local", "schedule": "every_round"}), 10 * 5 * 20 * 20),
         (run_with(method={"name": "local", "schedule": "when_sampled"}), 10 * 5 * 2 * 20),
     ],

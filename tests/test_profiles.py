@@ -102,7 +102,7 @@ def test_everything_runs_in_seconds(
     rounds = list(root.glob("artifacts/runs/*/rounds.parquet"))
     assert len(rounds) == len(methods)
     for path in rounds:
-        table, meta = read_table(path, "rounds/1")
+        table, meta = read_table(path, "rounds/2")
         assert meta["diverged"] is None
         assert table.num_rows >= 5
     report = (root / "reports/all/report.md").read_text(encoding="utf-8")

@@ -28,9 +28,11 @@ def rounds_table(rows: list[Row], population: str = "test", moment: str = "after
             "correct": pa.array(columns[2], pa.int64()),
             "total": pa.array(columns[3], pa.int64()),
             "loss": pa.array(columns[4], pa.float64()),
+            # Of every ten predictions of a sample one is the last; half of those that are right are.
+            "last_correct": pa.array([correct // 2 for correct in columns[2]], pa.int64()),
         }
     )
-    return table.replace_schema_metadata({"pfl": json.dumps({"schema": "rounds/1", **meta})})
+    return table.replace_schema_metadata({"pfl": json.dumps({"schema": "rounds/2", **meta})})
 
 
 # Client 0 has 10 test samples and client 1 has 30. Pooled: 20 %, 50 %, 40 %, 60 %. Rows are out of order on purpose.
@@ -56,6 +58,13 @@ def test_figures_by_hand() -> None:
     low = 100 * 14 / 30
     assert figures["clients"] == {"mean": pytest.approx((100 + low) / 2), "std": pytest.approx((100 - low) / 2), "n": 2}
     assert figures["final"] == {"mean": pytest.approx(60.0), "std": 0.0, "n": 1}
+
+
+def test_the_last_position_of_texts_counts_alone() -> None:
+    figures = summarise(rounds_table(ROWS, positions=10), Evaluation(every=2, window=4), rounds=10)
+    # 9 of 4 texts in round 6, 7 in round 8, 12 in round 10 (no real table has more than all of them right)
+    assert figures["last_position"]["mean"] == pytest.approx(100 * (9 + 7 + 12) / 12)
+    assert figures["last_position"]["n"] == 3
 
 
 def test_window_of_zero_is_the_last_round() -> None:

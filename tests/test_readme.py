@@ -38,7 +38,7 @@ result = train(data=data, backbone=BACKBONES.create("convnet", kernel=3, padding
                training=Training(rounds=2, sample_rate=1.0, local_epochs=1), seed=0,
                evaluation=Evaluation(every=1, window=0))
 shared = {name.split(".")[0] for name in result.weights} - {"client"}
-print("shared", sorted(shared), "bytes", result.sent_up)
+print("shared", sorted(shared), "bytes", result.cost.sent_up)
 """
 
 

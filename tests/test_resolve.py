@@ -64,7 +64,7 @@ hundred,pFedMe,40.5,,yes,from elsewhere
 ten,FedTP,90.31,0.26,,
 ten,Avg,50,1,,
 """
-PINNED = ("fedtp-vit-ten-44735f7b", "ten-dirichlet-n20-s0-e8bbeb63", "ten-bd13ef2a")
+PINNED = ("fedtp-vit-ten-222940ae", "ten-dirichlet-n20-s0-e8bbeb63", "ten-bd13ef2a")
 
 
 @pytest.fixture
@@ -92,8 +92,9 @@ def test_a_record_has_every_default(table: Resolved) -> None:
             "name": "fedtp", "embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written",
         },
         "training": {
-            "rounds": 100, "sample_rate": 0.1, "local_epochs": 5, "batch_size": 64, "lr": 0.1, "momentum": 0.0,
-            "weight_decay": 0.0, "precision": "fp32", "save_weights": False,
+            "rounds": 100, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None,
+            "batch_size": 64, "lr": 0.1, "momentum": 0.0,
+            "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
         },
         "evaluation": {"every": 5, "window": 200, "curve_every": 50},
         "profile": "paper",
@@ -288,8 +289,9 @@ def test_smoke_shrinks_everything(tmp_path: Path) -> None:
             "name": "fedtp", "embedding": 8, "server_lr": 1.0, "normalised": False, "variant": "as_written",
         },
         "training": {
-            "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16, "lr": 0.1, "momentum": 0.0,
-            "weight_decay": 0.0, "precision": "fp32", "save_weights": False,
+            "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "local_steps": None,
+            "batch_size": 16, "lr": 0.1, "momentum": 0.0,
+            "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
         },
         "evaluation": {"every": 1, "window": 2, "curve_every": 1},
         "profile": "smoke",

@@ -14,7 +14,7 @@ from pflcore.errors import UserError
 def trainer(net: Backbone, *sizes: int, batch_size: int = 5) -> Trainer:
     data = federation(sizes, (2,) * len(sizes))
     model, groups = net.create(data.shape, data.classes, 0)
-    return Trainer(model, groups.parameters, data, method("fedavg"), training(batch_size=batch_size), 0)
+    return Trainer(model, groups, data, method("fedavg"), training(batch_size=batch_size), 0)
 
 
 @pytest.mark.parametrize(

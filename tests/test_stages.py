@@ -150,8 +150,10 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     done = runner(tmp_path)
     seen: list[Progress] = []
     done.train(on_round=seen.append)
-    table, meta = read_table(done.out / "rounds.parquet", "rounds/1")
-    assert table.column_names == ["round", "client", "population", "moment", "correct", "total", "loss"]
+    table, meta = read_table(done.out / "rounds.parquet", "rounds/2")
+    assert table.column_names == [
+        *("round", "client", "population", "moment", "correct", "total", "loss", "last_correct")
+    ]
     assert table.num_rows == ROUNDS * 3
     assert meta["run"] == done.run.id and meta["diverged"] is None and meta["device"] == "cpu"
     assert meta["communicated_up"] == meta["communicated_down"] < 4 * meta["parameters"]  # the head stays
@@ -171,7 +173,7 @@ def test_a_diverging_run_ends_and_is_reported(tmp_path: Path) -> None:
     wild.change_record(lambda record: record["training"].update(lr=1e30))
     wild.train()
     assert len(wild.said) == 1 and "diverged" in wild.said[0]
-    _, meta = read_table(wild.out / "rounds.parquet", "rounds/1")
+    _, meta = read_table(wild.out / "rounds.parquet", "rounds/2")
     assert set(meta["diverged"]) == {"round", "client"}
     assert wild.evaluate() == f"{wild.run.id}: diverged"
     report.run(wild.project.root / "stages/a.json", wild.project.root, tmp_path / "report")

@@ -36,7 +36,7 @@ def filled() -> dict[str, Stateful]:
     for client in (10, 2):
         clients[client] = own(client)
     for round_ in (9, 10):
-        history.scores[round_] = Scores.join([(round_, 20, 0.5)] * 4)
+        history.scores[round_] = Scores.join([(round_, 20, 0.5, round_)] * 4)
     return made
 
 
@@ -64,7 +64,7 @@ def test_what_is_saved_is_restored() -> None:
         ({"personal/2/head.count": torch.ones(1)}, "client 2: head.count is (1,) torch.float32"),
         ({"personal/2/tail": torch.ones(1)}, "client 2: tail is not known"),
         ({"history/x": torch.ones(3, 4)}, "there is no round x"),
-        ({"history/11": torch.ones(3, 5, dtype=torch.float64)}, "11 is (3, 5) torch.float64, expected (3, 4)"),
+        ({"history/11": torch.ones(4, 5, dtype=torch.float64)}, "11 is (4, 5) torch.float64, expected (4, 4)"),
     ],
 )
 def test_what_does_not_fit_is_named(changes: dict[str, Tensor | None], reason: str) -> None:

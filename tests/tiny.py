@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -20,9 +20,9 @@ from pflcore.engine import Result, train
 from pflcore.engine.dropout import Noise
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
-from pflcore.groups import Groups, Roles
+from pflcore.groups import Groups, Roles, Tensors
 from pflcore.methods import METHODS, Method
-from pflcore.methods._base import Server, Update
+from pflcore.methods._base import COMMON, Federation, Server, Update, under
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 
@@ -41,6 +41,8 @@ BACKBONE_OPTIONS: dict[str, dict[str, Any]] = {
     "tiny_vit": {"depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4},
 }
 FAST = ("convnet", "tiny_vit")
+TEXT = "language_transformer"
+LENGTH = 6  # of a text
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {"fedtp": {"embedding": 4, "hidden": 6, "layers": 2}}
 
 
@@ -83,17 +85,43 @@ def federation(
     )
 
 
+def texts(train_sizes: Sequence[int] = (14, 7, 9), test_sizes: Sequence[int] = (5, 8, 6)) -> FederatedData:
+    """As :func:`federation`, of random texts."""
+    rng = generator(0, "tiny texts")
+    held = federation(train_sizes, test_sizes)
+    characters = rng.integers(0, CLASSES, (sum((*train_sizes, *test_sizes)), LENGTH + 1), np.uint8)
+    return replace(held, inputs=torch.from_numpy(characters))
+
+
+def suited(net: Backbone, *sizes: Sequence[int]) -> FederatedData:
+    """Samples that the backbone takes."""
+    return texts(*sizes) if net.takes == "text" else federation(*sizes)
+
+
+def shape_for(net: Backbone) -> tuple[int, ...]:
+    return (LENGTH,) if net.takes == "text" else SHAPE
+
+
+def inputs_for(net: Backbone, count: int) -> Tensor:
+    """Random inputs of a model."""
+    return torch.randint(CLASSES, (count, LENGTH)) if net.takes == "text" else torch.randn(count, *SHAPE)
+
+
+def create(net: Backbone, seed: int = 0, method: Method | None = None) -> tuple[nn.Module, Groups]:
+    return net.create(shape_for(net), CLASSES, seed, method.extend if method else None)
+
+
 def run(method: Method, backbone: Backbone, data: FederatedData | None = None, **changes: Any) -> Result:
     """One run of two rounds, measured after each; `changes` are arguments of :func:`train`."""
     settings: dict[str, Any] = {"training": training(), "evaluation": EVERY_ROUND, "seed": 3, **changes}
-    return train(data=data or federation(), backbone=backbone, method=method, **settings)
+    return train(data=data or suited(backbone), backbone=backbone, method=method, **settings)
 
 
 def result_bytes(result: Result) -> dict[str, bytes]:
     """All that a run leaves behind, by the name of the part, but not which checkpoint it continued from."""
-    arrays = ("round", "client", "correct", "total", "loss")
+    arrays = ("round", "client", "correct", "total", "loss", "last")
     parts = {name: repr(getattr(result, name).dtype).encode() + getattr(result, name).tobytes() for name in arrays}
-    facts = (str(result.diverged), result.parameters, result.sent_up, result.sent_down)
+    facts = (str(result.diverged), result.parameters, result.cost)
     return {**parts, "facts": repr(facts).encode(), "weights": save(result.weights)}
 
 
@@ -108,7 +136,7 @@ _noises: WeakKeyDictionary[nn.Module, Noise] = WeakKeyDictionary()
 
 
 def normalised(data: FederatedData, rows: Tensor) -> Tensor:
-    return (data.images[rows].to(torch.float32) / 255 - data.mean) / data.std
+    return (data.inputs[rows].to(torch.float32) / 255 - data.mean) / data.std
 
 
 def train_by_hand(
@@ -125,7 +153,7 @@ def train_by_hand(
 
     Only dropout has numbers handed to it, for each step those of its stream.
     """
-    noise = Noise(model, data.shape, data.device) if not _noises.get(model) else _noises[model]
+    noise = Noise(model, data.example()) if not _noises.get(model) else _noises[model]
     _noises[model] = noise
     model.load_state_dict(received)
     model.train()
@@ -149,22 +177,41 @@ def train_by_hand(
 
 
 def pairs() -> list[tuple[str, str]]:
-    """(method, backbone): every method on the two fastest backbones, and every backbone under plain averaging."""
+    """(method, backbone): every method on two fast backbones and one of text, every backbone under plain averaging."""
     every = list(itertools.product(METHODS.names(), FAST))
-    return every + [("fedavg", name) for name in BACKBONES.names() if name not in FAST]
+    every += [(name, TEXT) for name in METHODS.names()]
+    return every + [("fedavg", name) for name in BACKBONES.names() if name not in (*FAST, TEXT)]
 
 
-def groups_of(backbone: Backbone) -> Groups:
-    return backbone.create(SHAPE, CLASSES, 0)[1]
+def groups_of(backbone: Backbone, method: Method | None = None) -> Groups:
+    return create(backbone, 0, method)[1]
 
 
 def fits(method: Method, backbone: Backbone) -> bool:
-    """Whether the backbone has the groups that the method names."""
+    """Whether the backbone has the groups that the method names, and a place for its modules."""
     try:
-        method.roles(groups_of(backbone))
+        method.roles(groups_of(backbone, method))
     except UserError:
         return False
     return True
+
+
+def facts(method: Method, backbone: Backbone, clients: int = 3) -> tuple[Tensors, Roles, Federation]:
+    """What a method builds its state from: the initial model, the roles, and the federation's facts."""
+    model, groups = create(backbone, 0, method)
+    head = tuple(name for name, group in groups.of.items() if group == "head")
+    initial = dict(model.state_dict())
+    features = initial[head[0]].shape[-1]
+    federation_ = Federation(clients, 3, classes=CLASSES, features=features, head=head, rounds=2)
+    return initial, method.roles(groups), federation_
+
+
+def exchanged(method: Method, backbone: Backbone) -> dict[str, int]:
+    """Names of all that a client exchanges with the server, and their bytes."""
+    initial, roles, known = facts(method, backbone)
+    entries = {**initial, **under(COMMON, method.common(initial, roles, known))}
+    names = roles.shared | roles.generated | {name for name in entries if name not in initial}
+    return {name: entries[name].nbytes for name in names}
 
 
 def first_fitting(method: Method) -> Backbone:
@@ -185,6 +232,7 @@ def spied(method: Method, seen: list[list[Update]]) -> Method:
                         one.samples,
                         sent={name: tensor.clone() for name, tensor in one.sent.items()},
                         returned={name: tensor.clone() for name, tensor in one.returned.items()},
+                        steps=one.steps,
                     )
                     for one in updates
                 ]
@@ -206,7 +254,7 @@ class NormNet(Backbone):
 
     groups: ClassVar[dict[str, str]] = {"fc": r"fc\.", "norm": r"norm\.", "head": r"head\."}
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         layers = OrderedDict(
             flatten=nn.Flatten(),
             fc=nn.Linear(shape[0] * shape[1] * shape[2], 6),

@@ -2,37 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import torch
 from torch import nn
 
+from pflcore.errors import UserError
 from pflcore.groups import Groups
-from pflcore.registry import Entry
+from pflcore.registry import Entry, registry_of
 from pflcore.seeds import torch_seed
 
 
 class Backbone(Entry):
-    """A model architecture. Subclasses define :meth:`build` and :attr:`groups`."""
+    """A model architecture. Subclasses define :meth:`build` and :attr:`groups`, and :attr:`takes` if not images.
+
+    Attributes:
+        groups: Group → pattern over state names.
+        takes: What a model's input is: ``"images"``, floats of shape (batch, channels, height, width), or ``"text"``,
+            character numbers of shape (batch, length).
+    """
 
     groups: ClassVar[dict[str, str]] = {}
+    takes: ClassVar[str] = "images"
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        """A freshly initialised module that maps (batch, \\*shape) images to (batch, classes) logits.
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """A freshly initialised module that maps a batch of inputs to logits.
+
+        Args:
+            shape: Of one input: (channels, height, width) of an image, (length,) of a text.
+            classes: Of images: logits are (batch, classes). Of text: characters, of which the next one is predicted at
+                every position, so that logits are (batch, length, classes).
 
         Raises:
-            UserError: The options do not fit images of this `shape` (channels, height, width).
+            UserError: The options do not fit inputs of this `shape`.
         """
         raise TypeError(f"backbone {type(self).__name__} does not define build()")
 
-    def create(self, shape: tuple[int, int, int], classes: int, seed: int) -> tuple[nn.Module, Groups]:
-        """:meth:`build` under the seed's own stream of randomness, and the module's groups."""
+    def create(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        seed: int,
+        extend: Callable[[nn.Module], Mapping[str, str]] | None = None,
+    ) -> tuple[nn.Module, Groups]:
+        """:meth:`build` under the seed's own stream of randomness, and the module's groups.
+
+        Args:
+            extend: Adds modules to the model and gives the patterns of their groups; it has a stream of its own, so the
+                rest of the model begins as it would without it.
+
+        Raises:
+            UserError: The backbone does not take such inputs, its options do not fit them, or `extend` says so.
+        """
+        self._check_input(shape)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
             model = self.build(shape, classes)
-        return model, Groups.assign(model, self.patterns(model))
+            patterns = self.patterns(model)
+            torch.manual_seed(torch_seed(seed, "extension"))
+            added = extend(model) if extend else {}
+        return model, Groups.assign(model, {**patterns, **added})
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
         """Group → pattern over state names, of a module that :meth:`build` made; by default :attr:`groups`."""
         return self.groups
+
+    def _check_input(self, shape: tuple[int, ...]) -> None:
+        given = "text" if len(shape) == 1 else "images"
+        if given == self.takes:
+            return
+        backbones = registry_of("backbone")
+        *others, last = [name for name in backbones.names() if backbones.get(name).takes == given]
+        raise UserError(
+            f"backbone {getattr(self, 'name', type(self).__name__)} takes {self.takes}, the dataset "
+            f"{'is text' if given == 'text' else 'has images'}; use {', '.join(others)}{' or ' if others else ''}{last}"
+        )

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 
-def create(model: str, shape: tuple[int, int, int], classes: int, **changes: Any) -> nn.Module:
+def create(model: str, shape: tuple[int, ...], classes: int, **changes: Any) -> nn.Module:
     """A freshly initialised model of timm.
 
     Nothing in it works in place, which vectorised execution does not always allow, and nothing draws random numbers of

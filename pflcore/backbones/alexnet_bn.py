@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
-from pflcore.backbones._base import Backbone
+from pflcore.backbones._local_attention import AttentiveBackbone
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -21,12 +21,15 @@ _POOLED = (1, 2, 5)
 
 @BACKBONES.register
 @dataclass(frozen=True, kw_only=True)
-class AlexNetBN(Backbone):
+class AlexNetBN(AttentiveBackbone):
     """AlexNet with batch norm after each convolution and hidden linear layer.
 
     On 3×224×224 images it has 57,063,498 parameters for 10 classes, 57,149,535 for 31, 57,288,833 for 65 and
     57,432,228 for 100; the number does not depend on the image size. pFedLA-Att's table has a stray third row,
     conv(64, 128, 5×5), which fits neither neighbour; without it the table is FedBN's net and has the printed 57.14 M.
+
+    With pFedLA-Att's local attention after each convolution's pooling, or ReLU where there is none, it has for 31
+    classes 57,189,471 (se), 57,149,550 (eca), 57,184,227 (ca) and 57,224,193 (hybrid).
 
     Images below 63 pixels need a finer first convolution: 16 to 62 pixels take ``kernel: 3, stride: 1, padding: 1``,
     8×8 digits ``pool_padding: 1`` in addition.
@@ -49,7 +52,7 @@ class AlexNetBN(Backbone):
     pool_padding: int = option(0, ge=0, le=1, help="Padding of the three max poolings, in pixels; 1 for tiny images.")
     grid: int = option(6, ge=1, help="Side of the grid of averages that the first linear layer takes.")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         layers: dict[str, nn.Module] = {}
         width, sides = shape[0], list(shape[1:])
         for index, factor in enumerate(_FACTORS, 1):
@@ -78,10 +81,11 @@ class AlexNetBN(Backbone):
             layers[f"fc{index}_relu"] = nn.ReLU()
             width = self.hidden
         layers["head"] = nn.Linear(width, classes)
-        model = nn.Sequential()
-        for name, layer in layers.items():
-            model.add_module(name, layer)
-        return model
+        stages = {
+            f"conv{index}_pool" if index in _POOLED else f"conv{index}_relu": factor * self.width
+            for index, factor in enumerate(_FACTORS, 1)
+        }
+        return self.assemble(layers, stages)
 
 
 class _Grid(nn.Module):

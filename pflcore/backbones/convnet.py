@@ -8,14 +8,14 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
-from pflcore.backbones._base import Backbone
+from pflcore.backbones._local_attention import REDUCTION, AttentiveBackbone
 from pflcore.errors import UserError
 from pflcore.options import option
 
 
 @BACKBONES.register
 @dataclass(frozen=True, kw_only=True)
-class ConvNet(Backbone):
+class ConvNet(AttentiveBackbone):
     """Two convolutions with max pooling, then three linear layers.
 
     With its defaults on 3×32×32 images it has 121,182 parameters for 10 classes and 128,832 for 100. The feature that
@@ -30,8 +30,9 @@ class ConvNet(Backbone):
     hidden: tuple[int, ...] = option((120, 84), ge=1, help="Widths of the hidden linear layers.")
     kernel: int = option(5, ge=1, help="Side of the square convolution kernels, in pixels.")
     padding: int = option(0, ge=0, help="Zero padding of the convolutions, in pixels; 0 is a valid convolution.")
+    attention_reduction: int = option(4, ge=1, help=REDUCTION)
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         width, height, breadth = shape
         layers: dict[str, nn.Module] = {"layout": _ChannelsLast()}
         for index, channels in enumerate(self.channels, 1):
@@ -53,10 +54,7 @@ class ConvNet(Backbone):
             layers[f"fc{index}_relu"] = nn.ReLU()
             width = hidden
         layers["head"] = nn.Linear(width, classes)
-        model = nn.Sequential()
-        for name, layer in layers.items():
-            model.add_module(name, layer)
-        return model
+        return self.assemble(layers, {f"conv{index}_relu": each for index, each in enumerate(self.channels, 1)})
 
 
 class _ChannelsLast(nn.Module):

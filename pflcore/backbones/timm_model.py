@@ -50,7 +50,7 @@ class TimmModel(Backbone):
 
     model: str = option("resnet18", help="timm's name of the architecture, without a tag of pretrained weights.")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         import timm
 
         # Names of hubs and folders, which timm would read from, are not in this list.
@@ -74,7 +74,7 @@ class TimmModel(Backbone):
             members.setdefault(_group(name, modules, classifiers), []).append(re.escape(name))
         return {group: f"({'|'.join(names)})$" for group, names in members.items()}
 
-    def _check(self, shape: tuple[int, int, int], classes: int, changes: dict[str, Any]) -> None:
+    def _check(self, shape: tuple[int, ...], classes: int, changes: dict[str, Any]) -> None:
         """Send two images through the model without memory or arithmetic, to say in one line what it refuses.
 
         Raises:

@@ -49,7 +49,7 @@ class TinyViT(Backbone):
     patch: int = option(4, ge=1, help="Side of a square patch, in pixels; it must divide the image's sides.")
     dropout: float = option(0.1, ge=0, lt=1, help="Dropout after the embedding, the attention output and in the MLP.")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, height, width = shape
         if height % self.patch or width % self.patch:
             raise UserError(f"backbone tiny_vit: patch {self.patch} does not divide images of {height}×{width} pixels")
@@ -57,6 +57,8 @@ class TinyViT(Backbone):
 
 
 class _VisionTransformer(nn.Module):
+    memory = "norm"  # its input, the class token, is what FedTP+KNN seeks neighbours by
+
     def __init__(self, options: TinyViT, channels: int, patches: int, classes: int) -> None:
         super().__init__()
         self.patch = options.patch

@@ -46,7 +46,7 @@ class ViT(Backbone):
     patch: int = option(16, ge=1, help="Side of a square patch, in pixels; it must divide the image's sides.")
     depth: int = option(12, ge=1, help="Number of Transformer blocks.")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         _, height, width = shape
         if height % self.patch or width % self.patch:
             raise UserError(

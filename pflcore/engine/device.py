@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import torch
@@ -37,12 +38,15 @@ def select_device(name: str = "auto") -> torch.device:
     return device
 
 
-def use_threads(device: torch.device, shape: tuple[int, int, int]) -> None:
-    """Set PyTorch's threads for images of `shape` (channels, height, width): ``$PFL_THREADS``, or what suits them."""
+def use_threads(device: torch.device, shape: tuple[int, ...]) -> None:
+    """Set PyTorch's threads: ``$PFL_THREADS``, or what suits inputs of `shape`.
+
+    The shape is (channels, height, width) of an image or (length,) of a text.
+    """
     wanted = os.environ.get("PFL_THREADS")
     if wanted:
         if not wanted.isdecimal() or int(wanted) < 1:
             raise UserError(f"PFL_THREADS = {wanted!r} must be a whole number of at least 1")
         torch.set_num_threads(int(wanted))
-    elif device.type == "cpu" and shape[1] * shape[2] <= _SMALL_IMAGE:
+    elif device.type == "cpu" and math.prod(shape[-2:]) <= _SMALL_IMAGE:
         torch.set_num_threads(1)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.packing import packed_size, packed_views
-from pflcore.engine.trainer import Job, Outcome, Trainer
+from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 
@@ -75,15 +75,16 @@ class Distributed:
     ) -> None:
         self.inner.__exit__(kind, error, trace)
 
-    def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
         cohort = list(jobs)
-        own = self._shares([self.trainer.steps(client) for client, _ in cohort])
+        steps = chosen(self.trainer, tuning).steps
+        own = self._shares([steps(client) for client, _ in cohort])
         mine = [cohort[index] for index in own[self.rank]]
         outcomes: list[Outcome] = []
         failed: Diverged | None = None
         try:
-            outcomes.extend(self.inner.train(round_, mine))
+            outcomes.extend(self.inner.train(round_, mine, tuning))
         except Diverged as diverged:
             failed = diverged
         facts = self._all(([outcome.loss for outcome in outcomes], failed))
@@ -104,10 +105,7 @@ class Distributed:
         shares = self._all(scores)
         whole = sum(len(share.total) for share in shares)
         turns = [(index % self.ranks, index // self.ranks) for index in range(whole)]
-        return Scores.join(
-            (int(shares[rank].correct[at]), int(shares[rank].total[at]), float(shares[rank].loss[at]))
-            for rank, at in turns
-        )
+        return Scores.join(shares[rank][at] for rank, at in turns)
 
     def score_shared(self, state: Tensors) -> Scores:
         """Scores of one model that all clients share; cheap enough for every process to do all of it."""

@@ -25,10 +25,10 @@ class Noise:
         bits: int16, those of the current forward pass.
     """
 
-    def __init__(self, model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> None:
-        """Replace the ``nn.Dropout`` layers of `model` by layers that ask here; `shape` is that of an image."""
-        self.device = device
-        self.bits = torch.empty(0, dtype=torch.int16, device=device)
+    def __init__(self, model: nn.Module, example: Tensor) -> None:
+        """Replace the ``nn.Dropout`` layers of `model` by layers that ask here; `example` is a batch of one input."""
+        self.device = example.device
+        self.bits = torch.empty(0, dtype=torch.int16, device=self.device)
         self.per_sample = 0
         self._taken = 0
         layers = _replace(model, self)
@@ -36,7 +36,7 @@ class Noise:
             # In evaluation mode a layer passes on what it gets, and its size can be seen.
             hooks = [layer.register_forward_hook(self._count) for layer in layers]
             with torch.no_grad():
-                model.eval()(torch.zeros(1, *shape, device=device))
+                model.eval()(example)
             for hook in hooks:
                 hook.remove()
 

@@ -29,8 +29,11 @@ class Executor(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
-    def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """Local training of each job's client, in order; jobs are drawn as they are needed."""
+    def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
+        """Local training of each job's client, in order; jobs are drawn as they are needed.
+
+        With `tuning` it is what the method does with a client before it is measured.
+        """
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         """Scores of every job's own model on its client's test samples."""

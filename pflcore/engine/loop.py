@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,20 @@ from torch import nn
 
 from pflcore.backbones import Backbone
 from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.engine.cost import Cost, count, count_server, step_macs
 from pflcore.engine.distributed import Distributed
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Scores
+from pflcore.engine.evaluate import Score, Scores
 from pflcore.engine.executor import Executor, choose_executor
+from pflcore.engine.features import Features
 from pflcore.engine.precision import use_precision
-from pflcore.engine.state import ClientStates, History, ServerState, Stateful, join, misfit, restore
+from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
 from pflcore.engine.trainer import Job, Trainer
 from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.memory import keep_freed_memory
 from pflcore.methods import Method
-from pflcore.methods._base import Federation, Update, own
+from pflcore.methods._base import COMMON, DATA, OWN, Federation, Update, under
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 
@@ -47,10 +50,13 @@ class Result:
     """What a run leaves behind.
 
     Attributes:
-        round, client, correct, total, loss: One entry per (measured round, client); loss is the mean over samples.
+        round, client, correct, total, loss, last: One entry per (measured round, client). A prediction is one per
+            image, one per character for text; `loss` is the mean over them, `last` counts the correct ones at the last
+            positions of texts.
+        positions: Predictions per sample.
         diverged: The round and client at which the run ended early, or None.
         parameters: Trained parameters of one client's model.
-        sent_up, sent_down: Bytes that one sampled client sends and receives per round.
+        cost: Bytes, numbers and multiply-adds.
         resumed_from: The round of the checkpoint that this process continued from; 0 for none.
         weights: Final shared entries, the server's own, and the personal entries of clients that trained, by name.
     """
@@ -60,10 +66,11 @@ class Result:
     correct: np.ndarray
     total: np.ndarray
     loss: np.ndarray
+    last: np.ndarray
+    positions: int
     diverged: Diverged | None
     parameters: int
-    sent_up: int
-    sent_down: int
+    cost: Cost
     resumed_from: int
     weights: Tensors
 
@@ -127,26 +134,36 @@ class _Run:
         seed: int,
         scratch: Path | None,
     ) -> None:
-        model, groups = backbone.create(data.shape, data.classes, seed)
+        model, groups = backbone.create(data.shape, data.classes, seed, method.extend)
         self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
         self.model: nn.Module = model.to(data.device)
         self.groups: Groups = groups
-        self.roles: Roles = method.roles(groups)
-        self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        server = method.init_server(self.initial, self.roles, Federation(data.clients, seed, training.momentum))
-        self.server = ServerState(server, data.device)
-        # What stays on the client: the personal part of its model, and what the method keeps beside it.
-        self.kept: Tensors = {
-            **pick(self.initial, self.roles.personal),
-            **own(method.companions(self.initial, self.roles)),
-        }
-        self.personal = ClientStates(self.kept, data.clients, scratch)
-        self.history = History(data.clients)
-        self.parts: dict[str, Stateful] = {"server": self.server, "personal": self.personal, "history": self.history}
-        self.trainer = Trainer(self.model, groups.parameters, data, method, training, seed)
         self.round = 0
         self.resumed_from = 0
         self.diverged: Diverged | None = None
+        roles = method.roles(groups)
+        self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self.trainer = Trainer(self.model, groups, data, method, training, seed)
+        facts = self._federation(self.trainer.seen)
+        # What is exchanged beside the model has the role of its shared entries.
+        common = under(COMMON, self._placed(method.common(self.initial, roles, facts)))
+        self.roles: Roles = replace(roles, shared=roles.shared | common.keys())
+        server = method.init_server({**self.initial, **common}, self.roles, facts)
+        self.server = ServerState(server, data.device)
+        # What stays on the client: the personal part of its model, and what the method keeps beside it.
+        companions = under(OWN, method.companions(self.initial, roles, facts))
+        self.kept: Tensors = {**pick(self.initial, self.roles.personal), **companions}
+        self.personal = ClientStates(self.kept, data.clients, scratch)
+        # The names, shapes and types of a client's state, as at the beginning.
+        self.carried: Tensors = {**self.initial, **common, **self.kept, **self._facts(0)}
+        self.history = History(data.clients)
+        self.traffic = Traffic()
+        self.parts: dict[str, Stateful] = {
+            "server": self.server,
+            "personal": self.personal,
+            "history": self.history,
+            "traffic": self.traffic,
+        }
 
     def advance(self, executor: Executor) -> float:
         """Run one round; the mean local loss of its participants.
@@ -162,26 +179,31 @@ class _Run:
         updates, personal, losses = [], {}, []
         try:
             for outcome in executor.train(round_, self._jobs(participants, sent)):
-                updates.append(
-                    Update(
-                        outcome.client,
-                        len(self.data.train[outcome.client]),
-                        sent=sent.pop(outcome.client),
-                        returned=pick(outcome.model, exchanged),
-                        steps=self.trainer.steps(outcome.client),
-                    )
+                update = Update(
+                    outcome.client,
+                    len(self.data.train[outcome.client]),
+                    sent=sent.pop(outcome.client),
+                    returned=pick(outcome.model, exchanged),
+                    steps=self.trainer.steps(outcome.client),
                 )
+                updates.append(update)
                 personal[outcome.client] = pick(outcome.model, self.kept)
                 losses.append(outcome.loss)
         except Diverged as diverged:
             self.diverged = diverged
             return float("nan")
+        for update in updates:
+            self.traffic.add(*self.method.traffic(update))
         self.server.server = self.method.update_server(self.server.server, self.roles, updates)
         for client, kept in personal.items():
             self.personal[client] = kept
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
-            scores = self._score(executor)
+            try:
+                scores = self._score(executor)
+            except Diverged as diverged:  # in tuning
+                self.diverged = diverged
+                return float("nan")
             lost = np.flatnonzero(~np.isfinite(scores.loss))
             if len(lost):  # the last local step can lose a model whose loss before it was finite
                 self.diverged = Diverged(round_, int(lost[0]))
@@ -196,21 +218,34 @@ class _Run:
         return sorted(members[drawn.choice(len(members), size=size, replace=False)].tolist())
 
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
-        """The client's state: shared, generated and its kept entries, the model's in its order."""
-        shared, kept = self.server.server.shared, self.personal[client]
-        return {
-            name: shared[name]
-            if name in self.roles.shared
-            else generated[name]
-            if name in self.roles.generated
-            else kept[name].to(self.data.device)
-            for name in self.carried
-        }
+        """The client's state: shared, generated and its kept entries, the model's in its order, and facts."""
+        parts = {**self.server.server.shared, **generated, **self._facts(client)}
+        kept = self.personal[client]
+        return {name: kept[name].to(self.data.device) if name in kept else parts[name] for name in self.carried}
 
-    @property
-    def carried(self) -> Tensors:
-        """The names, shapes and types of a client's state, as at the beginning."""
-        return {**self.initial, **self.kept}
+    def _facts(self, client: int) -> Tensors:
+        """What the method wants to know of a client's samples and of the round."""
+        made = {
+            "class_counts": lambda: self.data.class_counts(client),
+            "epoch_steps": lambda: torch.tensor(self.trainer.epoch_steps(client)),
+            "progress": lambda: torch.tensor((self.round + 1) / self.training.rounds),
+        }
+        return under(DATA, self._placed({name: made[name]() for name in self.method.facts}))
+
+    def _placed(self, tensors: Tensors) -> Tensors:
+        return {name: tensor.to(self.data.device) for name, tensor in tensors.items()}
+
+    def _federation(self, seen: Features) -> Federation:
+        weight = self.initial[seen.head[0]] if seen.head else torch.empty(0)
+        return Federation(
+            clients=self.data.clients,
+            seed=self.seed,
+            momentum=self.training.momentum,
+            classes=self.data.classes,
+            features=weight.shape[-1],
+            head=seen.head,
+            rounds=self.training.rounds,
+        )
 
     def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
         """What each participant receives; the part that goes back to the server is also noted in `sent`."""
@@ -221,16 +256,26 @@ class _Run:
             yield client, received
 
     def _score(self, executor: Executor) -> Scores:
-        if not self.kept and not self.roles.generated:
-            return executor.score_shared(self._assemble(0, {}))
-        return executor.score_each(self._own_models())
+        """The scores of all clients. Raises :class:`Diverged` for a loss in tuning."""
+        method = self.method
+        if not (self.kept or self.roles.generated or self.trainer.tuning or method.knn):
+            return executor.score_shared(method.personalised(self._assemble(0, {})))
+        jobs = self._own_states()
+        if self.trainer.tuning is None:
+            return executor.score_each((client, method.personalised(state)) for client, state in jobs)
+        scores: list[Score] = []
+        while some := list(islice(jobs, _GENERATED)):
+            tuned = list(executor.train(self.round, some, tuning=True))
+            measured = executor.score_each((one.client, method.personalised(one.model)) for one in tuned)
+            scores += [measured[index] for index in range(len(tuned))]
+        return Scores.join(scores)
 
-    def _own_models(self) -> Iterator[Job]:
-        """Every client with its own model, made a few at a time: a hypernetwork is read once for each few."""
+    def _own_states(self) -> Iterator[Job]:
+        """Every client with its own state, made a few at a time: a hypernetwork is read once for each few."""
         clients = range(self.data.clients)
         for some in (clients[start : start + _GENERATED] for start in clients[::_GENERATED]):
             for client, generated in zip(some, self.method.generate(self.server.server, some), strict=True):
-                yield client, self.method.personalised(self._assemble(client, generated))
+                yield client, self._assemble(client, generated)
 
     def accuracy(self) -> float | None:
         """Pooled accuracy (0..1) of the last measurement, over the clients that take part in training."""
@@ -242,8 +287,6 @@ class _Run:
 
     def result(self) -> Result:
         clients = np.arange(self.data.clients)
-        exchanged = self.roles.shared | self.roles.generated
-        sent = sum(self.initial[name].nbytes for name in exchanged)
         server, measured = self.server.server, self.history.scores
         weights = dict(server.shared)
         for client in self.personal.trained():
@@ -255,12 +298,25 @@ class _Run:
             correct=_join(scores.correct for scores in measured.values()).astype(np.int64),
             total=_join(scores.total for scores in measured.values()).astype(np.int64),
             loss=_join(scores.loss / scores.total for scores in measured.values()).astype(np.float64),
+            last=_join(scores.last for scores in measured.values()).astype(np.int64),
+            positions=self.data.positions,
             diverged=self.diverged,
             parameters=sum(self.initial[name].numel() for name in self.groups.parameters),
-            sent_up=sent,
-            sent_down=sent,
+            cost=self._cost(),
             resumed_from=self.resumed_from,
             weights=weights,
+        )
+
+    def _cost(self) -> Cost:
+        exchanged = self.roles.shared | self.roles.generated
+        server = self.server.server
+        (generated,) = self.method.generate(server, [0])
+        return Cost(
+            *self.traffic.mean(),
+            stored=count(self.kept),
+            received=count(pick(self.carried, exchanged)),
+            server=count_server(server),
+            macs=step_macs(self.trainer, self._assemble(0, generated)),
         )
 
     def resume(self, checkpoints: CheckpointFolder) -> None:

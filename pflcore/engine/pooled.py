@@ -25,7 +25,7 @@ from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores, client_scores, forward, pooled_chunks, score_client
 from pflcore.engine.packing import packed_size, packed_views
 from pflcore.engine.pieces import Piece, cut
-from pflcore.engine.trainer import Job, Outcome, Trainer, Unfinished
+from pflcore.engine.trainer import Job, Outcome, Trainer, Unfinished, chosen
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 
@@ -58,10 +58,10 @@ class Pooled:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
         cohort = list(jobs)
-        steps = [self.trainer.steps(client) for client, _ in cohort]
+        steps = [chosen(self.trainer, tuning).steps(client) for client, _ in cohort]
         begun: dict[int, Any] = {}  # jobs of which the first piece is done, and how it left them
         done: dict[int, Outcome | Diverged] = {}
         turn = 0
@@ -69,7 +69,7 @@ class Pooled:
         def begin(piece: Piece, worker: _Worker) -> Message:
             client, received = cohort[piece.job]
             worker.load(received)
-            return "train", round_, client, begun.pop(piece.job, None), piece.stop
+            return "train", tuning, round_, client, begun.pop(piece.job, None), piece.stop
 
         pieces = cut(steps, self.count)
         with closing(self._deal(pieces, begin, lambda piece: piece.start == 0 or piece.job in begun)) as answers:
@@ -112,8 +112,7 @@ class Pooled:
 
         chunks = range(len(pooled_chunks(data)))
         answers = {chunk: answer for chunk, answer, _ in self._deal(chunks, begin)}
-        hits, losses = (np.concatenate(parts) for parts in zip(*(answers[chunk] for chunk in chunks), strict=True))
-        return client_scores(hits, losses, data)
+        return client_scores([answers[chunk] for chunk in chunks], data)
 
     def _deal(
         self,
@@ -239,7 +238,7 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
         try:
             answer: Any
             if kind == "train":
-                answer = _train(trainer, state, *rest)
+                answer = _train(chosen(trainer, rest[0]), state, *rest[1:])
             elif kind == "score":
                 answer = score_client(trainer, state, rest[0])
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pflcore.engine.evaluate import Scores, score_client, score_one_model
-from pflcore.engine.trainer import Job, Outcome, Trainer
+from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.groups import Tensors
 
 
@@ -24,9 +24,10 @@ class Sequential:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
         """Local training of each job's client. Raises :class:`Diverged` for the first whose loss is not finite."""
-        return (self.trainer.train(round_, client, received) for client, received in jobs)
+        trainer = chosen(self.trainer, tuning)
+        return (trainer.train(round_, client, received) for client, received in jobs)
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         """Scores of every job's own model on its client's test samples."""

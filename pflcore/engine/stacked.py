@@ -24,9 +24,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Score, Scores, batch_size, score_one_model
+from pflcore.engine.evaluate import Score, Scores, add_up, batch_size, measure, score_client, score_one_model
 from pflcore.engine.replay import Replay
-from pflcore.engine.trainer import Job, Outcome, Trainer
+from pflcore.engine.trainer import Job, Outcome, Trainer, chosen, clipping
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.methods._base import Batch, Local, LocalState
@@ -44,18 +44,19 @@ class Stacked:
     def __init__(self, trainer: Trainer, width: int) -> None:
         self.trainer = trainer
         self.width = width
-        self._passes = 1  # forward passes in one step, as far as seen
-        self._replay = Replay(trainer.data.device)
+        # Of training and of tuning: what has been recorded of a step, and how many forward passes it makes.
+        self._replays = {tuning: Replay(trainer.data.device) for tuning in (False, True)}
+        self._passes = {False: 1, True: 1}
 
     def __enter__(self) -> Stacked:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._replay.clear()
+        self._clear()
 
-    def train(self, round_: int, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
-        yield from self._in_stacks(jobs, lambda stack: self._train(round_, stack))
+        yield from self._in_stacks(jobs, lambda stack: self._train(round_, stack, tuning))
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         """Scores of every job's own model on its client's test samples."""
@@ -84,24 +85,31 @@ class Stacked:
                 done = []
             if not done:  # outside of the handler, which holds on to the tensors that filled the memory
                 self.width = max(1, len(stack) // 2)
-                self._replay.clear()
+                self._clear()
                 torch.cuda.empty_cache()
             for one in done:
                 waiting.popleft()
                 yield one
 
-    def _train(self, round_: int, jobs: Sequence[Job]) -> list[Outcome]:
+    def _train(self, round_: int, jobs: Sequence[Job], tuning: bool) -> list[Outcome]:
+        trainer, replay = chosen(self.trainer, tuning), self._replays[tuning]
         while True:
             try:
-                return _Cohort(self.trainer, self._replay, self._passes, round_, jobs).train()
+                return _Cohort(trainer, replay, self._passes[tuning], round_, jobs).train()
             except _MorePasses:
-                self._passes *= 2
-                self._replay.clear()
+                self._passes[tuning] *= 2
+                replay.clear()
+
+    def _clear(self) -> None:
+        for replay in self._replays.values():
+            replay.clear()
 
     @torch.no_grad()
     def _score(self, jobs: Sequence[Job]) -> list[Score]:
         """Test samples are padded to the same number for all: in evaluation mode samples do not affect each other."""
         trainer, data = self.trainer, self.trainer.data
+        if trainer.method.knn:  # neighbours are sought for one client at a time
+            return [score_client(trainer, state, client) for client, state in jobs]
         trainer.model.eval()
         sizes = [len(data.test[client]) for client, _ in jobs]
         rows = torch.stack(
@@ -109,15 +117,14 @@ class Stacked:
         )
         state = _stack([received for _, received in jobs])
         chunks = torch.split(rows, max(1, batch_size(data.device) // len(jobs)), dim=1)
-        hits, losses = [], []
+        parts = []
         with _vectorisable():
             for batch in data.batches(chunks):
-                logits = vmap(trainer.forward)(state, batch.images)
-                hits.append(logits.argmax(dim=2) == batch.labels)
-                losses.append(F.cross_entropy(logits.transpose(1, 2), batch.labels, reduction="none").double())
-        right, lost = torch.cat(hits, 1).cpu().numpy(), torch.cat(losses, 1).cpu().numpy()
+                parts.append(measure(vmap(trainer.predict)(state, batch.inputs), batch.labels, data.is_text))
+        hits, losses, last = (torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True))
         return [
-            (int(right[index, :size].sum()), size, float(lost[index, :size].sum())) for index, size in enumerate(sizes)
+            add_up(hits[index, :size], losses[index, :size], last[index, :size], data.positions)
+            for index, size in enumerate(sizes)
         ]
 
 
@@ -136,24 +143,26 @@ class _Step:
     _changed: list[tuple[Tensor, Tensor]] | None = field(init=False, default=None)
 
     def __call__(
-        self, state: LocalState, received: Tensors, images: Tensor, labels: Tensor, noise: Tensor
+        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, noise: Tensor
     ) -> tuple[LocalState, Tensor]:
         """The state after a step, and the loss before it. `noise` has a row for each forward pass."""
         self._noise, self._pass = noise, 0
-        local = Local(self._forward, self._gradient, self._sgd, received, self.trainer.parameters)
-        return self.trainer.method.step(local, state, Batch(images, labels))
+        return self.trainer.method.step(self._local(received), state, Batch(inputs, labels))
 
     def begin(self, received: Tensors) -> LocalState:
         """The state before the first step."""
-        local = Local(self._forward, self._gradient, self._sgd, received, self.trainer.parameters)
-        return self.trainer.method.begin(local, {name: tensor.clone() for name, tensor in received.items()})
+        start = {name: tensor.clone() for name, tensor in received.items()}
+        return self.trainer.method.begin(self._local(received), start)
 
     def end(self, state: LocalState) -> LocalState:
         """The state after the last step."""
-        local = Local(self._forward, self._gradient, self._sgd, {}, self.trainer.parameters)
-        return self.trainer.method.end(local, state)
+        return self.trainer.method.end(self._local({}), state)
 
-    def _forward(self, state: Tensors, images: Tensor) -> Tensor:
+    def _local(self, received: Tensors) -> Local:
+        trainer = self.trainer
+        return Local(self._features, self._differentiate, self._sgd, received, trainer.parameters, trainer.roles)
+
+    def _features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         trainer = self.trainer
         if trainer.noise.per_sample:
             if self._pass == len(self._noise):
@@ -163,32 +172,37 @@ class _Step:
         # A gradient must not see its inputs change, so buffers are copied and written back when it has been taken.
         own = {name: tensor for name, tensor in state.items() if name in trainer.entries - trainer.parameters}
         fresh = {name: tensor.clone() for name, tensor in own.items()}
-        logits = trainer.forward({**state, **fresh}, images)
+        made = trainer.features({**state, **fresh}, inputs)
         pairs = [(own[name], fresh[name]) for name in own]
         if self._changed is None:
             _write_back(pairs)
         else:
             self._changed += pairs
-        return logits
+        return made
 
-    def _gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
+    def _differentiate(
+        self, loss: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
+    ) -> tuple[Tensors, Tensor, Tensors]:
         targets: list[Tensor] = []
 
-        def traced(params: Tensors) -> tuple[Tensor, list[Tensor]]:
+        def traced(params: Tensors) -> tuple[Tensor, tuple[list[Tensor], Tensors]]:
             self._changed = []
-            value = loss(params)
+            value, aside = loss(params)
             pairs, self._changed = self._changed, None
             targets.extend(target for target, _ in pairs)
-            return value, [fresh.detach() for _, fresh in pairs]
+            return value, ([fresh.detach() for _, fresh in pairs], aside)
 
-        gradients, (value, fresh) = grad_and_value(traced, has_aux=True)(params)
+        gradients, (value, (fresh, aside)) = grad_and_value(traced, has_aux=True)(params)
         _write_back(list(zip(targets, fresh, strict=True)))
-        return gradients, value
+        return gradients, value, aside
 
     def _sgd(self, params: Tensors, gradients: Tensors, momenta: Tensors) -> tuple[Tensors, Tensors]:
         """One step of SGD as PyTorch's, out of place."""
         training = self.trainer.training
         slopes = gradients
+        if training.clip:
+            factor = clipping(slopes.values(), training.clip)
+            slopes = {name: slope * factor for name, slope in slopes.items()}
         if training.weight_decay:
             slopes = {name: slope.add(params[name], alpha=training.weight_decay) for name, slope in slopes.items()}
         if training.momentum:
@@ -237,7 +251,7 @@ class _Cohort:
 
     def _stacked(self, state: LocalState, received: Tensors, batch: Batch, noise: Tensor) -> tuple[LocalState, Tensor]:
         after: tuple[LocalState, Tensor] = self.replay(
-            vmap(self.step), state, received, batch.images, batch.labels, noise
+            vmap(self.step), state, received, batch.inputs, batch.labels, noise
         )
         return after
 
@@ -247,7 +261,7 @@ class _Cohort:
         if not source.per_sample:
             return torch.empty(len(tick), 0, device=source.device)
         ids = ((self.clients[one], step, one_pass) for one, step in tick for one_pass in range(self.passes))
-        drawn = [source.draw(samples, self.trainer.seed, self.round, *each) for each in ids]
+        drawn = [self.trainer.masks(samples, self.round, *each) for each in ids]
         return torch.stack(drawn).view(len(tick), self.passes, -1)
 
     def _outcome(self, index: int, state: LocalState) -> Outcome:

@@ -156,13 +156,13 @@ class History:
 
     def state(self) -> Tensors:
         tables = {
-            round_: np.stack([scores.correct, scores.total, scores.loss]).astype(np.float64)
+            round_: np.stack([scores.correct, scores.total, scores.loss, scores.last]).astype(np.float64)
             for round_, scores in self.scores.items()
         }
         return {str(round_): torch.from_numpy(table) for round_, table in tables.items()}
 
     def misfit(self, tensors: Tensors) -> str:
-        like = torch.empty(3, self.clients, dtype=torch.float64)
+        like = torch.empty(4, self.clients, dtype=torch.float64)
         for name in tensors:
             if not (name.isascii() and name.isdecimal()):
                 return f"there is no round {name}"
@@ -171,8 +171,34 @@ class History:
     def restore(self, tensors: Tensors) -> None:
         self.scores = {}
         for name in sorted(tensors, key=int):
-            correct, total, loss = tensors[name].numpy()
-            self.scores[int(name)] = Scores(correct.astype(np.int64), total.astype(np.int64), loss)
+            correct, total, loss, last = tensors[name].numpy()
+            self.scores[int(name)] = Scores(
+                correct.astype(np.int64), total.astype(np.int64), loss, last.astype(np.int64)
+            )
+
+
+class Traffic:
+    """Bytes that clients sent and received, and how often one took part, over all rounds so far."""
+
+    def __init__(self) -> None:
+        self.up = self.down = self.updates = 0
+
+    def add(self, up: int, down: int) -> None:
+        """One client's round."""
+        self.up, self.down, self.updates = self.up + up, self.down + down, self.updates + 1
+
+    def mean(self) -> tuple[int, int]:
+        """Bytes up and down of a client's round, rounded."""
+        return round(self.up / max(1, self.updates)), round(self.down / max(1, self.updates))
+
+    def state(self) -> Tensors:
+        return {"bytes": torch.tensor([self.up, self.down, self.updates])}
+
+    def misfit(self, tensors: Tensors) -> str:
+        return compare(tensors, self.state())
+
+    def restore(self, tensors: Tensors) -> None:
+        self.up, self.down, self.updates = tensors["bytes"].tolist()
 
 
 def _below(part: str, tensors: Tensors) -> Tensors:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +13,13 @@ from torch.func import functional_call
 
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import Noise
+from pflcore.engine.features import Features
 from pflcore.engine.precision import autocast
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
-from pflcore.groups import Tensors
+from pflcore.groups import Groups, Tensors
 from pflcore.methods import Method
-from pflcore.methods._base import Local, LocalState
+from pflcore.methods._base import Batch, Local, LocalState
 from pflcore.seeds import generator
 from pflcore.settings import Training
 
@@ -53,44 +55,59 @@ class Trainer:
     Attributes:
         model: The module; its dropout layers are replaced by those of :mod:`pflcore.engine.dropout`.
         parameters: Names of the state entries that gradients train.
+        roles: Who owns the entries.
         batch_norm: Whether the model has batch norm, which cannot train on a batch of one sample.
+        tuning: What is done with a client before it is measured, if anything.
+        seen: Access to what the classifier gets.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        parameters: frozenset[str],
+        groups: Groups,
         data: FederatedData,
         method: Method,
         training: Training,
         seed: int,
     ) -> None:
         self.model = model
-        self.parameters = parameters
+        self.parameters = groups.parameters
+        self.roles = method.roles(groups)
         self.entries = frozenset(model.state_dict())
         self.data = data
         self.method = method
         self.training = training
         self.seed = seed
         self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-        self.noise = Noise(model, data.shape, data.device)
+        self.noise = Noise(model, data.example())
+        self.seen = Features(model, groups)
+        self.stream = "batches"
+        self.tuning = self._tuning()
 
     def steps(self, client: int) -> int:
         """Local steps of a client per round. Raises as :meth:`batches`."""
+        return self.training.local_steps or self.training.local_epochs * self.epoch_steps(client)
+
+    def epoch_steps(self, client: int) -> int:
+        """Steps in one pass over the samples of a client. Raises as :meth:`batches`."""
         samples, size = len(self.data.train[client]), self.training.batch_size
-        return self.training.local_epochs * (math.ceil(samples / size) - self._leaves_one_out(client))
+        return math.ceil(samples / size) - self._leaves_one_out(client)
 
     def batches(self, round_: int, client: int) -> list[Tensor]:
         """The rows of each local step: every epoch shuffled anew, its last batch as small as it turns out.
 
-        A last batch of one sample is left out when the model has batch norm, which has nothing to normalise there.
+        With ``local_steps``, each batch is drawn anew from all samples of the client. A last batch of one sample is
+        left out when the model has batch norm, which has nothing to normalise there.
 
         Raises:
             UserError: The model has batch norm, and all batches of this client have one sample.
         """
         rows, size = self.data.train[client], self.training.batch_size
         used = len(rows) - self._leaves_one_out(client)
-        order = generator(self.seed, "batches", round_, client)
+        order = generator(self.seed, self.stream, round_, client)
+        if self.training.local_steps:
+            drawn = (order.permutation(len(rows))[:size] for _ in range(self.training.local_steps))
+            return [rows[torch.from_numpy(batch).to(rows.device)] for batch in drawn]
         batches: list[Tensor] = []
         for _ in range(self.training.local_epochs):
             shuffled = rows[torch.from_numpy(order.permutation(len(rows))).to(rows.device)]
@@ -112,8 +129,8 @@ class Trainer:
 
     def begin(self, received: Tensors) -> Unfinished:
         """Before the first step. Steps and buffers work in place, so the client starts from copies."""
-        local = Local(self.forward, gradient, self.sgd, received, self.parameters)
-        return Unfinished(self.method.begin(local, {name: tensor.clone() for name, tensor in received.items()}))
+        start = {name: tensor.clone() for name, tensor in received.items()}
+        return Unfinished(self.method.begin(self._local(self.features, received), start))
 
     def advance(
         self, round_: int, client: int, received: Tensors, unfinished: Unfinished, stop: int | None = None
@@ -122,17 +139,21 @@ class Trainer:
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.batches(round_, client)[unfinished.step : stop]
-        for rows, batch in zip(batches, self.data.batches(batches, round_), strict=True):
-            forward = self._noisy(len(rows), round_, client, len(losses))
-            local = Local(forward, gradient, self.sgd, received, self.parameters)
-            state, loss = self.method.step(local, state, batch)
+        for batch in self.data.batches(batches, round_):
+            state, loss = self.take_step(round_, client, received, state, batch, len(losses))
             losses.append(loss.detach())
         return Unfinished(state, losses)
 
+    def take_step(
+        self, round_: int, client: int, received: Tensors, state: LocalState, batch: Batch, step: int
+    ) -> tuple[LocalState, Tensor]:
+        """The state after one local step, and the loss before it."""
+        features = self._noisy(len(batch.labels), round_, client, step)
+        return self.method.step(self._local(features, received), state, batch)
+
     def finish(self, round_: int, client: int, unfinished: Unfinished) -> Outcome:
         """After the last step. Raises :class:`Diverged` when a loss was not finite."""
-        local = Local(self.forward, gradient, self.sgd, {}, self.parameters)
-        model = self.method.end(local, unfinished.state)["model"]
+        model = self.method.end(self._local(self.features, {}), unfinished.state)["model"]
         # One look at the device per client, not per step; a loss that is not finite stays so in the mean.
         mean = float(torch.stack(unfinished.losses).mean())
         if not math.isfinite(mean):
@@ -143,33 +164,73 @@ class Trainer:
         """All of a client's local training. Raises :class:`Diverged`."""
         return self.finish(round_, client, self.advance(round_, client, received, self.begin(received)))
 
-    def forward(self, state: Tensors, images: Tensor) -> Tensor:
-        """Logits of a model state, in the run's precision; the model's mode decides whether it is training.
+    def features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of a model state and what the classifier gets, in the run's precision.
 
-        Entries that are not the model's are passed over.
+        The model's mode decides whether it is training. Entries that are not the model's are passed over.
         """
         state = {name: tensor for name, tensor in state.items() if name in self.entries}
-        with autocast(self.training.precision, images.device):
-            logits: Tensor = functional_call(self.model, state, (images,))
-        return logits.float()
+        with autocast(self.training.precision, inputs.device), self.seen:
+            logits: Tensor = functional_call(self.model, state, (inputs,))
+            features = self.seen.classifiers()
+        return logits.float(), features.float()
 
-    def _noisy(self, samples: int, round_: int, client: int, step: int) -> Callable[[Tensors, Tensor], Tensor]:
-        """:meth:`forward` in training mode; each call within the step has dropout masks of its own."""
+    def memorable(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits that a client is measured by, and what its memory is made of: (batch, …, features)."""
+        with self.seen:
+            logits = self.predict(state, inputs)
+            return logits, self.seen.memory().float()
+
+    def predict(self, state: Tensors, inputs: Tensor) -> Tensor:
+        """The logits that a client is measured by; `state` is what the method calls personalised."""
+        return self.method.predict(self._local(self.features, {}), state, inputs)
+
+    def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
+        """The random numbers of dropout in one forward pass over a batch."""
+        ids = (round_, client, step, one_pass) if self.stream == "batches" else (round_, client, step, one_pass, 1)
+        return self.noise.draw(samples, self.seed, *ids)
+
+    def _local(self, features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]], received: Tensors) -> Local:
+        return Local(features, differentiate, self.sgd, received, self.parameters, self.roles)
+
+    def _tuning(self) -> Trainer | None:
+        """This trainer with the steps and batches of the method's tuning."""
+        tuning = self.method.tuning()
+        if tuning is None:
+            return None
+        tuner = copy.copy(self)
+        tuner.method, tuner.stream, tuner.tuning = tuning.method, "tuning", None
+        tuner.training = replace(
+            self.training,
+            local_epochs=tuning.epochs,
+            local_steps=tuning.steps,
+            lr=tuning.lr or self.training.lr,
+            momentum=0.0,
+            weight_decay=0.0,
+        )
+        return tuner
+
+    def _noisy(
+        self, samples: int, round_: int, client: int, step: int
+    ) -> Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]:
+        """:meth:`features` in training mode; each call within the step has dropout masks of its own."""
         if not self.noise.per_sample:
-            return self.forward
+            return self.features
         calls = iter(range(1 << 31))
 
-        def forward(state: Tensors, images: Tensor) -> Tensor:
-            self.noise.load(self.noise.draw(samples, self.seed, round_, client, step, next(calls)))
-            return self.forward(state, images)
+        def features(state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
+            self.noise.load(self.masks(samples, round_, client, step, next(calls)))
+            return self.features(state, inputs)
 
-        return forward
+        return features
 
     @torch.no_grad()
     def sgd(self, params: Tensors, gradients: Tensors, momenta: Tensors) -> tuple[Tensors, Tensors]:
         """One step of SGD as PyTorch's, in place."""
         training = self.training
         values, slopes = list(params.values()), list(gradients.values())
+        if training.clip:
+            slopes = list(torch._foreach_mul(slopes, clipping(slopes, training.clip)))
         if training.weight_decay:
             slopes = list(torch._foreach_add(slopes, values, alpha=training.weight_decay))
         if training.momentum:
@@ -183,9 +244,25 @@ class Trainer:
         return params, momenta
 
 
-def gradient(loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
-    """The gradients of a loss function at `params`, by name, and its value."""
+def chosen(trainer: Trainer, tuning: bool) -> Trainer:
+    """The trainer of rounds, or that of what precedes a measurement."""
+    if not tuning:
+        return trainer
+    assert trainer.tuning is not None  # the round loop asks for it only where the method has it
+    return trainer.tuning
+
+
+def differentiate(
+    loss: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
+) -> tuple[Tensors, Tensor, Tensors]:
+    """The gradients of a loss function at `params`, by name, its value, and what it gives beside it."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
-    value = loss(leaves)
+    value, aside = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-    return dict(zip(leaves, gradients, strict=True)), value
+    return dict(zip(leaves, gradients, strict=True)), value, aside
+
+
+def clipping(gradients: Iterable[Tensor], most: float) -> Tensor:
+    """What all gradients are multiplied by so that their norm is at most `most`, as PyTorch's ``clip_grad_norm_``."""
+    norm = torch.stack([slope.square().sum() for slope in gradients]).sum().sqrt()
+    return (most / (norm + 1e-6)).clamp(max=1.0)

@@ -7,25 +7,52 @@ or two of the functions. Executors in :mod:`pflcore.engine` decide how the funct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.groups import Groups, Roles, Tensors
+from pflcore.options import option
 from pflcore.registry import Entry
+
+# A client's state holds the entries of its model under their own names, and further ones below these. Model entries
+# have no slash in their names.
+OWN = "own/"  # kept on the client beside its model
+COMMON = "common/"  # exchanged with the server beside the model
+DATA = "data/"  # facts about the client's samples and the round, made by the engine
+
+# Beginnings of names in the server's further state that hold no parameters: an optimiser's, and shapes.
+NO_PARAMETERS = ("momentum/", "shape/")
+
+# Facts that a method may ask for.
+FACTS = ("class_counts", "epoch_steps", "progress")
 
 
 @dataclass(frozen=True)
 class Federation:
-    """The facts about a federation that a method may build its server state from; `momentum` is the clients'."""
+    """The facts about a federation and its model that a method may build its state from.
+
+    Attributes:
+        clients: Number of clients.
+        seed: Of the run.
+        momentum: Of the clients' SGD.
+        classes: Number of classes; of characters for text.
+        features: Width of the classifier's input.
+        head: Names of the classifier's weight and bias, or only of its weight.
+        rounds: Number of rounds.
+    """
 
     clients: int
     seed: int
     momentum: float = 0.0
+    classes: int = 0
+    features: int = 0
+    head: tuple[str, ...] = ()
+    rounds: int = 1
 
 
 @dataclass
@@ -43,9 +70,14 @@ class Server:
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one client: `images` (batch, channels, height, width), normalised; `labels` (batch,)."""
+    """Samples of one client.
 
-    images: Tensor
+    Attributes:
+        inputs: Images (batch, channels, height, width), normalised; or characters (batch, length), int64.
+        labels: (batch,) for images; for text the next characters, (batch, length).
+    """
+
+    inputs: Tensor
     labels: Tensor
 
 
@@ -54,18 +86,37 @@ class Local:
     """One client's view of its round, made by the executor.
 
     Attributes:
-        forward: (model state, images) → logits, in training mode.
-        gradient: (loss function of the trained parameters, those parameters) → (gradients, loss).
+        features: (state, inputs) → (logits, input of the classifier), in the mode that the model is in. Running
+            statistics in the state are updated in place in training mode.
+        differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
+            gives the loss, and further tensors to be handed out, which must be detached.
         sgd: (parameters, gradients, momenta) → the next parameters and momenta. Momenta are empty at the first step.
-        received: The model state that the client began the round with; not to be modified.
-        parameters: Names of the entries that gradients train; the others are buffers.
+        received: The state that the client began the round with; not to be modified.
+        parameters: Names of the model's entries that gradients train; its others are buffers.
+        roles: Who owns the entries.
     """
 
-    forward: Callable[[Tensors, Tensor], Tensor]
-    gradient: Callable[[Callable[[Tensors], Tensor], Tensors], tuple[Tensors, Tensor]]
+    features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]
+    differentiate: Callable[[Callable[[Tensors], tuple[Tensor, Tensors]], Tensors], tuple[Tensors, Tensor, Tensors]]
     sgd: Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
     received: Mapping[str, Tensor]
     parameters: frozenset[str]
+    roles: Roles
+
+    def forward(self, state: Tensors, inputs: Tensor) -> Tensor:
+        """Logits of a state."""
+        return self.features(state, inputs)[0]
+
+    def gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
+        """The gradients of a loss function of the trained parameters at `params`, and its value."""
+        gradients, value, _ = self.differentiate(lambda given: (loss(given), {}), params)
+        return gradients, value
+
+    def frozen(self, state: Mapping[str, Tensor]) -> Tensors:
+        """The model of a state for a forward pass that must leave its running statistics as they are."""
+        return {
+            name: tensor if name in self.parameters else tensor.clone() for name, tensor in model_part(state).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -89,53 +140,128 @@ class Update:
 
 LocalState = dict[str, Tensors]
 
-_OWN = "own/"
+
+@dataclass(frozen=True)
+class Tuning:
+    """Training on a client's own samples before it is measured. What it changes is not kept.
+
+    Attributes:
+        method: Its local steps are those of the tuning.
+        steps: Number of steps, each on a batch drawn anew from all of the client's samples; None for whole epochs.
+        epochs: Passes over the client's samples, without `steps`.
+        lr: Learning rate of plain SGD; None is that of training.
+    """
+
+    method: Method
+    steps: int | None = None
+    epochs: int = 1
+    lr: float | None = None
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The tensors with `prefix` before their names."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The inverse of :func:`under`: the tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def own(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Entries under names that mark them as a client's further ones, beside those of its model."""
-    return {f"{_OWN}{name}": tensor for name, tensor in tensors.items()}
+    """Entries under names that mark them as kept on the client beside its model."""
+    return under(OWN, tensors)
 
 
 def own_part(state: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of :func:`own`: a client's further entries under their plain names."""
-    return {name.removeprefix(_OWN): tensor for name, tensor in state.items() if name.startswith(_OWN)}
+    """The inverse of :func:`own`: what a client keeps beside its model, under plain names."""
+    return below(OWN, state)
 
 
 def model_part(state: Mapping[str, Tensor]) -> Tensors:
-    """A client's state without its further entries."""
-    return {name: tensor for name, tensor in state.items() if not name.startswith(_OWN)}
+    """The entries of the model in a client's state."""
+    return {name: tensor for name, tensor in state.items() if "/" not in name}
 
 
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over samples, and over positions of text: (…, classes) logits, (…) labels."""
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method(Entry):
     """Federated averaging over the shared groups; the base of every method."""
 
     # Group names as in Groups.select; everything that is neither personal nor generated is shared.
     personal: ClassVar[tuple[str, ...]] = ()
     generated: ClassVar[tuple[str, ...]] = ()
+    # Those of FACTS that are put into a client's state, under names that begin with DATA.
+    facts: ClassVar[tuple[str, ...]] = ()
+
+    also_personal: tuple[str, ...] = option(
+        (), help="Further groups of the backbone that stay on the client; they are neither averaged nor generated."
+    )
+    knn: float = option(
+        0.0,
+        ge=0,
+        le=1,
+        help="Weight of the nearest neighbours among a client's training samples; 0: the model alone.",
+    )
+    neighbours: int = option(10, ge=1, help="How many nearest neighbours vote, where `knn` is above 0.")
+
+    def extend(self, model: nn.Module) -> Mapping[str, str]:
+        """Add modules of the method's own to a freshly built model, in place.
+
+        Returns:
+            Their groups: group name → pattern over state names.
+
+        Raises:
+            UserError: The model has no place for them.
+        """
+        return {}
 
     def roles(self, groups: Groups) -> Roles:
         """Which state entries are shared, personal and generated. Raises :class:`UserError` for a missing group."""
-        return Roles.split(groups, self.personal, self.generated)
+        return Roles.split(groups, (*self.personal, *self.also_personal), self.generated)
 
-    def companions(self, initial: Tensors, roles: Roles) -> Tensors:
+    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         """What a client keeps beside its model, as it begins, under plain names: a second model, a mixing weight.
 
         Such entries never leave the client. They are in the state that its local training begins with and ends with,
-        under names made by :func:`own`.
+        under names that begin with :data:`OWN`.
+        """
+        return {}
+
+    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        """What server and clients exchange beside the model, as it begins, under plain names: prototypes, a student.
+
+        In states, updates and the server's shared part the names begin with :data:`COMMON`.
         """
         return {}
 
     def personalised(self, state: Tensors) -> Tensors:
-        """The model that a client is measured with, from its state: entries of the model, and maybe further ones."""
+        """What of a client's state its predictions take: entries of the model, and maybe further ones."""
         return state
+
+    def predict(self, local: Local, state: Tensors, inputs: Tensor) -> Tensor:
+        """The logits that a client is measured by, in evaluation mode; `state` is from :meth:`personalised`."""
+        return local.forward(state, inputs)
+
+    def tuning(self) -> Tuning | None:
+        """What clients do with their own samples before they are measured; None is nothing."""
+        return None
+
+    def traffic(self, update: Update) -> tuple[int, int]:
+        """Bytes that a client sent and received in the round of its update."""
+        sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
+        return sent, received
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
         """The clients that train in a round, given those that were sampled out of `clients`."""
         return sampled
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        """Server state before the first round; `initial` is the common initial model."""
+        """Server state before the first round; `initial` is the common initial model, and what is exchanged beside."""
         return Server({name: tensor.clone() for name, tensor in initial.items() if name in roles.shared})
 
     def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
@@ -144,7 +270,7 @@ class Method(Entry):
 
     def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
         """What a client minimises on one batch: a scalar."""
-        return F.cross_entropy(local.forward(params, batch.images), batch.labels)
+        return cross_entropy(local.forward(params, batch.inputs), batch.labels)
 
     def begin(self, local: Local, start: Tensors) -> LocalState:
         """State of local training before its first step; ``"model"`` is what the client ends with.
@@ -159,17 +285,27 @@ class Method(Entry):
 
     def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         """One local step; returns the next state and the loss before it."""
-        model = state["model"]
-        # Further entries go along with the buffers; a forward pass takes no notice of them.
-        trained = {name: tensor for name, tensor in model.items() if name in local.parameters}
-        buffers = {name: tensor for name, tensor in model.items() if name not in local.parameters}
-        gradients, loss = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), trained)
-        trained, momenta = local.sgd(trained, gradients, state["momenta"])
-        return {**state, "model": {**model, **trained}, "momenta": momenta}, loss
+        return descend(local, state, lambda params: self.loss(local, params, batch), local.parameters)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Server state after a round. It may reuse the storage of `server`, which is not used again."""
         return Server(average(updates, roles.shared), server.extra)
+
+
+def descend(
+    local: Local, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
+) -> tuple[LocalState, Tensor]:
+    """One step of SGD on the entries of the state in `trained`; returns the next state and the loss before it.
+
+    Args:
+        loss: Of a state: the trained entries and all others, among them buffers.
+    """
+    model = state["model"]
+    moving = {name: tensor for name, tensor in model.items() if name in trained}
+    rest = {name: tensor for name, tensor in model.items() if name not in trained}
+    gradients, value = local.gradient(lambda params: loss({**params, **rest}), moving)
+    moving, momenta = local.sgd(moving, gradients, state["momenta"])
+    return {**state, "model": {**model, **moving}, "momenta": momenta}, value
 
 
 def weights(updates: Sequence[Update]) -> list[float]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Local, LocalState, Method, model_part, own, own_part
+from pflcore.methods._base import Batch, Federation, Local, LocalState, Method, model_part, own, own_part
 from pflcore.options import option
 
 _ALPHA = "alpha"
@@ -36,7 +36,7 @@ class Apfl(Method):
         "as_written", help="How v and α are trained; see above.", choices=("as_written", "as_released")
     )
 
-    def companions(self, initial: Tensors, roles: Roles) -> Tensors:
+    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {**initial, _ALPHA: torch.tensor(self.alpha)}
 
     def personalised(self, state: Tensors) -> Tensors:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Local, LocalState, Method, own, own_part
+from pflcore.methods._base import Batch, Federation, Local, LocalState, Method, own, own_part
 from pflcore.options import option
 
 
@@ -27,7 +27,7 @@ class Ditto(Method):
 
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the global model; 0 is training alone.")
 
-    def companions(self, initial: Tensors, roles: Roles) -> Tensors:
+    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return initial
 
     def personalised(self, state: Tensors) -> Tensors:
@@ -42,6 +42,9 @@ class Ditto(Method):
         trained = {name: tensor for name, tensor in entries.items() if name in local.parameters}
         buffers = {name: tensor for name, tensor in entries.items() if name not in local.parameters}
         gradients, _ = local.gradient(lambda params: Method.loss(self, local, {**params, **buffers}, batch), trained)
-        pulled = {name: slope + self.lam * (trained[name] - local.received[name]) for name, slope in gradients.items()}
+        pulled = {
+            name: slope + self.lam * (trained[name] - local.received[name]) if name in local.roles.shared else slope
+            for name, slope in gradients.items()
+        }
         trained, momenta = local.sgd(trained, pulled, state["own_momenta"])
         return {**state, "model": {**state["model"], **own(trained)}, "own_momenta": momenta}, loss

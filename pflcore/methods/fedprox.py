@@ -18,7 +18,8 @@ from pflcore.options import option
 class FedProx(Method):
     """FedAvg whose clients are held near the model they received: loss + μ/2 · ‖w − w_received‖².
 
-    The gradient is that of the plain loss plus μ · (w − w_received), from the first local step on. None of the four
+    The gradient is that of the plain loss plus μ · (w − w_received), from the first local step on; entries that stay on
+    the client are free. None of the four
     papers states μ; official and library code uses 1, 0.01 and 0.001. The default is 0.01.
     """
 
@@ -27,7 +28,6 @@ class FedProx(Method):
     mu: float = option(0.01, ge=0, help="Weight μ of the proximal term; 0 is FedAvg.")
 
     def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
-        distance = sum(
-            ((params[name] - local.received[name]) ** 2).sum() for name in params if name in local.parameters
-        )
+        held = local.parameters & local.roles.shared
+        distance = sum(((params[name] - local.received[name]) ** 2).sum() for name in params if name in held)
         return super().loss(local, params, batch) + 0.5 * self.mu * distance

@@ -28,4 +28,4 @@ class PersonalGroups(Method):
 
     def roles(self, groups: Groups) -> Roles:
         """The chosen groups personal. Raises :class:`UserError` for one that the backbone lacks."""
-        return Roles.split(groups, self.groups)
+        return Roles.split(groups, (*self.groups, *self.also_personal))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Local, LocalState, Method, Server, Update, average, own, own_part
+from pflcore.methods._base import Batch, Federation, Local, LocalState, Method, Server, Update, average, own, own_part
 from pflcore.options import option
 
 
@@ -30,7 +30,7 @@ class PFedMe(Method):
     inner_steps: int = option(5, ge=1, help="Gradient steps towards the proximal point for every batch.")
     beta: float = option(1.0, gt=0, help="The server's step: w ← (1 − β) · w + β · average; FedTP uses 1.")
 
-    def companions(self, initial: Tensors, roles: Roles) -> Tensors:
+    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return initial
 
     def personalised(self, state: Tensors) -> Tensors:

@@ -69,7 +69,7 @@ def panels_left_out(curves: list[Curve]) -> int:
 
 def _points(run: Measured) -> pd.Series[float]:
     columns = ["round", "population", "moment", "correct", "total", "loss"]
-    rounds, accuracy, _ = curve(read_table(run.rounds_path, "rounds/1", columns)[0])
+    rounds, accuracy, _ = curve(read_table(run.rounds_path, "rounds/2", columns)[0])
     return pd.Series(accuracy, index=rounds)
 
 

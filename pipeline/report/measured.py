@@ -54,7 +54,7 @@ def measure(table: dict[str, Any], root: Path) -> dict[str, Measured]:
 def _measure(run: str, entry: dict[str, Any], root: Path) -> Measured:
     rounds = root / run_path(run, "rounds.parquet")
     metrics = root / metrics_path(run)
-    facts = read_meta(rounds, "rounds/1") if rounds.is_file() else {}
+    facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
     values = {} if facts.get("diverged") is not None else _values(metrics)
     return Measured(run, entry["record"], entry["code"], values, facts, rounds)
 

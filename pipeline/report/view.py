@@ -149,6 +149,12 @@ def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:
             "Each number is the mean of the clients' test accuracies after the last round, in percent, every client"
             " counting the same; ± is the population standard deviation over clients (protocol of FedPerfix)."
         )
+    elif metric == "last_position":
+        words = (
+            "Each number is the share of all clients' test texts after which the next character is predicted correctly,"
+            f" in percent, averaged over the rounds measured{_schedule(runs)}; ± is the population standard deviation"
+            " over these rounds."
+        )
     else:
         words = f"Each number is {pooled}, after the last round of training."
     if averaged:

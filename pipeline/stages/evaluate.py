@@ -14,7 +14,7 @@ from pipeline.stages.records import read_record, settings
 def run(record_path: Path, out: Path, metrics: Path) -> str:
     """Read ``rounds.parquet`` in the folder `out`; write ``evaluation.parquet`` beside it, and the file `metrics`."""
     record = read_record(record_path, "training", "evaluation")
-    rounds, meta = read_table(out / "rounds.parquet", "rounds/1")
+    rounds, meta = read_table(out / "rounds.parquet", "rounds/2")
     evaluation = settings(Evaluation, record["evaluation"], record_path)
     figures = summarise(rounds, evaluation, settings(Training, record["training"], record_path).rounds)
     write_table(out / "evaluation.parquet", final_clients(rounds), "evaluation/1", **meta, protocols=figures)

@@ -112,19 +112,25 @@ def _write_rounds(
             "correct": pa.array(result.correct, pa.int64()),
             "total": pa.array(result.total, pa.int64()),
             "loss": pa.array(result.loss, pa.float64()),
+            "last_correct": pa.array(result.last, pa.int64()),
         }
     )
     diverged = {"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None
     write_table(
         path,
         table,
-        "rounds/1",
+        "rounds/2",
         run=run_id,
         device=_device_name(device),
         torch=torch.__version__,
         parameters=result.parameters,
-        communicated_up=result.sent_up,
-        communicated_down=result.sent_down,
+        communicated_up=result.cost.sent_up,
+        communicated_down=result.cost.sent_down,
+        stored=result.cost.stored,
+        received=result.cost.received,
+        server=result.cost.server,
+        macs=result.cost.macs,
+        positions=result.positions,
         diverged=diverged,
         **hashes,
     )

@@ -1,0 +1,61 @@
+"""What a method costs: multiply-adds of a local step, bytes that travel, numbers that are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from pflcore.engine.trainer import Trainer
+from pflcore.groups import Tensors
+from pflcore.methods._base import NO_PARAMETERS, Server
+
+# Batch norm needs two samples; a method that splits a batch needs them too.
+_SAMPLES = 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run costs, apart from time.
+
+    Attributes:
+        sent_up, sent_down: Bytes that one client sends and receives in a round, on average over all that took part.
+        stored: Numbers that a client holds between its rounds: personal entries, and what is kept beside them.
+        received: Numbers that a client receives at the beginning of a round.
+        server: Parameters that the server holds, those that it sends to clients included, without momenta.
+        macs: Multiply-adds of one local step, forward and backward, per sample; matrix products and convolutions only.
+    """
+
+    sent_up: int
+    sent_down: int
+    stored: int
+    received: int
+    server: int
+    macs: int
+
+
+def count(tensors: Tensors) -> int:
+    """Numbers in some tensors."""
+    return sum(tensor.numel() for tensor in tensors.values())
+
+
+def count_server(server: Server) -> int:
+    """Parameters of the server: shared entries, and what else it keeps but for the state of its optimiser."""
+    kept = {name: tensor for name, tensor in server.extra.items() if not name.startswith(NO_PARAMETERS)}
+    return count(server.shared) + count(kept)
+
+
+def step_macs(trainer: Trainer, received: Tensors) -> int:
+    """Multiply-adds per sample of a first local step, forward and backward, on two samples of client 0.
+
+    Counted by PyTorch on the operations that it executes. Attention is taken apart into its two products, which counts
+    the same on every device.
+    """
+    rows = trainer.data.train[0][torch.arange(_SAMPLES) % len(trainer.data.train[0])]
+    batch = trainer.data.batch(rows)
+    trainer.model.train()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        trainer.take_step(0, 0, received, trainer.begin(received).state, batch, 0)
+    return int(counter.get_total_flops()) // (2 * _SAMPLES)

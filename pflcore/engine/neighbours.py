@@ -1,0 +1,72 @@
+"""A client's memory: features and labels of its training samples, which vote on what a test sample is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflcore.engine.trainer import Trainer
+from pflcore.groups import Tensors
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Nearest neighbours of kNN-Per (Marfoq et al., ICML 2022), mixed with a model's own probabilities.
+
+    The probability of a class is the share of the k nearest training samples that have it, each with the weight
+    exp(−d² / D), d its Euclidean distance and D the number of features; FedTP+KNN uses this kernel too. What is mixed
+    are probabilities: λ of the neighbours, 1 − λ of the model.
+
+    Attributes:
+        index: A fitted ``sklearn.neighbors.NearestNeighbors``.
+        labels: Of the training samples in it.
+        classes: Number of classes.
+    """
+
+    index: Any
+    labels: np.ndarray
+    classes: int
+
+    @classmethod
+    def remember(cls, trainer: Trainer, state: Tensors, client: int, batch: int) -> Neighbours:
+        """The memory of a client: all its training samples, seen by the model in `state`.
+
+        Args:
+            batch: Samples per forward pass.
+        """
+        # Imported late: only few runs use it, and it takes a second.
+        from sklearn.neighbors import NearestNeighbors
+
+        trainer.model.eval()
+        features, labels = [], []
+        with torch.no_grad():
+            for part in trainer.data.batches(torch.split(trainer.data.train[client], batch)):
+                features.append(trainer.memorable(state, part.inputs)[1].flatten(0, -2).cpu().numpy())
+                labels.append(part.labels.flatten().cpu().numpy())
+        known = np.concatenate(labels)
+        index = NearestNeighbors(n_neighbors=min(trainer.method.neighbours, len(known)))
+        return cls(index.fit(np.concatenate(features)), known, trainer.data.classes)
+
+    def vote(self, features: np.ndarray) -> np.ndarray:
+        """Probabilities of the classes, (samples, classes), for features (samples, features)."""
+        distances, nearest = self.index.kneighbors(features)
+        squares = distances.astype(np.float64) ** 2 / features.shape[1]
+        # Relative to the nearest one, which changes no share and keeps far samples from vanishing.
+        weights = np.exp(squares[:, :1] - squares)
+        votes = np.zeros((len(features), self.classes))
+        np.add.at(votes, (np.arange(len(features))[:, None], self.labels[nearest]), weights)
+        shares: np.ndarray = votes / weights.sum(1, keepdims=True)
+        return shares
+
+    def predict(self, trainer: Trainer, state: Tensors, inputs: Tensor) -> Tensor:
+        """Logarithms of the mixed probabilities, (batch, …, classes)."""
+        logits, features = trainer.memorable(state, inputs)
+        votes = torch.from_numpy(self.vote(features.flatten(0, -2).cpu().numpy()))
+        weight = trainer.method.knn
+        mixed = weight * votes.to(logits.device, torch.float32).view(logits.shape) + (1 - weight) * logits.softmax(-1)
+        # A class that neither has is impossible, but not infinitely so: losses stay finite.
+        return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()

@@ -1,0 +1,191 @@
+"""FedOFA's attention over generated convolutions, as pure functions over named tensors; and its orthogonality term."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pflcore.errors import UserError
+from pflcore.groups import Tensors
+from pflcore.seeds import torch_seed
+
+KINDS = ("none", "intra", "inter", "tfa")
+_CONV = 4  # axes of a convolution's weights: filters, input channels, height, width
+_ROLES = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class FilterAttention:
+    """Recalibrates generated convolutions on the server; clients do not notice (FedOFA, section 3.2).
+
+    A convolution of n filters with d = channels · height · width numbers each is embedded three times, as query, key
+    and value. A stream lifts each to `heads` copies, lets the heads attend to one another (a map of heads × heads), and
+    adds a combination of the heads to the weights:
+
+    - ``intra``: each filter for itself, as vectors of d numbers; every filter has projections of its own.
+    - ``inter``: the layer as one vector of n·d numbers, with one set of projections.
+    - ``tfa``: ``mix`` · intra + (1 − ``mix``) · inter. Queries and keys are separate; the value heads are those of
+      inter, cut into filters, so the filters have no value projections.
+    - ``none``: nothing; there are no parameters.
+
+    What the paper leaves open is read thus:
+
+    - The embedding acts on each number alone, with a weight and a bias per layer and role; a dense one would have 491
+      million weights for a convolution of 12,800. Both streams of ``tfa`` take the same embedding.
+    - Scores are not divided by the root of their length, as none is written; `scale` does it.
+    - Only weights of convolutions are recalibrated; biases and linear layers pass as they are.
+    - All biases begin at zero (see :meth:`init`).
+
+    As these maps act on each number alone, what a stream adds to a filter is a multiple of the filter and a constant,
+    and attention decides how much. ``intra`` has such a pair per filter; ``inter`` one for the layer, so that it can
+    strengthen a layer but not one filter against another.
+
+    A layer of n filters has, with h heads, 6 + n·(7h + 1) parameters in ``intra``, 6 + (7h + 1) in ``inter`` and
+    6 + (7h + 1) + n·(5h + 1) in ``tfa``. The two convolutions of 16 and 32 filters that FedOFA trains have 732 in
+    ``intra`` with 2 heads, and with 8 heads 126 in ``inter`` and 2,094 in ``tfa``.
+
+    Attributes:
+        kind: One of :data:`KINDS`.
+        heads: Heads of both streams; with one head the attention is constant, and queries and keys learn nothing.
+        mix: Share of ``intra`` in ``tfa``, 0..1; other kinds ignore it.
+        scale: Divide scores by the root of the vectors' length, as Transformers do. The paper does not write it.
+        targets: Shapes of all generated tensors, by name; those with four axes are convolutions.
+
+    Raises:
+        UserError: An attribute is out of its range, or nothing that is generated is a convolution.
+    """
+
+    kind: str
+    heads: int
+    mix: float
+    scale: bool
+    targets: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UserError(f"filter attention: kind = {self.kind!r} must be one of {', '.join(map(repr, KINDS))}")
+        if self.heads < 1:
+            raise UserError(f"filter attention: heads = {self.heads} must be at least 1")
+        if not 0 <= self.mix <= 1:
+            raise UserError(f"filter attention: mix = {self.mix} must be between 0 and 1")
+        if self.kind != "none" and not self._layers():
+            raise UserError(
+                f"filter attention: kind {self.kind!r} needs a convolution among the generated tensors and there is "
+                "none; use a backbone with convolutions, or kind 'none'"
+            )
+
+    def init(self, seed: int) -> Tensors:
+        """Parameters: weights as PyTorch draws those of a linear layer of their size, biases zero.
+
+        A linear layer of one input would draw its biases from −1..1, an order of magnitude above the weights of a
+        convolution. Summed over a vector's length they would saturate the softmax, and what is added to the weights
+        would be several times as large as these. With zeros, recalibration begins as a mild scaling of filters: for
+        most seeds what is added has less than a fifth of the weights' norm, with ``inter`` at times more than half.
+
+        Each tensor has a stream of its own, so kinds begin alike in what they have in common.
+        """
+        params: Tensors = {}
+
+        def add(name: str, *shape: int, inputs: int, outputs: tuple[int, ...]) -> None:
+            stream = torch.Generator().manual_seed(torch_seed(seed, f"filter attention {name}"))
+            bound = inputs**-0.5
+            params[f"{name}.weight"] = torch.empty(shape).uniform_(-bound, bound, generator=stream)
+            params[f"{name}.bias"] = torch.zeros(outputs)
+
+        for layer in self._layers():
+            filters = self.targets[layer][0]
+            add(f"{layer}.embedding", len(_ROLES), inputs=1, outputs=(len(_ROLES),))
+            for stream, vectors in (("inter", 1), ("intra", filters)):
+                if self.kind not in (stream, "tfa"):
+                    continue
+                shared = stream == "intra" and self.kind == "tfa"
+                for role in _ROLES[:-1] if shared else _ROLES:
+                    add(f"{layer}.{stream}.{role}", vectors, self.heads, inputs=1, outputs=(vectors, self.heads))
+                add(f"{layer}.{stream}.out", vectors, self.heads, inputs=self.heads, outputs=(vectors,))
+        return params
+
+    def __call__(self, params: Mapping[str, Tensor], generated: Mapping[str, Tensor]) -> Tensors:
+        """Recalibrated tensors of the same names and shapes.
+
+        Args:
+            params: As from :meth:`init`.
+            generated: Target name → (clients, \\*target shape), as from a hypernetwork; targets may be missing.
+        """
+        layers = self._layers()
+        return {
+            name: self._recalibrate(params, name, tensor) if name in layers else tensor
+            for name, tensor in generated.items()
+        }
+
+    def _layers(self) -> tuple[str, ...]:
+        """Names of the convolutions that are recalibrated."""
+        return tuple(name for name, shape in self.targets.items() if len(shape) == _CONV and self.kind != "none")
+
+    def _recalibrate(self, params: Mapping[str, Tensor], layer: str, weights: Tensor) -> Tensor:
+        """One convolution, (clients, filters, channels, height, width)."""
+        filters = weights.flatten(-_CONV + 1)
+        scales, shifts = params[f"{layer}.embedding.weight"], params[f"{layer}.embedding.bias"]
+        embedded = [filters * scales[index] + shifts[index] for index in range(len(_ROLES))]
+        # To inter, a layer is one vector of all its numbers.
+        whole = [tensor.flatten(-2).unsqueeze(-2) for tensor in embedded]
+        if self.kind == "intra":
+            values = _lift(params, f"{layer}.intra.value", embedded[2])
+            added = self._stream(params, f"{layer}.intra", embedded, values)
+        else:
+            values = _lift(params, f"{layer}.inter.value", whole[2])
+            added = self._stream(params, f"{layer}.inter", whole, values).reshape(filters.shape)
+        if self.kind == "tfa":
+            cut = values.reshape(*filters.shape[:-2], self.heads, *filters.shape[-2:]).transpose(-3, -2)
+            added = self.mix * self._stream(params, f"{layer}.intra", embedded, cut) + (1 - self.mix) * added
+        return weights + added.reshape(weights.shape)
+
+    def _stream(self, params: Mapping[str, Tensor], name: str, embedded: list[Tensor], values: Tensor) -> Tensor:
+        """What a stream adds to each of its vectors: (clients, vectors, length), like each of `embedded`.
+
+        Args:
+            values: Heads of the values, (clients, vectors, heads, length).
+        """
+        queries = _lift(params, f"{name}.query", embedded[0])
+        keys = _lift(params, f"{name}.key", embedded[1])
+        scores = queries @ keys.transpose(-2, -1)
+        if self.scale:
+            scores = scores * queries.shape[-1] ** -0.5
+        # (clients, vectors, 1, heads): the map back to one vector is applied to the small matrix first.
+        shares = params[f"{name}.out.weight"].unsqueeze(-2) @ scores.softmax(-1)
+        return (shares @ values).squeeze(-2) + params[f"{name}.out.bias"].unsqueeze(-1)
+
+
+def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
+    """How far filters are from orthonormal: ‖O·Oᵀ − I‖², the mean over convolutions, summed over clients (a number).
+
+    O has a convolution's filters as its rows. The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by the
+    constant (numbers of a filter − filters), has the same gradient, and needs matrices up to 400 × 400 where this
+    one's are 32 × 32. As it is a sum over clients, the gradient of one client's tensors does not depend on the others;
+    the coefficient λ is the caller's.
+
+    Args:
+        generated: Target name → (clients, \\*target shape), recalibrated; all but convolutions are ignored.
+
+    Raises:
+        UserError: Nothing that is generated is a convolution.
+    """
+    grams = []
+    for tensor in generated.values():
+        if tensor.ndim == 1 + _CONV:
+            rows = tensor.flatten(2)
+            identity = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+            grams.append((rows @ rows.transpose(1, 2) - identity).square().sum())
+    if not grams:
+        raise UserError(
+            "orthogonal regularisation needs a convolution among the generated tensors and there is none; "
+            "use a backbone with convolutions, or coefficient 0"
+        )
+    return torch.stack(grams).mean()
+
+
+def _lift(params: Mapping[str, Tensor], name: str, vectors: Tensor) -> Tensor:
+    """Copies of each vector for the heads, each scaled and shifted: (clients, vectors, heads, length)."""
+    return vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1) + params[f"{name}.bias"].unsqueeze(-1)

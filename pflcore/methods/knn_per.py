@@ -1,0 +1,26 @@
+"""A global model, and on each client a memory of its own samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pflcore.methods import METHODS
+from pflcore.methods._base import Method
+from pflcore.options import option
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class KNNPer(Method):
+    """FedAvg whose predictions are mixed with those of a client's nearest training samples.
+
+    After training, each client stores features and labels of all its training samples. The probability of a class is
+    λ · share of the k nearest neighbours + (1 − λ) · softmax; a neighbour weighs exp(−d² / number of features). Nothing
+    more is sent than in FedAvg. The authors choose λ and the memory's size for each client by search; here λ is one
+    number, as in FedTP+KNN, which is the method fedtp with ``knn: 0.6``.
+    """
+
+    citation: ClassVar[str] = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
+
+    knn: float = option(0.5, gt=0, le=1, help="Weight λ of the nearest neighbours; 1 is without the model's softmax.")

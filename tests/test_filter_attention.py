@@ -1,0 +1,317 @@
+"""FedOFA's recalibration against loops over clients, filters and heads; and its orthogonality term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from pflcore.errors import UserError
+from pflcore.filter_attention import FilterAttention, orthogonality
+from pflcore.groups import Tensors
+from pflcore.hypernetworks import HyperNetwork
+
+TARGETS = {"conv1.weight": (3, 2, 2, 2), "conv1.bias": (3,), "conv2.weight": (4, 3, 1, 2), "fc.weight": (5, 6)}
+CONVS = ("conv1.weight", "conv2.weight")
+STREAMS = ("intra", "inter", "tfa")
+# The ConvNet that FedOFA's clients train, as far as it matters here.
+CONVNET = {"conv1.weight": (16, 3, 5, 5), "conv1.bias": (16,), "conv2.weight": (32, 16, 5, 5), "head.weight": (10, 84)}
+
+
+def attention(kind: str, heads: int = 2, mix: float = 0.3, scale: bool = False) -> FilterAttention:
+    return FilterAttention(kind, heads, mix, scale, TARGETS)
+
+
+def moved(module: FilterAttention, seed: int = 0) -> Tensors:
+    """Parameters in float64 as after some training: biases are not zero."""
+    torch.manual_seed(seed)
+    return {name: tensor.double() + 0.3 * torch.randn(tensor.shape).double() for name, tensor in module.init(1).items()}
+
+
+def weights(clients: int = 2, seed: int = 0) -> Tensors:
+    torch.manual_seed(seed)
+    return {name: 0.4 * torch.randn(clients, *shape, dtype=torch.float64) for name, shape in TARGETS.items()}
+
+
+def added(params: Mapping[str, Tensor], name: str, index: int, scale: bool, copies: list[Tensor]) -> Tensor:
+    """What stream `name` adds to its vector `index`, whose value heads are copies[2:] and query and key the first."""
+    query_heads: list[Tensor] = []
+    key_heads: list[Tensor] = []
+    for head in range(len(copies) - 2):
+        for role, vector, heads in (("query", copies[0], query_heads), ("key", copies[1], key_heads)):
+            weight, bias = params[f"{name}.{role}.weight"][index, head], params[f"{name}.{role}.bias"][index, head]
+            heads.append(weight * vector + bias)
+    total = params[f"{name}.out.bias"][index] * torch.ones_like(copies[0])
+    for head, query in enumerate(query_heads):
+        scores = torch.stack([torch.dot(query, key) for key in key_heads])
+        if scale:
+            scores = scores / len(query) ** 0.5
+        shares = scores.exp() / scores.exp().sum()
+        for share, value in zip(shares, copies[2:], strict=True):
+            total = total + params[f"{name}.out.weight"][index, head] * share * value
+    return total
+
+
+def by_hand(module: FilterAttention, params: Mapping[str, Tensor], layer: str, weight: Tensor) -> Tensor:
+    """One client's convolution, filter by filter."""
+    query, key, value = (
+        params[f"{layer}.embedding.weight"][role] * weight + params[f"{layer}.embedding.bias"][role]
+        for role in range(3)
+    )
+
+    def heads(stream: str, index: int, vector: Tensor) -> list[Tensor]:
+        lift, shift = params[f"{layer}.{stream}.value.weight"][index], params[f"{layer}.{stream}.value.bias"][index]
+        return [lift[head] * vector + shift[head] for head in range(module.heads)]
+
+    whole, filters = torch.zeros_like(weight), []
+    if module.kind in ("inter", "tfa"):
+        value_heads = heads("inter", 0, value.reshape(-1))
+        copies = [query.reshape(-1), key.reshape(-1), *value_heads]
+        whole = added(params, f"{layer}.inter", 0, module.scale, copies).reshape(weight.shape)
+    for index in range(len(weight)):
+        if module.kind == "tfa":
+            values = [head.reshape(weight.shape)[index].reshape(-1) for head in value_heads]
+        elif module.kind == "intra":
+            values = heads("intra", index, value[index].reshape(-1))
+        else:
+            break
+        copies = [query[index].reshape(-1), key[index].reshape(-1), *values]
+        filters.append(added(params, f"{layer}.intra", index, module.scale, copies).reshape(weight.shape[1:]))
+    if module.kind == "inter":
+        return weight + whole
+    single = torch.stack(filters)
+    if module.kind == "intra":
+        return weight + single
+    return module.mix * (weight + single) + (1 - module.mix) * (weight + whole)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("kind", STREAMS)
+def test_against_loops(kind: str, heads: int, scale: bool) -> None:
+    module = attention(kind, heads, scale=scale)
+    params, generated = moved(module), weights()
+    made = module(params, generated)
+    assert list(made) == list(generated)
+    for name in CONVS:
+        expected = torch.stack([by_hand(module, params, name, one) for one in generated[name]])
+        assert (expected - generated[name]).abs().max() > 0.01
+        torch.testing.assert_close(made[name], expected)
+
+
+@pytest.mark.parametrize("kind", ["none", *STREAMS])
+def test_only_convolutions_change(kind: str) -> None:
+    module, generated = attention(kind), weights()
+    before = {name: tensor.clone() for name, tensor in generated.items()}
+    made = module(moved(module), generated)
+    changed = {name for name in made if not torch.equal(made[name], before[name])}
+    assert changed == (set() if kind == "none" else set(CONVS))
+    assert all(torch.equal(generated[name], before[name]) for name in before)
+    assert list(module(moved(module), {"fc.weight": generated["fc.weight"]})) == ["fc.weight"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads", "count", "formula"),
+    [
+        ("none", 8, 0, lambda n, h: 0),
+        ("intra", 2, 732, lambda n, h: 6 + n * (7 * h + 1)),
+        ("inter", 8, 126, lambda n, h: 6 + (7 * h + 1)),
+        ("tfa", 8, 2094, lambda n, h: 6 + (7 * h + 1) + n * (5 * h + 1)),
+    ],
+)
+def test_parameter_counts(kind: str, heads: int, count: int, formula: Callable[[int, int], int]) -> None:
+    params = FilterAttention(kind, heads, 0.5, False, CONVNET).init(0)
+    assert sum(tensor.numel() for tensor in params.values()) == count == formula(16, heads) + formula(32, heads)
+
+
+def test_kinds_reduce_to_each_other() -> None:
+    generated, tfa = weights(), attention("tfa")
+    params = moved(tfa)
+    inter = attention("inter")(params, generated)  # its parameters are among those of tfa
+    none = attention("tfa", mix=0.0)(params, generated)
+    # intra with the layer's value projection for each of its filters
+    alike = dict(params)
+    for name in CONVS:
+        for part in ("weight", "bias"):
+            alike[f"{name}.intra.value.{part}"] = params[f"{name}.inter.value.{part}"].expand(TARGETS[name][0], -1)
+    intra = attention("intra")(alike, generated)
+    full = attention("tfa", mix=1.0)(params, generated)
+    both = tfa(params, generated)
+    for name in CONVS:
+        torch.testing.assert_close(none[name], inter[name])
+        torch.testing.assert_close(full[name], intra[name])
+        torch.testing.assert_close(both[name], 0.3 * intra[name] + 0.7 * inter[name])
+
+
+def test_a_layer_of_one_filter_is_the_same_within_and_between() -> None:
+    targets = {"conv.weight": (1, 2, 3, 3)}
+    inter, intra = (FilterAttention(kind, 3, 0.5, True, targets) for kind in ("inter", "intra"))
+    params = moved(inter)
+    renamed = {name.replace(".inter.", ".intra."): tensor for name, tensor in params.items()}
+    generated = {"conv.weight": torch.randn(4, 1, 2, 3, 3, dtype=torch.float64)}
+    torch.testing.assert_close(inter(params, generated), intra(renamed, generated))
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_a_multiple_and_a_constant_are_added(kind: str) -> None:
+    """The claim of the docstring: per filter in intra and tfa, with the same pair for all filters in inter."""
+    module, generated = attention(kind), weights()
+    made = module(moved(module), generated)
+    for name in CONVS:
+        change = made[name] - generated[name]
+        start = 1 if kind == "inter" else 2
+        inputs, outputs = generated[name].flatten(start), change.flatten(start)
+        design = torch.stack([inputs, torch.ones_like(inputs)], -1)
+        fit = torch.linalg.lstsq(design, outputs.unsqueeze(-1)).solution
+        torch.testing.assert_close((design @ fit).squeeze(-1), outputs)
+
+
+def test_initial_parameters() -> None:
+    module = FilterAttention("tfa", 8, 0.5, False, CONVNET)
+    params, same, other = module.init(3), module.init(3), module.init(4)
+    torch.manual_seed(0)
+    undisturbed = torch.rand(1)
+    torch.manual_seed(0)
+    module.init(3)
+    assert torch.equal(torch.rand(1), undisturbed)
+    for name, tensor in params.items():
+        assert torch.equal(tensor, same[name]) and tensor.dtype == torch.float32
+        if name.endswith(".bias"):
+            assert not tensor.any()
+            continue
+        assert not torch.equal(tensor, other[name])
+        bound = 8**-0.5 if ".out." in name else 1.0
+        assert tensor.abs().max() <= bound
+        if tensor.numel() > 100:
+            assert tensor.abs().max() > 0.9 * bound
+    drawn = [tensor.flatten()[0].item() for name, tensor in params.items() if name.endswith(".weight")]
+    assert len(set(drawn)) == len(drawn)
+    inter = FilterAttention("inter", 8, 0.5, False, CONVNET).init(3)
+    assert all(torch.equal(tensor, params[name]) for name, tensor in inter.items())
+
+
+@pytest.mark.parametrize(("kind", "heads"), [("intra", 2), ("inter", 8), ("tfa", 8)])
+def test_it_begins_as_a_mild_change(kind: str, heads: int) -> None:
+    hyper = HyperNetwork(3, 8, 16, 2, CONVNET)
+    generated = hyper(hyper.init(0), range(3))
+    module = FilterAttention(kind, heads, 0.5, False, CONVNET)
+    for name in CONVS:
+        shares = []
+        for seed in range(15):
+            made = module(module.init(seed), generated)
+            shares.append(((made[name] - generated[name]).norm() / generated[name].norm()).item())
+        assert min(shares) > 0 and max(shares) < 1 and sorted(shares)[7] < 0.2
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_gradients_reach_everything(kind: str) -> None:
+    module = attention(kind)
+    params = {name: tensor.requires_grad_() for name, tensor in module.init(0).items()}
+    generated = {name: tensor.float().requires_grad_() for name, tensor in weights().items()}
+    made = module(params, generated)
+    torch.manual_seed(1)
+    loss = torch.stack([(made[name] * torch.randn(made[name].shape)).sum() for name in CONVS]).sum()
+    inputs = params | {name: generated[name] for name in CONVS}
+    for name, slope in zip(inputs, torch.autograd.grad(loss, list(inputs.values())), strict=True):
+        assert slope.ne(0).all(), name
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("kind", STREAMS)
+def test_gradients_are_finite_differences(kind: str, scale: bool) -> None:
+    targets = {"conv.weight": (2, 1, 1, 3)}
+    module = FilterAttention(kind, 2, 0.3, scale, targets)
+    params = moved(module)
+    names = list(params)
+
+    def recalibrated(layer: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        made = module(dict(zip(names, tensors, strict=True)), {"conv.weight": layer})
+        return made["conv.weight"], orthogonality(made)
+
+    layer = torch.randn(2, 2, 1, 1, 3, dtype=torch.float64)
+    inputs = [tensor.requires_grad_() for tensor in (layer, *params.values())]
+    assert torch.autograd.gradcheck(recalibrated, inputs)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_vectorised_over_parameters(kind: str) -> None:
+    module, generated = attention(kind), weights()
+    some = [moved(module, seed) for seed in (0, 1)]
+
+    def loss(params: Tensors) -> Tensor:
+        return orthogonality(module(params, generated))
+
+    stacked = {name: torch.stack([one[name] for one in some]) for name in some[0]}
+    together = torch.func.vmap(torch.func.grad(loss))(stacked)
+    for index, one in enumerate(some):
+        torch.testing.assert_close(
+            {name: tensor[index] for name, tensor in together.items()}, torch.func.grad(loss)(one)
+        )
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_clients_do_not_see_one_another(kind: str) -> None:
+    module, generated = attention(kind), weights(clients=3)
+    params = moved(module)
+    together = module(params, generated)
+    for client in range(3):
+        alone = module(params, {name: tensor[client : client + 1] for name, tensor in generated.items()})
+        for name in alone:
+            torch.testing.assert_close(together[name][client], alone[name][0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads", "mix", "targets", "words"),
+    [
+        ("both", 2, 0.5, TARGETS, "kind = 'both' must be one of 'none', 'intra'"),
+        ("tfa", 0, 0.5, TARGETS, "heads = 0 must be at least 1"),
+        ("tfa", 2, 1.5, TARGETS, "mix = 1.5 must be between 0 and 1"),
+        ("tfa", 2, float("nan"), TARGETS, "mix = nan must be between 0 and 1"),
+        ("intra", 2, 0.5, {"fc.weight": (5, 6)}, "needs a convolution among the generated tensors"),
+    ],
+)
+def test_refusals(kind: str, heads: int, mix: float, targets: dict[str, tuple[int, ...]], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        FilterAttention(kind, heads, mix, False, targets)
+
+
+def test_nothing_to_recalibrate_is_fine_for_none() -> None:
+    assert FilterAttention("none", 2, 0.5, False, {"fc.weight": (5, 6)}).init(0) == {}
+
+
+def test_orthogonality_by_hand() -> None:
+    generated = weights(clients=3)
+    total = 0.0
+    for client in range(3):
+        for name in CONVS:
+            filters = [one.reshape(-1) for one in generated[name][client]]
+            for row, first in enumerate(filters):
+                for column, second in enumerate(filters):
+                    total += (torch.dot(first, second).item() - (row == column)) ** 2 / len(CONVS)
+    assert orthogonality(generated).item() == pytest.approx(total)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2, 2), (4, 1, 1, 2), (2, 2, 1, 1)])
+def test_orthogonality_as_printed_differs_by_a_constant(shape: tuple[int, ...]) -> None:
+    layer = torch.randn(1, *shape, dtype=torch.float64, requires_grad=True)
+    rows = layer.flatten(2)[0]
+    printed = (rows.t() @ rows - torch.eye(rows.shape[1])).square().sum()
+    ours = orthogonality({"conv.weight": layer})
+    assert (printed - ours).item() == pytest.approx(rows.shape[1] - rows.shape[0])
+    torch.testing.assert_close(*(torch.autograd.grad(one, layer)[0] for one in (printed, ours)))
+
+
+def test_orthonormal_filters_cost_nothing_and_clients_add_up() -> None:
+    square = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64)).Q
+    rows = square[:3].reshape(1, 3, 2, 2, 2)
+    assert orthogonality({"a": rows, "a.bias": torch.ones(1, 3)}).item() == pytest.approx(0, abs=1e-20)
+    # Twice as long, each of three filters is (4 − 1)² off; the other layer halves the mean.
+    assert orthogonality({"a": 2 * rows, "b": rows}).item() == pytest.approx(27 / 2)
+    assert orthogonality({"a": torch.cat([2 * rows] * 2)}).item() == pytest.approx(54)
+
+
+def test_orthogonality_needs_a_convolution() -> None:
+    with pytest.raises(UserError, match="needs a convolution"):
+        orthogonality({"fc.weight": torch.ones(1, 2, 3)})
