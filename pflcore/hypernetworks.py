@@ -78,8 +78,7 @@ class HyperNetwork:
             clients: Those whose generated tensors have gradients.
             upstream: Target name → gradients of that tensor, (clients, \\*target shape).
         """
-        below = {name: tensor.detach().requires_grad_() for name, tensor in params.items() if "heads." not in name}
-        hidden = self._hidden(below, clients)
+        below, hidden = self._traced(params, clients)
         inner = hidden.detach()
         passed_on = torch.zeros_like(inner)
 
@@ -89,7 +88,7 @@ class HyperNetwork:
 
         with torch.no_grad():
             for name in self.targets:
-                slopes = upstream(name).flatten(1)
+                slopes = upstream(name).reshape(len(clients), -1)
                 weights = params[f"heads.{name}.weight"]
                 rows = len(weights) if weights.is_cuda else _ROWS
                 for weight, moved, slope in zip(
@@ -107,6 +106,33 @@ class HyperNetwork:
         with torch.no_grad():
             for name, gradient in zip(below, gradients, strict=True):
                 step(params[name], momenta[name].mul_(momentum).add_(gradient))
+
+    def squared_norm(self, params: Tensors, clients: Sequence[int], upstream: Callable[[str], Tensor]) -> Tensor:
+        """Squared norm of the gradient along which :meth:`descend` would step, without decay: a number.
+
+        It is not formed here either: for a head's Σ sᵢ·hᵢᵀ over clients it is Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ).
+
+        Args:
+            params, clients, upstream: As in :meth:`descend`.
+        """
+        below, hidden = self._traced(params, clients)
+        inner = hidden.detach()
+        passed_on = torch.zeros_like(inner)
+        products = inner @ inner.t() + 1  # the 1 is for biases
+        square = inner.new_zeros(())
+        with torch.no_grad():
+            for name in self.targets:
+                slopes = upstream(name).reshape(len(clients), -1)
+                passed_on.addmm_(slopes, params[f"heads.{name}.weight"])
+                square += (slopes @ slopes.t() * products).sum()
+        gradients = torch.autograd.grad(hidden, list(below.values()), passed_on)
+        rest = sum(gradient.square().sum() for gradient in gradients)
+        return (square + rest).clamp(min=0)
+
+    def _traced(self, params: Tensors, clients: Sequence[int]) -> tuple[Tensors, Tensor]:
+        """The parameters below the heads as leaves of a graph, and what the heads read."""
+        below = {name: tensor.detach().requires_grad_() for name, tensor in params.items() if "heads." not in name}
+        return below, self._hidden(below, clients)
 
     def _hidden(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensor:
         """What the heads read: (clients, hidden)."""

@@ -58,6 +58,8 @@ PAIRS = [(one, net) for one, net in CANDIDATES if fits(method(one), backbones()[
 # A deep net multiplies rounding, and batch norm over two samples most of all (their difference is all that it leaves):
 # smaller steps in larger batches tell whether executors compute the same. Two clients have a last batch of one sample.
 DELICATE = {"alexnet_bn", "lenet_bn", "resnet50", "timm_model", "vit"}
+# Halves of batches go through batch norm, and one mixture depends on all others.
+HALVED = {("per_fedavg", "norm_net"), ("pfedla_layerwise", "norm_net")}
 LARGER = ((17, 9, 16, 13, 22), (5, 2, 6, 1, 9))
 
 
@@ -76,11 +78,12 @@ def trainer(name: str = "fedavg", net: str = "convnet", **changes: object) -> tu
 
 def uneven_run(name: str, net: str, executor: str = "auto", **changes: Any) -> Result:
     """Two rounds of a pair, with momentum and decay, on uneven clients."""
-    special = {"batch_size": 8, "lr": 0.001} if net in DELICATE else {}
+    delicate = net in DELICATE or (name, net) in HALVED
+    special = {"batch_size": 8, "lr": 0.001} if delicate else {}
     settings = training(sample_rate=0.8, momentum=0.5, weight_decay=1e-3, **special, **changes.pop("training", {}))
     arguments = {"training": settings, "executor": executor, **changes}
     chosen = backbones()[net]
-    return run(method(name), chosen, suited(chosen, *(LARGER if net in DELICATE else UNEVEN)), **arguments)
+    return run(method(name), chosen, suited(chosen, *(LARGER if delicate else UNEVEN)), **arguments)
 
 
 def digest(result: Result) -> str:

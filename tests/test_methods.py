@@ -53,7 +53,7 @@ from pflcore.methods import METHODS, Method
 from pflcore.methods._base import OWN, Federation, Server, Update, average, under, weights
 
 SEED = 3
-SLOW = {"lstm": 1.0}  # backbones that take larger steps to learn anything in ten rounds
+SLOW = {"lstm": 1.0, "fedrep": 0.1}  # what takes larger steps to learn anything in ten rounds
 FROZEN = {"fedbabu"}  # their personal part never learns in a round
 PAIRS = [pytest.param(one, other, id=f"{one}-{other}") for one, other in pairs()]
 FITTING = [pair for pair in PAIRS if fits(method(str(pair.values[0])), backbone(str(pair.values[1])))]
@@ -127,10 +127,11 @@ def test_training_lowers_the_loss(name: str, net: str) -> None:
         data.inputs.copy_(data.labels.view(-1, 1).expand_as(data.inputs))
     else:  # a class is a shade of grey
         data.inputs.copy_((data.labels * 60).view(-1, 1, 1, 1).expand_as(data.inputs))
-    settings = training(rounds=10, sample_rate=1.0, lr=SLOW.get(net, 0.05), momentum=0.5)
+    settings = training(rounds=10, sample_rate=1.0, lr=SLOW.get(net) or SLOW.get(name, 0.05), momentum=0.5)
     result = run(method(name), backbone(net), data, training=settings)
     first, last = (result.loss[result.round == round_].mean() for round_ in (1, 10))
-    assert last < 0.6 * first
+    # Who tunes before a measurement knows something after the first round already; who guesses has log 4.
+    assert last < 0.6 * max(first, np.log(CLASSES))
 
 
 # --- what leaves a client ------------------------------------------------------------------------------------------
@@ -196,7 +197,9 @@ def test_only_a_round_of_its_own_changes_a_clients_personal_part(name: str, net:
         trained = method(name).participants(sampled(SEED, round_, 3, training()), 3)
         for client in range(3):
             old, new = personal_weights(before, client), personal_weights(after, client)
-            if client in trained and name not in FROZEN:
+            if client in trained and name in FROZEN:
+                assert all(torch.equal(old[entry], new[entry]) for entry in old)
+            elif client in trained:
                 assert not old or any(not torch.equal(old[entry], new[entry]) for entry in old)
             else:
                 assert old.keys() == new.keys() and all(torch.equal(old[entry], new[entry]) for entry in old)

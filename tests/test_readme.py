@@ -32,17 +32,17 @@ samples = stand_in(DATASETS.create("digits"), 60, 20)
 held = partition(PARTITIONS.create("iid"), samples, 2, 0)
 data = FederatedData.from_arrays(samples.inputs, samples.labels, held.train, held.test, samples.mean, samples.std,
                                  samples.classes, torch.device("cpu"))
-method = METHODS.create("lg_fedavg")
+method = METHODS.create("fedlc")
 print(type(method).__module__, Path(__import__("pflcore").__file__).parent.parent)
 result = train(data=data, backbone=BACKBONES.create("convnet", kernel=3, padding=1), method=method,
                training=Training(rounds=2, sample_rate=1.0, local_epochs=1), seed=0,
                evaluation=Evaluation(every=1, window=0))
-shared = {name.split(".")[0] for name in result.weights} - {"client"}
-print("shared", sorted(shared), "bytes", result.cost.sent_up)
+counts = torch.stack([data.class_counts(client) for client in (0, 1)])
+print("counts", counts.sum().item(), "bytes", result.cost.sent_up, "loss", float(result.loss.mean()))
 """
 
 
-def test_the_method_that_it_shows_trains_and_shares_only_the_classifier(tmp_path: Path) -> None:
+def test_the_method_that_it_shows_trains(tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n# (pflcore/methods/\w+\.py)\n(.*?)```", README, re.DOTALL)
     shutil.copytree(ROOT / "pflcore", tmp_path / "pflcore", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / block[0]).write_text(block[1])
@@ -50,9 +50,9 @@ def test_the_method_that_it_shows_trains_and_shares_only_the_classifier(tmp_path
         [sys.executable, "-c", TRAIN], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert f"pflcore.methods.lg_fedavg {tmp_path.resolve()}" in done.stdout
-    head_bytes = 4 * (84 * 10 + 10)
-    assert f"shared ['head'] bytes {head_bytes}" in done.stdout
+    assert f"pflcore.methods.fedlc {tmp_path.resolve()}" in done.stdout
+    body = (16 * 9 + 16) + (32 * 16 * 9 + 32) + (128 * 120 + 120) + (120 * 84 + 84)
+    assert f"counts 60.0 bytes {4 * (body + 84 * 10 + 10)} loss" in done.stdout
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"^ {4}pfl (\w+)", README, re.MULTILINE))))

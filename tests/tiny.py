@@ -43,7 +43,19 @@ BACKBONE_OPTIONS: dict[str, dict[str, Any]] = {
 FAST = ("convnet", "tiny_vit")
 TEXT = "language_transformer"
 LENGTH = 6  # of a text
-METHOD_OPTIONS: dict[str, dict[str, Any]] = {"fedtp": {"embedding": 4, "hidden": 6, "layers": 2}}
+METHOD_OPTIONS: dict[str, dict[str, Any]] = {
+    "fedbabu": {"finetune_steps": None},
+    "fedofa": {
+        **{"embedding": 4, "hidden": 4, "layers": 2, "heads": 2, "percent": 50.0},
+        **{"server_lr": 0.5, "server_momentum": 0.5, "server_clip": 0.2},
+    },
+    "fedtp": {"embedding": 4, "hidden": 6, "layers": 2},
+    "fedtp_fedrod": {"embedding": 4, "hidden": 6, "layers": 2},
+    "pfedhn": {
+        **{"embedding": 4, "hidden": 4, "layers": 2, "server_lr": 1.0, "server_momentum": 0.5, "server_clip": 0.5},
+    },
+    "pfedla_layerwise": {"embedding": 4, "hidden": 6},
+}
 
 
 def backbone(name: str, **options: Any) -> Backbone:

@@ -12,8 +12,8 @@ from pflcore.engine.trainer import Trainer
 from pflcore.groups import Tensors
 from pflcore.methods._base import NO_PARAMETERS, Server
 
-# Batch norm needs two samples; a method that splits a batch needs them too.
-_SAMPLES = 2
+# Batch norm needs two samples, and a method may split a batch.
+_SAMPLES = 4
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def count_server(server: Server) -> int:
 
 
 def step_macs(trainer: Trainer, received: Tensors) -> int:
-    """Multiply-adds per sample of a first local step, forward and backward, on two samples of client 0.
+    """Multiply-adds per sample of a first local step, forward and backward, on four samples of client 0.
 
     Counted by PyTorch on the operations that it executes. Attention is taken apart into its two products, which counts
     the same on every device.

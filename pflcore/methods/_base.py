@@ -44,6 +44,7 @@ class Federation:
         features: Width of the classifier's input.
         head: Names of the classifier's weight and bias, or only of its weight.
         rounds: Number of rounds.
+        local_epochs: Passes of a client over its samples in a round; None where steps are counted instead.
     """
 
     clients: int
@@ -53,6 +54,7 @@ class Federation:
     features: int = 0
     head: tuple[str, ...] = ()
     rounds: int = 1
+    local_epochs: int | None = None
 
 
 @dataclass

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from pflcore.groups import Roles, Tensors
-from pflcore.hypernetworks import HyperNetwork
+from pflcore.errors import UserError
+from pflcore.groups import ALL, Groups, Roles
 from pflcore.methods import METHODS
-from pflcore.methods._base import Federation, Method, Server, Update, average, weights
+from pflcore.methods._hypernetwork_server import HypernetworkMethod
 from pflcore.options import option
+
+_QKV = "attention.qkv"
+# What may be generated, and the group of it; of all but the projections, what lies in a Transformer's blocks.
+_PARTS = {_QKV: _QKV, "mlp": "mlp", "norm": "norm", "encoder": ALL}
+_IN_BLOCK = re.compile(r"(.+\.)?blocks\.\d+\.")
 
 
 @METHODS.register
 @dataclass(frozen=True, kw_only=True)
-class FedTP(Method):
+class FedTP(HypernetworkMethod):
     """Attention projections are generated per client from a learned embedding; the rest is averaged.
 
     A round: the server sends the shared part ξ and the generated projections W_i = h(z_i; φ); the client trains both
@@ -29,65 +31,41 @@ class FedTP(Method):
     would undo what clients learned; the released code uses before − after, and so does this. Momentum 0.9 and decay
     1e-3 of the hypernetwork's SGD are in the code only. Embeddings have 32 dimensions in the paper, 128 in the code.
     Embedding rows of clients that were not sampled still move through momentum and decay, as in the code.
+
+    The paper's variants: ``also_personal: [head]`` is FedTP+FedPer, ``knn: 0.6`` is FedTP+KNN, and FedTP+FedRoD is the
+    method ``fedtp_fedrod``. Its ablation of what is personal is ``generated_part``; of a block of tiny_vit with its
+    defaults the projections have 196,608 numbers, the MLP 65,920, the two LayerNorms 512, the whole block 328,704. The
+    norm in front of the classifier is shared in all of them. The released code generates projections only.
     """
 
     citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023 (arXiv 2211.01572), section III"
-    generated: ClassVar[tuple[str, ...]] = ("attention.qkv",)
+    generated: ClassVar[tuple[str, ...]] = (_QKV,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}
 
+    generated_part: str = option(
+        _QKV,
+        choices=tuple(_PARTS),
+        help="What is generated of each block: the projections, the MLP, the LayerNorms, or all of it.",
+    )
     embedding: int = option(32, ge=1, help="Width of a client's embedding.")
     hidden: int = option(150, ge=1, help="Width of the hypernetwork's hidden layers.")
-    layers: int = option(4, ge=1, help="Linear layers of the hypernetwork before its heads.")
-    server_lr: float = option(0.01, gt=0, help="Learning rate of the hypernetwork's SGD.")
-    server_momentum: float = option(0.9, ge=0, lt=1, help="Momentum of the hypernetwork's SGD.")
-    server_weight_decay: float = option(1e-3, ge=0, help="L2 coefficient of the hypernetwork's SGD.")
+    server_clip: float | None = option(
+        None, gt=0, help="Norm that the hypernetwork's gradient is cut down to if it is larger; null: never."
+    )
 
-    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        server = super().init_server(initial, roles, federation)
-        targets = {name: tuple(tensor.shape) for name, tensor in initial.items() if name in roles.generated}
-        hyper = HyperNetwork(federation.clients, self.embedding, self.hidden, self.layers, targets)
-        device = next(iter(initial.values())).device
-        for name, tensor in hyper.init(federation.seed).items():
-            server.extra[f"hyper/{name}"] = tensor.to(device)
-            server.extra[f"momentum/{name}"] = torch.zeros_like(tensor, device=device)
-        # A hypernetwork's heads are flat; the shapes of what they generate are part of the server's state.
-        for name, shape in targets.items():
-            server.extra[f"shape/{name}"] = torch.tensor(shape)
-        return server
+    def roles(self, groups: Groups) -> Roles:
+        """The chosen part generated.
 
-    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        hyper, params = self._hypernetwork(server)
-        with torch.no_grad():
-            made = hyper(params, clients)
-        return [{name: tensor[row] for name, tensor in made.items()} for row in range(len(clients))]
-
-    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        hyper, params = self._hypernetwork(server)
-        shares = weights(updates)
-
-        def change(name: str) -> Tensor:
-            """Pseudo-gradients of W_i: before − after, weighted by the client's share of the samples."""
-            return torch.stack(
-                [share * (one.sent[name] - one.returned[name]) for share, one in zip(shares, updates, strict=True)]
+        Raises:
+            UserError: The backbone lacks it.
+        """
+        if self.generated_part == _QKV:
+            return super().roles(groups)
+        roles = Roles.split(groups, (*self.personal, *self.also_personal), (_PARTS[self.generated_part],))
+        made = frozenset(name for name in roles.generated & groups.parameters if _IN_BLOCK.match(name))
+        if not made:
+            raise UserError(
+                f"{self.name}: generated_part {self.generated_part!r} lies in the blocks of a Transformer, and this "
+                "backbone has none, or it is all personal; use tiny_vit, vit or language_transformer"
             )
-
-        hyper.descend(
-            params,
-            _below("momentum/", server.extra),
-            [update.client for update in updates],
-            change,
-            lr=self.server_lr,
-            momentum=self.server_momentum,
-            weight_decay=self.server_weight_decay,
-        )
-        return Server(average(updates, roles.shared), server.extra)
-
-    def _hypernetwork(self, server: Server) -> tuple[HyperNetwork, Tensors]:
-        params = _below("hyper/", server.extra)
-        clients, embedding = params["embedding"].shape
-        targets = {name: tuple(shape.tolist()) for name, shape in _below("shape/", server.extra).items()}
-        return HyperNetwork(clients, embedding, self.hidden, self.layers, targets), params
-
-
-def _below(prefix: str, tensors: Tensors) -> Tensors:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        return replace(roles, shared=roles.shared | (roles.generated - made), generated=made)

@@ -1,0 +1,134 @@
+"""What methods share whose server generates parts of the clients' models: a hypernetwork, and how it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pflcore.groups import Groups, Roles, Tensors
+from pflcore.hypernetworks import HyperNetwork
+from pflcore.methods._base import Federation, Method, Server, Update, average, below, weights
+from pflcore.options import option
+
+_HYPER, _MOMENTUM, _SHAPE = "hyper/", "momentum/", "shape/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HypernetworkMethod(Method):
+    """A hypernetwork h on the server generates entries W_i = h(z_i; φ) from a learned embedding z_i per client.
+
+    Clients train what is generated like the rest of the model. The server then averages what is shared and takes one
+    step of SGD along the gradient of Σ p_i · ⟨h(z_i; φ), before_i − after_i⟩ with respect to φ and all embeddings, p_i
+    being the clients' shares of the cohort's training samples. ``Server.extra`` holds the parameters ``hyper/…``, their
+    momenta ``momentum/…`` and the shapes of what is generated, ``shape/…``.
+    """
+
+    embedding: int | None = option(
+        None, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4), as in pFedHN."
+    )
+    hidden: int = option(100, ge=1, help="Width of the hypernetwork's hidden layers.")
+    layers: int = option(4, ge=1, help="Linear layers of the hypernetwork before its heads.")
+    server_lr: float = option(0.01, gt=0, help="Learning rate of the hypernetwork's SGD.")
+    server_momentum: float = option(0.9, ge=0, lt=1, help="Momentum of the hypernetwork's SGD.")
+    server_weight_decay: float = option(1e-3, ge=0, help="L2 coefficient of the hypernetwork's SGD.")
+    server_clip: float | None = option(
+        50.0, gt=0, help="Norm that the hypernetwork's gradient is cut down to if it is larger; null: never."
+    )
+
+    def roles(self, groups: Groups) -> Roles:
+        """Buffers have no gradient that a hypernetwork could learn from: they are shared where all else is generated.
+
+        Raises:
+            UserError: The backbone lacks a group.
+        """
+        roles = super().roles(groups)
+        buffers = roles.generated - groups.parameters
+        return replace(roles, shared=roles.shared | buffers, generated=roles.generated - buffers)
+
+    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
+        server = super().init_server(initial, roles, federation)
+        targets = {name: tuple(tensor.shape) for name, tensor in initial.items() if name in roles.generated}
+        width = self.embedding or 1 + federation.clients // 4
+        hyper = HyperNetwork(federation.clients, width, self.hidden, self.layers, targets)
+        device = next(iter(initial.values())).device
+        for name, tensor in hyper.init(federation.seed).items():
+            server.extra[f"{_HYPER}{name}"] = tensor.to(device)
+            server.extra[f"{_MOMENTUM}{name}"] = torch.zeros_like(tensor, device=device)
+        # A hypernetwork's heads are flat; the shapes of what they generate are part of the server's state.
+        for name, shape in targets.items():
+            server.extra[f"{_SHAPE}{name}"] = torch.tensor(shape, dtype=torch.int64)
+        return server
+
+    def make(self, server: Server, clients: Sequence[int]) -> Tensors:
+        """Generated entry → its values for some clients, (clients, \\*shape), as a function with gradients."""
+        hyper, params = self.hypernetwork(server)
+        return hyper(params, clients)
+
+    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
+        with torch.no_grad():
+            made = self.make(server, clients)
+        return [{name: tensor[row] for name, tensor in made.items()} for row in range(len(clients))]
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        shares = weights(updates)
+
+        def change(name: str) -> Tensor:
+            """Pseudo-gradients of W_i: before − after, weighted by the client's share of the samples."""
+            return torch.stack(
+                [share * (one.sent[name] - one.returned[name]) for share, one in zip(shares, updates, strict=True)]
+            )
+
+        self.descend(server, [update.client for update in updates], change)
+        return Server(average(updates, roles.shared), server.extra)
+
+    def hypernetwork(self, server: Server) -> tuple[HyperNetwork, Tensors]:
+        """The hypernetwork and its parameters."""
+        # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
+        params, shapes = (dict(sorted(below(prefix, server.extra).items())) for prefix in (_HYPER, _SHAPE))
+        clients, embedding = params["embedding"].shape
+        targets = {name: tuple(shape.tolist()) for name, shape in shapes.items()}
+        return HyperNetwork(clients, embedding, self.hidden, self.layers, targets), params
+
+    def descend(
+        self,
+        server: Server,
+        clients: Sequence[int],
+        upstream: Callable[[str], Tensor],
+        beside: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """One step of the server's SGD, in place.
+
+        Args:
+            clients: Those whose generated entries have gradients.
+            upstream: Generated entry → its gradients, (clients, \\*shape).
+            beside: Gradients of further entries of ``server.extra``, by name; their momenta are below ``momentum/``.
+        """
+        hyper, params = self.hypernetwork(server)
+        gradients = dict(sorted(beside.items())) if beside else {}
+        scaled = upstream
+        if self.server_clip is not None:
+            squares = [gradient.square().sum() for gradient in gradients.values()]
+            norm = torch.stack([hyper.squared_norm(params, clients, upstream), *squares]).sum().sqrt()
+            factor = (self.server_clip / (norm + 1e-6)).clamp(max=1)  # as PyTorch's clip_grad_norm_
+            gradients = {name: gradient * factor for name, gradient in gradients.items()}
+
+            def scaled(name: str) -> Tensor:
+                return upstream(name) * factor
+
+        hyper.descend(
+            params,
+            below(_MOMENTUM, server.extra),
+            clients,
+            scaled,
+            lr=self.server_lr,
+            momentum=self.server_momentum,
+            weight_decay=self.server_weight_decay,
+        )
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                param, moved = server.extra[name], server.extra[f"{_MOMENTUM}{name}"]
+                moved.mul_(self.server_momentum).add_(gradient).add_(param, alpha=self.server_weight_decay)
+                param.add_(moved, alpha=-self.server_lr)

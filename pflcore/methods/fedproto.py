@@ -1,0 +1,131 @@
+"""Class prototypes instead of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pflcore.errors import UserError
+from pflcore.groups import ALL, Roles, Tensors
+from pflcore.methods import METHODS
+from pflcore.methods._base import (
+    COMMON,
+    DATA,
+    Batch,
+    Federation,
+    Local,
+    LocalState,
+    Method,
+    Server,
+    Update,
+    cross_entropy,
+)
+from pflcore.options import option
+
+_PROTOTYPES, _PRESENT = f"{COMMON}prototypes", f"{COMMON}present"
+_EPOCH = f"{DATA}epoch_steps"
+# How much farther away than the farthest prototype a class without one is.
+_FARTHER = 100.0
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class FedProto(Method):
+    """Clients keep their models and exchange the mean features of each class, towards which they train.
+
+    The features are the input of the classifier. The loss is the cross-entropy plus λ times the mean squared difference
+    between a sample's features and the global prototype of its class; a sample of a class that has none adds nothing.
+    A client returns, for each class, the mean of the features that it saw in the last epoch of its round, on the way
+    and in training mode, as in the authors' and FedTP's code (PFLlib takes all epochs). The server takes the plain mean
+    over the clients that have the class, as all code does; the paper weights it by samples. A class that none of the
+    round's clients has keeps its prototype.
+
+    A client predicts the class of the nearest global prototype: logits are minus the mean squared distance. A class
+    without prototype cannot be predicted; its distance is finite, so losses are, but they say little then. Both sides
+    send the prototypes that there are and a bit per class.
+
+    Positions of text count as samples. With ``local_steps``, an epoch is as many steps as would be one over the
+    client's samples, and prototypes are of the last one that was begun, be it complete or not.
+    """
+
+    citation: ClassVar[str] = "Tan et al., FedProto, AAAI 2022, algorithm 1"
+    personal: ClassVar[tuple[str, ...]] = (ALL,)
+    facts: ClassVar[tuple[str, ...]] = ("epoch_steps",)
+
+    lam: float = option(1.0, ge=0, help="Weight λ of the distance to prototypes; 0.1 in FedTP's code.")
+
+    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        if not federation.head:
+            raise UserError("method fedproto needs a backbone with a classifier, a group 'head'")
+        return {
+            "prototypes": torch.zeros(federation.classes, federation.features),
+            "present": torch.zeros(federation.classes, dtype=torch.bool),
+        }
+
+    def begin(self, local: Local, start: Tensors) -> LocalState:
+        seen = {
+            "steps": torch.zeros_like(start[_EPOCH]),
+            "features": torch.zeros_like(start[_PROTOTYPES]),
+            "counts": torch.zeros_like(start[_PROTOTYPES][:, 0]),
+        }
+        return {**super().begin(local, start), "seen": seen}
+
+    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        model, seen, labels = state["model"], state["seen"], batch.labels.flatten()
+        moving = {name: tensor for name, tensor in model.items() if name in local.parameters}
+        rest = {name: tensor for name, tensor in model.items() if name not in local.parameters}
+        known, targets = rest[_PRESENT][labels].unsqueeze(1), rest[_PROTOTYPES][labels]
+
+        def loss(params: Tensors) -> tuple[Tensor, Tensors]:
+            logits, features = local.features({**rest, **params}, batch.inputs)
+            features = features.flatten(0, -2)
+            away = torch.where(known, features - targets, 0.0).square().mean()
+            return cross_entropy(logits, batch.labels) + self.lam * away, {"features": features.detach()}
+
+        gradients, value, aside = local.differentiate(loss, moving)
+        moving, momenta = local.sgd(moving, gradients, state["momenta"])
+        is_class = labels == torch.arange(len(seen["counts"]), device=labels.device).unsqueeze(1)
+        mask = is_class.to(aside["features"].dtype)  # (classes, samples)
+        first = seen["steps"] % rest[_EPOCH] == 0
+        seen = {
+            "steps": seen["steps"] + 1,
+            "features": torch.where(first, 0.0, seen["features"]) + mask @ aside["features"],
+            "counts": torch.where(first, 0.0, seen["counts"]) + mask.sum(1),
+        }
+        return {**state, "model": {**model, **moving}, "momenta": momenta, "seen": seen}, value
+
+    def end(self, local: Local, state: LocalState) -> LocalState:
+        seen = state["seen"]
+        means = seen["features"] / seen["counts"].clamp_min(1).unsqueeze(1)
+        return {**state, "model": {**state["model"], _PROTOTYPES: means, _PRESENT: seen["counts"] > 0}}
+
+    def predict(self, local: Local, state: Tensors, inputs: Tensor) -> Tensor:
+        features = local.features(state, inputs)[1]
+        prototypes, present = state[_PROTOTYPES], state[_PRESENT]
+        # One class after the other: all differences at once would take memory for each of them.
+        distances = torch.stack([(features - one).square().mean(-1) for one in prototypes.unbind()], -1)
+        farthest = torch.where(present, distances, 0.0).amax(-1, keepdim=True)
+        return -torch.where(present, distances, 2 * farthest + _FARTHER)
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        prototypes, present = server.shared[_PROTOTYPES], server.shared[_PRESENT]
+        total, holders = torch.zeros_like(prototypes), torch.zeros_like(prototypes[:, 0])
+        for one in updates:  # of a class that a client lacks it returns zeros
+            total += one.returned[_PROTOTYPES]
+            holders += one.returned[_PRESENT]
+        found = holders > 0
+        means = torch.where(found.unsqueeze(1), total / holders.clamp_min(1).unsqueeze(1), prototypes)
+        return Server({_PROTOTYPES: means, _PRESENT: present | found}, server.extra)
+
+    def traffic(self, update: Update) -> tuple[int, int]:
+        sent, received = (_bytes(part[_PROTOTYPES], part[_PRESENT]) for part in (update.returned, update.sent))
+        return sent, received
+
+
+def _bytes(prototypes: Tensor, present: Tensor) -> int:
+    """Of the prototypes that there are, and of a bit per class that says which."""
+    return prototypes[present].nbytes + -(-len(present) // 8)
