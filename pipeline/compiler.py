@@ -16,6 +16,7 @@ import yaml
 
 from pflcore.errors import UserError
 from pipeline.catalog import Catalog, load_catalog
+from pipeline.figure_names import draws_analyses
 from pipeline.fingerprint import PACKAGES, Code, digest
 from pipeline.resolve import resolve
 from pipeline.run import Run
@@ -175,11 +176,15 @@ class _Emitter:
         outs = [run_path(run.id, "rounds.parquet")]
         if run.record["training"]["save_weights"]:
             outs.append(run_path(run.id, "weights.safetensors"))
+        analyses = dict.fromkeys(run.record["evaluation"]["analyses"])
+        if analyses:
+            outs.append(run_path(run.id, "analysis.parquet"))
+        code = [self._code(f"analysis.{name}", f"pflcore.analyses.{name}") for name in analyses]
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"train-{run.id}",
             f"pfl stage train {record}",
-            [record, self._train_code(run), dataset_path(run.data_id), partition_path(run.federation_id)],
+            [record, self._train_code(run), *code, dataset_path(run.data_id), partition_path(run.federation_id)],
             outs,
         )
 
@@ -205,8 +210,20 @@ class _Emitter:
         runs = sorted(resolved["runs"])
         pages = [self._describe(partition.federation) for partition in table.partitions]
         inputs = [path for run in runs for path in (metrics_path(run), run_path(run, "rounds.parquet"))]
+        inputs += self._figure_inputs(table)
         shard, _, stage = f"stages/{name}".rpartition("/")
         self._stage(shard, stage, f"pfl stage report {path}", [path, code, *inputs, *pages], [report_path(name)])
+
+    def _figure_inputs(self, table: ResolvedTable) -> list[str]:
+        """What the figures of a report need beside what the table needs."""
+        runs = [self.compilation.runs[run_id] for run_id in sorted(table.runs)]
+        inputs = []
+        if table.figures and "noise" in table.figures:
+            inputs += sorted({partition_path(run.federation_id) for run in runs})
+        if draws_analyses(table.figures):
+            analysed = [run.id for run in runs if run.record["evaluation"]["analyses"]]
+            inputs += [run_path(run_id, "analysis.parquet") for run_id in analysed]
+        return inputs
 
     def _root(self) -> None:
         """The small root file: the guard, the page that a bare ``dvc repro`` ends with, and what DVC may show."""

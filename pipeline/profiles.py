@@ -13,6 +13,7 @@ BUILT_IN = ("paper", "smoke")
 _TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 16}
 _EVALUATION = {"every": 1, "window": 2, "curve_every": 1}
 _LOCAL_STEPS = 3
+_ADAPT_EPOCHS = 2
 _COHORT = 2
 _CLIENTS = 8
 _FEWEST_CLIENTS = 4
@@ -43,7 +44,18 @@ def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     patch["training"] = {**_TRAINING, "sample_rate": min(1.0, _COHORT / clients)}
     if record["training"]["local_steps"]:
         patch["training"]["local_steps"] = min(record["training"]["local_steps"], _LOCAL_STEPS)
-    patch["evaluation"] = _EVALUATION
+    patch["evaluation"] = {**_EVALUATION, **_analyses(record["evaluation"], clients)}
+    return patch
+
+
+def _analyses(evaluation: dict[str, Any], clients: int) -> dict[str, Any]:
+    """What shrinks the analyses that a run asks for; those of clients that are left."""
+    patch: dict[str, Any] = {}
+    if "rollout" in evaluation["analyses"]:
+        left = [client for client in evaluation["rollout_clients"] if client < clients]
+        patch |= {"rollout_clients": left or [0], "rollout_images": 1}
+    if "adaptation" in evaluation["analyses"]:
+        patch["adapt_epochs"] = min(evaluation["adapt_epochs"], _ADAPT_EPOCHS)
     return patch
 
 

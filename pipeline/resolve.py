@@ -143,6 +143,7 @@ def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Ru
         runs={run.id: TableRun(record=run.record) for run in sorted(runs, key=lambda run: run.id)},
         partitions=_partitions(runs),
         claims=_claims(spec, labels, patcher),
+        figures=body.figures,
     )
 
 

@@ -19,8 +19,10 @@ from pydantic import (
     model_validator,
 )
 
+from pflcore.registry import did_you_mean
 from pipeline.catalog import COMPONENTS, SETTINGS, Catalog
 from pipeline.fields import Fields
+from pipeline.figure_names import FIGURES
 from pipeline.yamlfile import show
 
 SCALARS: dict[str, tuple[int, str]] = {
@@ -51,6 +53,19 @@ def _label_list(value: Any) -> list[str]:
     return [label_text(item) for item in items]
 
 
+def _figure_name(value: Any) -> str:
+    if not isinstance(value, str) or value not in FIGURES:
+        raise ValueError(f"{show(value)} is no figure of a report{did_you_mean(str(value), list(FIGURES))}")
+    return value
+
+
+def _each_once(names: list[str]) -> list[str]:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"{show(twice[0])} is named twice; a report has one of each figure")
+    return names
+
+
 _SCALAR = {"type": ["string", "number", "boolean"]}
 Label = Annotated[str, BeforeValidator(label_text), WithJsonSchema(_SCALAR)]
 Labels = Annotated[
@@ -60,6 +75,7 @@ Labels = Annotated[
 ]
 Line = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 """Prose for a report; folded YAML text loses its line ends."""
+FigureName = Annotated[str, BeforeValidator(_figure_name), WithJsonSchema({"enum": list(FIGURES)})]
 Selection = dict[str, Labels]
 """One or several labels per axis; an axis that is not named is not restricted."""
 
@@ -158,6 +174,10 @@ class SpecFile(Part):
     grid: Grid = Field(default_factory=Grid)
     table: Layout | None = None
     claims: list[Claim] = Field(default_factory=list)
+    figures: Annotated[list[FigureName], AfterValidator(_each_once)] | None = Field(
+        None,
+        description="What the report shows beside its table, in this order; left out: the analyses that its runs made.",
+    )
 
 
 def known_keys(loc: tuple[str | int, ...]) -> list[str]:

@@ -70,7 +70,7 @@ class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first.
 
     `labels` orders the labels of each row and column axis; `runs` holds every run that a cell names, and
-    `partitions` what their clients hold.
+    `partitions` what their clients hold. Without a list of `figures` the report shows the analyses that runs made.
     """
 
     spec: str
@@ -89,3 +89,4 @@ class ResolvedTable(_Frozen):
     runs: dict[str, TableRun] = Field(default_factory=dict)
     partitions: list[TablePartition]
     claims: list[TableClaim]
+    figures: list[str] | None

@@ -63,6 +63,7 @@ def table(cells: list[dict[str, Any]], rows: list[str], columns: list[str], **ch
         "runs": runs,
         "partitions": [{"federation": "digits-iid-n3-s0-00000000", "words": "iid on digits, 3 clients, seed 0"}],
         "claims": [],
+        "figures": None,
     }
     return {**base, **changes}
 

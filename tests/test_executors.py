@@ -55,6 +55,7 @@ def backbones() -> dict[str, Backbone]:
 
 CANDIDATES = [*pairs(), *((one, "norm_net") for one in METHODS.names())]
 PAIRS = [(one, net) for one, net in CANDIDATES if fits(method(one), backbones()[net])]
+FIRST = [next(pair for pair in PAIRS if pair[0] == name) for name in METHODS.names()]
 # A deep net multiplies rounding, and batch norm over two samples most of all (their difference is all that it leaves):
 # smaller steps in larger batches tell whether executors compute the same. Two clients have a last batch of one sample.
 DELICATE = {"alexnet_bn", "lenet_bn", "resnet50", "timm_model", "vit"}
@@ -113,8 +114,8 @@ def test_workers_give_the_bytes_of_the_sequential_executor(name: str, net: str) 
     assert result_bytes(uneven_run(name, net, "pooled")) == result_bytes(reference_run(name, net))
 
 
-@pytest.mark.parametrize("width", [64, 2])
-@pytest.mark.parametrize(("name", "net"), PAIRS)
+# All clients in one stack; for a pair of each method also in several.
+@pytest.mark.parametrize(("name", "net", "width"), [*((*pair, 64) for pair in PAIRS), *((*pair, 2) for pair in FIRST)])
 def test_stacked_clients_agree_with_single_ones(
     name: str, net: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,9 +296,9 @@ class Short(Stacked):
         if len(jobs) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
-    def _train(self, round_: int, jobs: Sequence[Job]) -> list[Outcome]:
+    def _train(self, round_: int, jobs: Sequence[Job], tuning: bool) -> list[Outcome]:
         self._refuse(jobs)
-        return super()._train(round_, jobs)
+        return super()._train(round_, jobs, tuning)
 
     def _score(self, jobs: Sequence[Job]) -> list[Score]:
         self._refuse(jobs)

@@ -109,7 +109,7 @@ def test_published_values_are_the_printed_ones(name: str, tables: dict[str, Reso
     }
 
 
-@pytest.mark.parametrize(("name", "cells"), [("table2", 24), ("table3", 16), ("table7", 15), ("table8", 24)])
+@pytest.mark.parametrize(("name", "cells"), [("table2", 56), ("table3", 64), ("table7", 50), ("table8", 48)])
 def test_every_cell_has_a_run_of_its_own_or_a_reason(name: str, cells: int, tables: dict[str, Resolved]) -> None:
     table = tables[name].table
     assert table is not None
@@ -119,16 +119,20 @@ def test_every_cell_has_a_run_of_its_own_or_a_reason(name: str, cells: int, tabl
 
 def test_runs_are_shared(tables: dict[str, Resolved]) -> None:
     table2, table3, table7, table8 = (runs_by_labels(tables[name]) for name in PRINTED)
-    assert len({run.id for resolved in tables.values() for run in resolved.runs}) == 68
-    for partition, clients in itertools.product(PARTITIONS, ["50", "100"]):
-        setting = ("FedTP", "CIFAR-10", partition, clients)
+    assert len({run.id for resolved in tables.values() for run in resolved.runs}) == 192
+    for dataset, partition, clients in SETTINGS:
+        setting = ("FedTP", dataset, partition, clients)
         assert table2[setting] == table3[setting]
-    for method in ("FedAvg-T", "FedPer-T", "FedTP"):
-        assert table7[method, "CIFAR-10", "0.3"] == table2[method, "CIFAR-10", "Dirichlet", "100"]
-    for method, partition in itertools.product(["FedAvg-T", "FedTP"], PARTITIONS):
-        assert table8["8", method, "CIFAR-10", partition] == table2[method, "CIFAR-10", partition, "50"]
+    for dataset in DATASETS:
+        for method in ("FedAvg-T", "FedPer-T", "FedTP"):
+            assert table7[method, dataset, "0.3"] == table2[method, dataset, "Dirichlet", "100"]
+        for method in ("pFedHN", "FedBN"):
+            assert table7[method, dataset, "0.3"] == table3[method, dataset, "Dirichlet", "100"]
+    for method, dataset, partition in BACKBONES:
+        assert table8["8", method, dataset, partition] == table2[method, dataset, partition, "50"]
 
 
+BASE: dict[str, Any] = {"also_personal": [], "knn": 0.0, "neighbours": 10}
 COMMON = {"test_share": None, "test_draw": None, "train_limit": None, "novel_share": 0.0}
 
 
@@ -147,15 +151,25 @@ def test_the_runs_are_the_paper_s(tables: dict[str, Resolved]) -> None:
         },
         "method": {
             "name": "fedtp", "embedding": 32, "hidden": 150, "layers": 4, "server_lr": 0.01, "server_momentum": 0.9,
-            "server_weight_decay": 0.001,
+            "server_weight_decay": 0.001, "server_clip": None, "generated_part": "attention.qkv", **BASE,
         },
         "training": {
-            "rounds": 1500, "sample_rate": 0.05, "local_epochs": 5, "batch_size": 64, "lr": 0.01, "momentum": 0.0,
-            "weight_decay": 0.0, "precision": "fp32", "save_weights": False,
+            "rounds": 1500, "sample_rate": 0.05, "local_epochs": 5, "local_steps": None, "batch_size": 64, "lr": 0.01,
+            "momentum": 0.0, "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
         },
-        "evaluation": {"every": 5, "window": 200, "curve_every": 50},
+        "evaluation": {
+            "every": 5, "window": 200, "curve_every": 50, "analyses": [], "rollout_clients": [0, 1, 2],
+            "rollout_images": 2, "adapt": ["personal"], "adapt_epochs": 10, "adapt_lr": 0.01,
+        },
         "profile": "paper",
     }  # fmt: skip
+    hundred = record(tables["table2"], "FedTP", "CIFAR-100", "Dirichlet", "50")["partition"]
+    assert (hundred["name"], hundred["alpha"], hundred["beta"]) == ("pachinko", 0.3, 10.0)
+    assert record(tables["table7"], "FedBN", "CIFAR-100", "0.9")["partition"]["alpha"] == 0.9
+    fedbn = record(tables["table3"], "FedBN", "CIFAR-100", "Pathological", "100")
+    assert (fedbn["backbone"]["name"], fedbn["backbone"]["channels"]) == ("lenet_bn", [16, 32])
+    assert (fedbn["partition"]["classes_per_client"], fedbn["training"]["sample_rate"]) == (10, 0.05)
+    assert record(tables["table3"], "pFedHN", "CIFAR-10", "Dirichlet", "100")["training"]["rounds"] == 5000
     convnet = record(tables["table3"], "FedPer", "CIFAR-10", "Pathological", "50")
     assert convnet["backbone"]["name"] == "convnet"
     assert convnet["partition"] == {"name": "pathological", "classes_per_client": 2, "variant": "as_written", **COMMON}

@@ -184,6 +184,15 @@ def test_communication_and_parameters_are_counted(name: str, net: str) -> None:
     assert result.cost.macs > 0 and result.cost.received * 4 >= sent / 2
 
 
+@pytest.mark.parametrize("name", METHODS.names())
+def test_what_is_kept_or_exchanged_beside_the_model_is_listed(name: str) -> None:
+    entry = method(name)
+    initial, roles, known = facts(entry, first_fitting(entry))
+    assert bool(entry.exchanges) == bool(entry.common(initial, roles, known))
+    assert entry.keeps or not entry.companions(initial, roles, known)
+    assert entry.personal or entry.keeps or not roles.personal
+
+
 def personal_weights(result: Result, client: int) -> Tensors:
     prefix = f"client.{client}."
     return {entry: tensor for entry, tensor in result.weights.items() if entry.startswith(prefix)}

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from project import Project, make_project, spec
+from tiny import fits
 
 from pflcore.artifacts import read_table
+from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
@@ -33,12 +35,16 @@ grid:
     partition: {partitions}
 table: {{rows: [method], columns: [partition]}}
 """
+CONVNET = "{name: convnet, kernel: 3, padding: 1}"
 PARTITION = {"pathological": "{name: pathological, classes_per_client: 2}"}
 
 
 def published(dataset: str, methods: list[str], partitions: list[str]) -> str:
     named = ", ".join(f"{name}: {PARTITION.get(name, name)}" for name in partitions)
-    return PAPER.format(dataset=dataset, methods=f"[{', '.join(methods)}]", partitions=f"{{{named}}}")
+    text = PAPER.format(dataset=dataset, methods=f"[{', '.join(methods)}]", partitions=f"{{{named}}}")
+    convolutional = [name for name in methods if not fits(METHODS.create(name), BACKBONES.create("tiny_vit", patch=8))]
+    patches = [f"    - {{when: {{method: {name}}}, set: {{backbone: {CONVNET}}}}}\n" for name in convolutional]
+    return text.replace("table:", "".join(["  overrides:\n", *patches]) + "table:") if patches else text
 
 
 def smoke(folder: Path, text: str) -> tuple[Project, Compilation]:

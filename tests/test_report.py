@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import HOSTILE, Document, squeezed
 from report_demo import cell, claim, demo, table, write_metrics, write_run
 
 from pflcore.artifacts import read_table, write_text
@@ -27,7 +27,6 @@ from pipeline.report.measured import measure
 from pipeline.report.render import escape_latex, escape_markdown
 
 FILES = ["curves.csv", "curves.svg", "report.html", "report.md", "report.tex", "table.csv", "table.parquet"]
-HOSTILE = "<script>alert(1)</script> & a_b 5% a|b $x$ {c} \\d ~e ^f *g* [h] `i` #1 \"q\" 'r'"
 
 
 def build(resolved: dict[str, Any], root: Path) -> dict[str, str]:
@@ -40,39 +39,6 @@ def build(resolved: dict[str, Any], root: Path) -> dict[str, str]:
 
 def verdicts(resolved: dict[str, Any], root: Path) -> list[str]:
     return [c.verdict for c in collect_cells(resolved, measure(resolved, root))]
-
-
-def squeezed(markdown: str) -> list[str]:
-    """Lines with runs of blanks as one blank."""
-    return [re.sub(" +", " ", line) for line in markdown.splitlines()]
-
-
-class Document(HTMLParser):
-    """Checks that tags nest, and collects the elements and the text outside of scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if not {"script", "style"} & set(self.open):
-            self.text += data
 
 
 def test_cells_of_every_kind(tmp_path: Path) -> None:

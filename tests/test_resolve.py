@@ -64,7 +64,7 @@ hundred,pFedMe,40.5,,yes,from elsewhere
 ten,FedTP,90.31,0.26,,
 ten,Avg,50,1,,
 """
-PINNED = ("fedtp-vit-ten-222940ae", "ten-dirichlet-n20-s0-e8bbeb63", "ten-bd13ef2a")
+PINNED = ("fedtp-vit-ten-5eae62c7", "ten-dirichlet-n20-s0-e8bbeb63", "ten-bd13ef2a")
 
 
 @pytest.fixture
@@ -96,7 +96,10 @@ def test_a_record_has_every_default(table: Resolved) -> None:
             "batch_size": 64, "lr": 0.1, "momentum": 0.0,
             "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
         },
-        "evaluation": {"every": 5, "window": 200, "curve_every": 50},
+        "evaluation": {
+            "every": 5, "window": 200, "curve_every": 50, "analyses": [], "rollout_clients": [0, 1, 2],
+            "rollout_images": 2, "adapt": ["personal"], "adapt_epochs": 10, "adapt_lr": 0.01,
+        },
         "profile": "paper",
     }  # fmt: skip
     assert second.record == {**first.record, "seed": 1}
@@ -152,6 +155,7 @@ def test_the_table(table: Resolved) -> None:
         "metric": "clients",
         "better": "higher",
         "decimals": 1,
+        "figures": None,
         "claims": [
             {
                 "text": "FedTP beats every other method.",
@@ -293,7 +297,10 @@ def test_smoke_shrinks_everything(tmp_path: Path) -> None:
             "batch_size": 16, "lr": 0.1, "momentum": 0.0,
             "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
         },
-        "evaluation": {"every": 1, "window": 2, "curve_every": 1},
+        "evaluation": {
+            "every": 1, "window": 2, "curve_every": 1, "analyses": [], "rollout_clients": [0, 1, 2],
+            "rollout_images": 2, "adapt": ["personal"], "adapt_epochs": 10, "adapt_lr": 0.01,
+        },
         "profile": "smoke",
     }  # fmt: skip
     assert by_label(result, method="FedTP", dataset="ten")[0].record["dataset"]["stand_in"] == 320

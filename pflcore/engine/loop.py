@@ -1,4 +1,4 @@
-"""The round loop: sample clients, train them, update the server, measure, checkpoint."""
+"""The round loop: sample clients, train them, update the server, measure, checkpoint; at the end, analyse."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from pflcore import analyses
+from pflcore.analyses import Findings, Subject
 from pflcore.backbones import Backbone
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.cost import Cost, count, count_server, step_macs
@@ -59,6 +61,7 @@ class Result:
         cost: Bytes, numbers and multiply-adds.
         resumed_from: The round of the checkpoint that this process continued from; 0 for none.
         weights: Final shared entries, the server's own, and the personal entries of clients that trained, by name.
+        findings: Analysis → what it found; nothing when the run diverged.
     """
 
     round: np.ndarray
@@ -73,6 +76,7 @@ class Result:
     cost: Cost
     resumed_from: int
     weights: Tensors
+    findings: Findings
 
 
 def train(
@@ -87,8 +91,9 @@ def train(
     checkpoints: CheckpointFolder | None = None,
     checkpoint_every: float = 60.0,
     on_round: Callable[[Progress], None] | None = None,
+    kinds: Sequence[int] | None = None,
 ) -> Result:
-    """Train one run from its last checkpoint, or from the beginning, to its last round.
+    """Train one run from its last checkpoint, or from the beginning, to its last round, and analyse it.
 
     Args:
         data: The federation, on the device where training happens.
@@ -97,14 +102,17 @@ def train(
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints. It never changes a result.
         on_round: Called after each round.
+        kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
 
     Raises:
-        UserError: The method needs a parameter group that the backbone lacks, sizes do not fit, or a process died.
+        UserError: The method needs a parameter group that the backbone lacks, sizes do not fit, an analysis is wanted
+            that the run cannot have, or a process died.
     """
     if data.device.type == "cpu":
         keep_freed_memory()
     with torch.random.fork_rng(), use_precision(training.precision):
         run = _Run(data, backbone, method, training, evaluation, seed, checkpoints.folder if checkpoints else None)
+        analyses.check(run.subject(kinds))
         if checkpoints:
             run.resume(checkpoints)
         saved = time.monotonic()
@@ -118,7 +126,7 @@ def train(
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
                     checkpoints.save(run.round, join(run.parts))
                     saved = time.monotonic()
-        return run.result()
+        return run.result({} if run.diverged else analyses.find(run.subject(kinds)))
 
 
 class _Run:
@@ -245,6 +253,7 @@ class _Run:
             features=weight.shape[-1],
             head=seen.head,
             rounds=self.training.rounds,
+            local_epochs=None if self.training.local_steps else self.training.local_epochs,
         )
 
     def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
@@ -285,7 +294,25 @@ class _Run:
         here = ~np.isin(np.arange(self.data.clients), sorted(self.data.novel))
         return float(scores.correct[here].sum() / scores.total[here].sum())
 
-    def result(self) -> Result:
+    def subject(self, kinds: Sequence[int] | None) -> Subject:
+        """The run as an analysis sees it."""
+        return Subject(
+            trainer=self.trainer,
+            groups=self.groups,
+            evaluation=self.evaluation,
+            round=self.round,
+            server=self.server.server,
+            state=self._state,
+            kinds=kinds,
+        )
+
+    def _state(self, client: int) -> Tensors:
+        """The client's own state."""
+        (generated,) = self.method.generate(self.server.server, [client])
+        return self._assemble(client, generated)
+
+    def result(self, findings: Findings) -> Result:
+        """What the run leaves behind, with what analyses found."""
         clients = np.arange(self.data.clients)
         server, measured = self.server.server, self.history.scores
         weights = dict(server.shared)
@@ -305,18 +332,18 @@ class _Run:
             cost=self._cost(),
             resumed_from=self.resumed_from,
             weights=weights,
+            findings=findings,
         )
 
     def _cost(self) -> Cost:
         exchanged = self.roles.shared | self.roles.generated
         server = self.server.server
-        (generated,) = self.method.generate(server, [0])
         return Cost(
             *self.traffic.mean(),
             stored=count(self.kept),
             received=count(pick(self.carried, exchanged)),
             server=count_server(server),
-            macs=step_macs(self.trainer, self._assemble(0, generated)),
+            macs=step_macs(self.trainer, self._state(0)),
         )
 
     def resume(self, checkpoints: CheckpointFolder) -> None:

@@ -197,6 +197,9 @@ class Method(Entry):
     # Group names as in Groups.select; everything that is neither personal nor generated is shared.
     personal: ClassVar[tuple[str, ...]] = ()
     generated: ClassVar[tuple[str, ...]] = ()
+    # In words: what a client keeps, and what is exchanged, beside these groups.
+    keeps: ClassVar[tuple[str, ...]] = ()
+    exchanges: ClassVar[tuple[str, ...]] = ()
     # Those of FACTS that are put into a client's state, under names that begin with DATA.
     facts: ClassVar[tuple[str, ...]] = ()
 

@@ -24,6 +24,7 @@ class Ditto(Method):
     """
 
     citation: ClassVar[str] = "Li et al., Ditto, ICML 2021, algorithm 1"
+    keeps: ClassVar[tuple[str, ...]] = ("a second model",)
 
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the global model; 0 is training alone.")
 

@@ -70,6 +70,8 @@ class FedKD(Method):
     """
 
     citation: ClassVar[str] = "Wu et al., FedKD, Nature Communications 13, 2022"
+    keeps: ClassVar[tuple[str, ...]] = ("a projection of features",)
+    exchanges: ClassVar[tuple[str, ...]] = ("a student model",)
     personal: ClassVar[tuple[str, ...]] = (ALL,)
     facts: ClassVar[tuple[str, ...]] = ("progress",)
 

@@ -53,6 +53,7 @@ class FedProto(Method):
     """
 
     citation: ClassVar[str] = "Tan et al., FedProto, AAAI 2022, algorithm 1"
+    exchanges: ClassVar[tuple[str, ...]] = ("prototypes of the classes",)
     personal: ClassVar[tuple[str, ...]] = (ALL,)
     facts: ClassVar[tuple[str, ...]] = ("epoch_steps",)
 

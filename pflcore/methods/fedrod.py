@@ -38,6 +38,7 @@ class FedRoD(Method):
     """
 
     citation: ClassVar[str] = "Chen and Chao, FedRoD, ICLR 2022, linear variant"
+    keeps: ClassVar[tuple[str, ...]] = ("a second classifier",)
     facts: ClassVar[tuple[str, ...]] = ("class_counts",)
 
     balanced: bool = option(True, help="Whether the generic loss is the balanced one; false is plain cross-entropy.")

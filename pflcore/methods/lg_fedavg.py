@@ -24,6 +24,7 @@ class LgFedAvg(Method):
     """
 
     citation: ClassVar[str] = "Liang et al., LG-FedAvg, arXiv 2001.01523, 2020, algorithm 1"
+    keeps: ClassVar[tuple[str, ...]] = ("all groups but those in its option",)
 
     shared: tuple[str, ...] = option(
         ("head",), help="The groups that are averaged, as the backbone names them; all others stay on the client."

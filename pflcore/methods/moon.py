@@ -33,6 +33,7 @@ class Moon(Method):
     """
 
     citation: ClassVar[str] = "Li, He and Song, MOON, CVPR 2021"
+    keeps: ClassVar[tuple[str, ...]] = ("its previous model",)
 
     mu: float = option(
         1.0, ge=0, help="Weight μ of the contrastive term; the authors take 5 on CIFAR-10, 1 on CIFAR-100. 0: FedAvg."

@@ -23,6 +23,7 @@ class PersonalGroups(Method):
     """
 
     citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, Table 1"
+    keeps: ClassVar[tuple[str, ...]] = ("the groups in its option",)
 
     groups: tuple[str, ...] = option(("head",), help="The personal groups, as the backbone names them.")
 

@@ -25,6 +25,7 @@ class PFedMe(Method):
     """
 
     citation: ClassVar[str] = "T. Dinh, Tran and Nguyen, pFedMe, NeurIPS 2020, algorithm 1"
+    keeps: ClassVar[tuple[str, ...]] = ("a second model",)
 
     lam: float = option(15.0, gt=0, help="Weight λ of the distance between personal and global model.")
     inner_steps: int = option(5, ge=1, help="Gradient steps towards the proximal point for every batch.")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from pflcore.artifacts import read_table
 from pflcore.protocols import curve
@@ -20,13 +16,7 @@ from pipeline.report.cells import Cell
 from pipeline.report.drawing import svg
 from pipeline.report.layout import Layout
 from pipeline.report.measured import Measured
-
-MAX_PANELS = 8
-
-# Okabe and Ito's colours, told apart by colour-blind readers; line styles and markers carry the same in grey.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+from pipeline.report.panels import MAX_PANELS, Style, add_legend, panel_grid, styles_of
 
 
 @dataclass(frozen=True)
@@ -75,28 +65,21 @@ def _points(run: Measured) -> pd.Series[float]:
 
 def _draw(layout: Layout, curves: list[Curve], ylabel: str) -> Figure:
     columns = [c for c in layout.columns if any(curve.column == c for curve in curves)][:MAX_PANELS]
-    across = max(1, len(columns) if len(columns) <= 3 else math.ceil(len(columns) / 2))
-    down = math.ceil(len(columns) / across) or 1
-    width = max(5.0, (2.9 if across > 2 else 3.6) * across)
-    figure = Figure(figsize=(width, 2.5 * down + 0.7), layout="constrained")
-    panels = figure.subplots(down, across, squeeze=False)
-    styles = dict(zip(layout.rows, _line_styles(), strict=False))
-    for panel in panels.flat[len(columns) :]:
-        panel.set_axis_off()
     if not columns:
-        panels[0, 0].text(0.5, 0.5, "no run has been measured yet", ha="center", transform=panels[0, 0].transAxes)
+        figure, (panel,) = panel_grid([""], "", "")
+        panel.set_axis_off()
+        panel.text(0.5, 0.5, "no run has been measured yet", ha="center", transform=panel.transAxes)
         return figure
-    for index, (panel, column) in enumerate(zip(panels.flat, columns, strict=False)):
+    styles = styles_of(layout.rows)
+    figure, panels = panel_grid([layout.column_title(column) for column in columns], "round", ylabel)
+    for panel, column in zip(panels, columns, strict=True):
         _panel(panel, [c for c in curves if c.column == column], styles)
-        panel.set_title(layout.column_title(column), parse_math=False)
-        panel.set_ylabel(ylabel if index % across == 0 else "")
-        panel.set_xlabel("round" if index + across >= len(columns) else "")
     drawn = [row for row in layout.rows if any(c.row == row and c.column in columns for c in curves)]
-    _legend(figure, [(" · ".join(row), styles[row]) for row in drawn], width)
+    add_legend(figure, [(" · ".join(row), styles[row]) for row in drawn])
     return figure
 
 
-def _panel(panel: Axes, curves: list[Curve], styles: dict[tuple[str, ...], dict[str, Any]]) -> None:
+def _panel(panel: Axes, curves: list[Curve], styles: dict[tuple[str, ...], Style]) -> None:
     for order, c in enumerate(curves):
         # Markers of different curves start at different points, so that they do not hide one another.
         every = max(1, len(c.points) // 6)
@@ -108,23 +91,3 @@ def _panel(panel: Axes, curves: list[Curve], styles: dict[tuple[str, ...], dict[
             markersize=3.5,
             **styles[c.row],
         )
-
-
-def _legend(figure: Figure, entries: list[tuple[str, dict[str, Any]]], width: float) -> None:
-    handles = [Line2D([], [], linewidth=1.3, markersize=4, **style) for _, style in entries]
-    # Labels are set afterwards: matplotlib drops those that begin with an underscore and reads $ as mathematics.
-    blank = ["x" * len(label) for label, _ in entries]
-    ncols = max(1, int(12 * width / (7 + max(map(len, blank)))))  # at about 12 characters per inch
-    legend = figure.legend(handles, blank, loc="outside lower center", ncols=ncols, frameon=False)
-    for text, (label, _) in zip(legend.get_texts(), entries, strict=True):
-        text.set_parse_math(False)
-        text.set_text(label)
-
-
-def _line_styles() -> Iterator[dict[str, Any]]:
-    for index in itertools.count():
-        yield {
-            "color": _COLOURS[index % len(_COLOURS)],
-            "linestyle": _STYLES[index % len(_STYLES)],
-            "marker": _MARKERS[index % len(_MARKERS)],
-        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,18 @@ _MARKDOWN = str.maketrans(
 )
 
 
-def inline_svg(svg: str) -> Markup:
-    """An SVG document of our own as an element of an HTML page."""
-    return Markup(svg[svg.index("<svg") :])
+# Where our drawings name an element, and where they refer to one.
+_IDS = re.compile(r'(\bid="|\bhref="#|\burl\(#)')
+
+
+def inline_svg(svg: str, name: str = "") -> Markup:
+    """An SVG document of our own as an element of an HTML page.
+
+    Args:
+        name: Goes before the ids in it, which must not be those of another drawing on the page.
+    """
+    element = svg[svg.index("<svg") :]
+    return Markup(_IDS.sub(rf"\g<1>{name}-", element) if name else element)
 
 
 def escape_markdown(text: object) -> str:

@@ -45,6 +45,20 @@ class Layout:
         """The whole header of one column in one line, or of all columns that begin with these labels."""
         return _title(self.column_axes, column)
 
+    def settings(self, columns: list[Key]) -> str:
+        """Words for some columns, given in their order; "" for all of them."""
+        return "" if columns == self.columns else "; ".join(map(self.column_title, self._merged(columns)))
+
+    @property
+    def place_header(self) -> tuple[str, ...]:
+        """What heads the labels that :meth:`place` gives."""
+        column = " · ".join(map(short, self.column_axes))
+        return (*map(short, self.row_axes), *([column] if len(self.columns) > 1 else []))
+
+    def place(self, row: Key, column: Key) -> tuple[str, ...]:
+        """The labels of a cell in a list of cells: its row's, and its column's as one where there are several."""
+        return (*row, *([self.column_title(column)] if len(self.columns) > 1 else []))
+
     def whereabouts(self, cells: list[Cell], spoken_for: list[Cell] | None = None) -> str:
         """Words for a set of cells: whole rows and whole columns by name, the rest one by one.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg
 from pipeline.report.layout import Span
+from pipeline.report.sections import PlainTable
 from pipeline.report.view import MINUS, Page, TableRow, Text
 
 _LATEX = {
@@ -40,7 +41,7 @@ def render_markdown(page: Page) -> str:
     difference = _markdown_table(page, page.rows, lambda cell: f"{cell.difference} {cell.verdict}".strip())
     provenance = aligned([list(page.provenance_columns), *(list(row.values) for row in page.provenance)], 6)
     return templates.get_template("report.md.j2").render(
-        page=page, main=main, difference=difference, provenance=provenance
+        page=page, main=main, difference=difference, provenance=provenance, numbers=_markdown_numbers
     )
 
 
@@ -55,14 +56,15 @@ def render_latex(page: Page) -> str:
         "latex_published": _latex_published,
         "latex_difference": lambda cell: escape_latex(f"{cell.difference} {cell.verdict}".strip()),
     }
-    templates.globals |= {"multicolumns": _multicolumns, "latex_row": _latex_row}
+    templates.globals |= {"multicolumns": _multicolumns, "latex_row": _latex_row, "plain_rows": plain_rows}
     return templates.get_template("report.tex.j2").render(page=page)
 
 
 def render_html(page: Page, svg: str) -> str:
     """The page as one HTML document that loads nothing. `svg` is inlined, and trusted."""
     templates = environment(autoescape=True)
-    templates.filters["without_repeats"] = without_repeats
+    templates.filters |= {"without_repeats": without_repeats, "inline": inline_svg}
+    templates.globals["plain_rows"] = plain_rows
     return templates.get_template("report.html.j2").render(page=page, svg=inline_svg(svg))
 
 
@@ -73,14 +75,22 @@ def escape_latex(text: object) -> str:
 
 def without_repeats(rows: list[TableRow]) -> list[TableRow]:
     """Rows whose outer labels are blank where they repeat the row above."""
+    labels = _blanked([row.labels for row in rows])
+    return [dataclasses.replace(row, labels=own) for row, own in zip(rows, labels, strict=True)]
+
+
+def plain_rows(table: PlainTable) -> list[tuple[str, ...]]:
+    """The rows of a table of a section, likewise."""
+    labels = _blanked([row[: table.labels] for row in table.rows])
+    return [own + row[table.labels :] for own, row in zip(labels, table.rows, strict=True)]
+
+
+def _blanked(labels: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     shown = []
-    for above, row in zip([None, *rows], rows, strict=False):
-        same = 0
-        if above is not None:
-            same = sum(
-                1 for _ in itertools.takewhile(lambda ab: ab[0] == ab[1], zip(above.labels, row.labels, strict=True))
-            )
-        shown.append(dataclasses.replace(row, labels=("",) * same + row.labels[same:]))
+    for above, own in zip([(), *labels], labels, strict=False):
+        pairs = zip(above, own, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        shown.append(("",) * same + own[same:])
     return shown
 
 
@@ -95,6 +105,11 @@ def _markdown_table(page: Page, rows: list[TableRow], write: Callable[[Text], st
     for row in without_repeats(rows):
         lines.append([*map(escape_markdown, row.labels), *map(write, row.cells)])
     return aligned(lines, len(page.row_axes))
+
+
+def _markdown_numbers(table: PlainTable) -> str:
+    lines = [[escape_markdown(cell) for cell in row] for row in (table.header, *plain_rows(table))]
+    return aligned(lines, table.labels)
 
 
 def _markdown_cell(cell: Text) -> str:

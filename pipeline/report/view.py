@@ -13,6 +13,7 @@ from pipeline.report.curves import panels_left_out
 from pipeline.report.layout import Layout, Span, headed, short
 from pipeline.report.measured import Measured, Value
 from pipeline.report.provenance import COLUMNS, Row, provenance, timings_path
+from pipeline.report.sections import Section
 from pipeline.workspace import partition_report_path, report_path
 
 MINUS = "\N{MINUS SIGN}"
@@ -88,13 +89,19 @@ class Page:
     partitions: list[tuple[str, str]]
     has_curves: bool
     curves_caption: str
+    sections: list[Section]
     provenance_columns: tuple[str, ...]
     provenance: list[Row]
     timings: str
 
 
 def build_page(
-    table: dict[str, Any], layout: Layout, cells: list[Cell], runs: dict[str, Measured], curves: list[Any]
+    table: dict[str, Any],
+    layout: Layout,
+    cells: list[Cell],
+    runs: dict[str, Measured],
+    curves: list[Any],
+    sections: list[Section],
 ) -> Page:
     """The page of a resolved table. Nothing published: no word about published values."""
     daggers = _daggers(layout, cells)
@@ -125,6 +132,7 @@ def build_page(
         partitions=[(shown["words"], _page_of(table["spec"], shown["federation"])) for shown in table["partitions"]],
         has_curves=bool(curves),
         curves_caption=_curves_caption(panels_left_out(curves)),
+        sections=sections,
         provenance_columns=COLUMNS,
         provenance=provenance(runs),
         timings=timings_path(table["spec"]).as_posix(),

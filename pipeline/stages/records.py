@@ -53,13 +53,13 @@ def read_resolved(path: Path) -> dict[str, Any]:
 def settings(kind: Callable[..., T], values: dict[str, Any], path: Path) -> T:
     """A group of settings from the record in `path`. Raises :class:`UserError` for an unknown or invalid one."""
     try:
-        return kind(**values)
+        return kind(**options(values))
     except TypeError as error:
         raise UserError(f"{path}: {error}; run `pfl compile`") from None
 
 
 def options(component: dict[str, Any]) -> dict[str, Any]:
-    """A component's options without its name; lists become tuples, as options are immutable."""
+    """Options, of a component without its name; lists become tuples, as options are immutable."""
     return {
         key: tuple(value) if isinstance(value, list) else value for key, value in component.items() if key != "name"
     }

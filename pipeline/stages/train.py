@@ -15,14 +15,16 @@ import pyarrow as pa
 import torch
 from safetensors.torch import save_file
 
+from pflcore.analyses.table import write_findings
 from pflcore.artifacts import atomic_path, write_table, write_text
-from pflcore.assignment import read_assignment
+from pflcore.assignment import Assignment, read_assignment
 from pflcore.backbones import BACKBONES
 from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_device, train, use_threads
 from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
 from pflcore.sample_files import read_samples
+from pflcore.samples import Samples
 from pflcore.settings import Evaluation, Training
 from pipeline.stages.records import options, read_record, settings
 
@@ -41,7 +43,10 @@ def run(
     on_round: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Train the run in the record and write ``rounds.parquet`` (and ``weights.safetensors``) into the folder `out`.
+    """Train the run in the record and write ``rounds.parquet`` into the folder `out`.
+
+    Beside it go ``weights.safetensors`` and ``analysis.parquet`` when the run asks for them; the latter has no rows
+    when the run diverged.
 
     Of several processes that train it together, only the first one reads and writes anything but data.
 
@@ -61,11 +66,13 @@ def run(
         raise UserError(f"{code}: no such file; run `pfl compile`")
     place = select_device(device)
     samples = read_samples(dataset, private / "decoded")
-    data = FederatedData.from_samples(samples, read_assignment(partition), place)
+    assignment = read_assignment(partition)
+    data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
     identity = _identity(record, code, hashes, place)
     training = settings(Training, record["training"], record_path)
+    evaluation = settings(Evaluation, record["evaluation"], record_path)
     folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{identity[:8]}", identity, say)
     started = time.monotonic()
     with folder if is_first() else nullcontext() as checkpoints:
@@ -74,12 +81,13 @@ def run(
             backbone=BACKBONES.create(record["backbone"]["name"], **options(record["backbone"])),
             method=METHODS.create(record["method"]["name"], **options(record["method"])),
             training=training,
-            evaluation=settings(Evaluation, record["evaluation"], record_path),
+            evaluation=evaluation,
             seed=record["seed"],
             executor=executor,
             checkpoints=checkpoints,
             checkpoint_every=checkpoint_every,
             on_round=on_round if is_first() else None,
+            kinds=_coarse_classes(samples, assignment),
         )
         if not checkpoints:
             return
@@ -90,11 +98,20 @@ def run(
         if training.save_weights:
             with atomic_path(out / "weights.safetensors") as temporary:
                 save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
+        if evaluation.analyses:
+            facts = {"run": run_id, "device": _device_name(place), "torch": torch.__version__, **hashes}
+            write_findings(out / "analysis.parquet", result.findings, **facts)
         _write_rounds(out / "rounds.parquet", run_id, result, data.novel, hashes, place)
         checkpoints.clear()
     rounds = (result.diverged.round if result.diverged else training.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": _device_name(place), "rounds": rounds}
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
+
+
+def _coarse_classes(samples: Samples, assignment: Assignment) -> list[int] | None:
+    """The coarse class that most training samples of each client are of; None when there are no coarse classes."""
+    coarse = samples.attributes.get("coarse")
+    return [int(np.bincount(coarse.values[rows]).argmax()) for rows in assignment.train] if coarse else None
 
 
 def _write_rounds(

@@ -1,0 +1,226 @@
+"""How well clients that took no part in training can join: a part of the model is tuned on their own samples.
+
+Source: Li et al., FedTP, TNNLS 2023, study of novel clients, which gives neither epochs nor learning rate. What is
+shared stays as training left it; a client tunes one part alone by plain SGD and is measured after every epoch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflcore.analyses._base import Finding, Subject
+from pflcore.engine.evaluate import score_client
+from pflcore.engine.trainer import Trainer, differentiate
+from pflcore.errors import UserError
+from pflcore.groups import Tensors
+from pflcore.methods._base import NO_PARAMETERS, OWN, Batch, Local, Server, cross_entropy, own_part
+from pflcore.methods._hypernetwork_server import HypernetworkMethod
+from pflcore.seeds import generator
+from pflcore.settings import PARTS
+
+_EMBEDDING = "hyper/embedding"
+_STREAM = "adaptation"
+_DROPOUT = 2  # tells its masks from those of rounds, which have no such number, and of tuning, which have a 1
+
+
+def check(subject: Subject) -> None:
+    """Look whether there are novel clients, and whether they can tune what they are to.
+
+    Raises:
+        UserError: There are none, one cannot train at all, or the method measures clients with no such part.
+    """
+    novel, wanted = subject.trainer.data.novel, subject.evaluation.adapt
+    if not novel:
+        raise UserError(
+            "evaluation.analyses: 'adaptation' needs clients that take no part in training; raise the partition's "
+            "novel_share"
+        )
+    if not wanted:
+        raise UserError("evaluation.adapt: nothing is to be tuned; name a part, or leave the analysis 'adaptation' out")
+    for client in sorted(novel):
+        subject.trainer.epoch_steps(client)  # says so if it cannot train
+    newcomer = Newcomer(subject, min(novel))
+    for part in wanted:
+        if newcomer.start(part) is None:
+            method = subject.trainer.method
+            has = ", ".join(one for one in PARTS if newcomer.start(one)) or "nothing"
+            raise UserError(
+                f"evaluation.adapt: clients of method {getattr(method, 'name', type(method).__name__)} are measured "
+                f"with no part {part!r}; what can be tuned: {has}"
+            )
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    """For every novel client and part, ``<part>.correct`` and ``<part>.total``: predictions after 0, 1, … epochs.
+
+    A model whose loss is no longer finite is right in none of them.
+    """
+    for client in sorted(subject.trainer.data.novel):
+        newcomer = Newcomer(subject, client)
+        for part in dict.fromkeys(subject.evaluation.adapt):
+            scores = np.array(list(newcomer.adapt(part)), np.float64)
+            yield Finding(client, f"{part}.correct", scores[:, 0])
+            yield Finding(client, f"{part}.total", scores[:, 1])
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where tuning begins.
+
+    Attributes:
+        tuned: What SGD moves.
+        build: Such tensors → the client's state with them. Running statistics in it are updated in place.
+        moving: Names of the running statistics that belong to the part; all others stay as they are.
+    """
+
+    tuned: Tensors
+    build: Callable[[Tensors], Tensors]
+    moving: frozenset[str] = frozenset()
+
+
+class Newcomer:
+    """A client that took no part in training.
+
+    It receives what training made of the shared part. The personal part of its model is as all clients' was at the
+    beginning; copies of the model that a method keeps beside it (Ditto, pFedMe, APFL, FedRoD's second classifier)
+    are copies of what it received. A hypernetwork generates for it from a fresh embedding, normally distributed.
+    """
+
+    def __init__(self, subject: Subject, client: int) -> None:
+        self.subject, self.client = subject, client
+        self.trainer = _tuner(subject)
+        self.method = self.trainer.method
+        state = subject.state(client)
+        self.generated: dict[str, Tensor] = {}
+        if isinstance(self.method, HypernetworkMethod):
+            width = subject.server.extra[_EMBEDDING].shape[1]
+            drawn = generator(self.trainer.seed, f"{_STREAM} embedding", client).standard_normal((1, width), np.float32)
+            self.generated = {_EMBEDDING: torch.from_numpy(drawn).to(self.trainer.data.device)}
+            with torch.no_grad():
+                state = {**state, **self._generate(self.generated)}
+        self.state = {name: state.get(name.removeprefix(OWN), tensor) for name, tensor in state.items()}
+
+    def start(self, part: str) -> Start | None:
+        """Where the tuning of a part, one of :data:`pflcore.settings.PARTS`, begins; None when there is none."""
+        if part not in ("embedding", "hypernetwork"):
+            return self._start_of_model(self._members(part))
+        if not self.generated:
+            return None
+        tuned = self.generated
+        if part == "hypernetwork":
+            kept = self.subject.server.extra.items()
+            tuned = {name: tensor for name, tensor in kept if not name.startswith(NO_PARAMETERS)} | tuned
+        return Start(tuned, lambda moved: {**self.state, **self._generate(moved)})
+
+    def adapt(self, part: str) -> Iterator[tuple[int, int]]:
+        """Correct predictions and predictions on its test samples, before the first epoch and after each."""
+        start = self.start(part)
+        assert start is not None  # checked before training
+        tuned = start.tuned
+        yield self._score(start.build(tuned))
+        for epoch in range(1, self.subject.evaluation.adapt_epochs + 1):
+            tuned = self._epoch(epoch, start, tuned)
+            yield self._score(start.build(tuned))
+
+    def _members(self, part: str) -> frozenset[str]:
+        """The entries of a part of the model: those of the model itself, and of copies that are kept beside it."""
+        roles, entries = self.trainer.roles, self.trainer.entries
+        chosen = entries if part == "all" else roles.personal
+        if part == "head":
+            groups = self.subject.groups
+            chosen = groups.select(("head",)) if "head" in groups.names() else frozenset()
+        copies = own_part(self.state).keys() & (entries if part == "personal" else chosen)
+        return frozenset({*chosen, *(f"{OWN}{name}" for name in copies)})
+
+    def _start_of_model(self, names: frozenset[str]) -> Start | None:
+        """Where tuning of those of the entries begins that its predictions depend on."""
+        parameters = {name: self.state[name] for name in names if name.removeprefix(OWN) in self.trainer.parameters}
+        used = self._used(dict(sorted(parameters.items())))
+        if not used:
+            return None
+        moving = frozenset(name for name in names if self._is_statistic(name))
+        state = {name: tensor.clone() if name in moving else tensor for name, tensor in self.state.items()}
+        return Start(used, lambda tuned: {**state, **tuned}, moving)
+
+    def _used(self, parameters: Tensors) -> Tensors:
+        """Those of the parameters that its predictions depend on."""
+        if not parameters:
+            return {}
+        data = self.trainer.data
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        self.trainer.model.eval()
+        logits = self._predict({**self.state, **leaves}, data.batch(data.train[self.client][:1]).inputs)
+        if not logits.requires_grad:
+            return {}
+        slopes = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
+        return {name: parameters[name] for name, slope in zip(leaves, slopes, strict=True) if slope is not None}
+
+    def _epoch(self, epoch: int, start: Start, tuned: Tensors) -> Tensors:
+        """What an epoch makes of the tuned tensors, which stay as they are."""
+        trainer = self.trainer
+        lr = self.subject.evaluation.adapt_lr
+        # Noise that is drawn anew each round is not that of any round of training.
+        round_ = self.subject.round + epoch
+        for step, batch in enumerate(trainer.data.batches(trainer.batches(epoch, self.client), round_)):
+            slopes = self._slopes(start, tuned, batch, (round_, self.client, step))
+            # A gradient is let go when it has been used: those of a hypernetwork take as much memory as it does.
+            tuned = {name: torch.sub(tensor, slopes.pop(name), alpha=lr) for name, tensor in tuned.items()}
+        return tuned
+
+    def _slopes(self, start: Start, tuned: Tensors, batch: Batch, ids: tuple[int, int, int]) -> Tensors:
+        """The gradient of the mean cross-entropy of its predictions with respect to the tuned tensors."""
+        self.trainer.model.train()
+
+        def loss(moved: Tensors) -> tuple[Tensor, Tensors]:
+            state = {
+                name: tensor.clone() if self._is_statistic(name) and name not in start.moving else tensor
+                for name, tensor in start.build(moved).items()
+            }
+            return cross_entropy(self._predict(state, batch.inputs, ids), batch.labels), {}
+
+        return differentiate(loss, tuned)[0]
+
+    def _predict(self, state: Tensors, inputs: Tensor, ids: tuple[int, int, int] | None = None) -> Tensor:
+        """The logits that it is measured by; with `ids` (round, client, step) under dropout's masks for them."""
+        trainer, passes = self.trainer, iter(range(1 << 31))
+
+        def features(entries: Tensors, batch: Tensor) -> tuple[Tensor, Tensor]:
+            if ids is not None:
+                trainer.noise.load(trainer.noise.draw(len(batch), trainer.seed, *ids, next(passes), _DROPOUT))
+            return trainer.features(entries, batch)
+
+        local = Local(features, differentiate, trainer.sgd, {}, trainer.parameters, trainer.roles)
+        return self.method.predict(local, self.method.personalised(state), inputs)
+
+    def _score(self, state: Tensors) -> tuple[int, int]:
+        """Correct predictions, none of them when the loss is not finite, and predictions."""
+        with torch.no_grad():
+            correct, total, loss, _ = score_client(self.trainer, self.method.personalised(state), self.client)
+        return correct if math.isfinite(loss) else 0, total
+
+    def _generate(self, moved: Tensors) -> Tensors:
+        """What the server's hypernetwork generates with some of its entries replaced; its only client is this one."""
+        assert isinstance(self.method, HypernetworkMethod)
+        server = self.subject.server
+        made = self.method.make(Server(server.shared, {**server.extra, **self.generated, **moved}), [0])
+        return {name: tensor[0] for name, tensor in made.items()}
+
+    def _is_statistic(self, name: str) -> bool:
+        """Whether an entry is a buffer of the model or of a copy of it."""
+        plain = name.removeprefix(OWN)
+        return plain in self.trainer.entries and plain not in self.trainer.parameters
+
+
+def _tuner(subject: Subject) -> Trainer:
+    """The run's trainer with epochs and batches of adaptation."""
+    tuner = copy.copy(subject.trainer)
+    tuner.training = replace(tuner.training, local_epochs=1, local_steps=None)
+    tuner.stream = _STREAM
+    return tuner

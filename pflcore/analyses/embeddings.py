@@ -1,0 +1,65 @@
+"""Whether a hypernetwork finds out which clients are alike: their embeddings on a plane.
+
+Source: Li et al., FedTP, TNNLS 2023, section IV-E and figure 9, which gives no perplexity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pflcore.analyses._base import Finding, Subject
+from pflcore.errors import UserError
+from pflcore.seeds import sequence
+
+_EMBEDDING = "hyper/embedding"
+# Neighbours that t-SNE looks at: of the paper's 100 clients, five are of a kind.
+PERPLEXITY = 8.0
+_FEWEST = 4
+
+
+def check(subject: Subject) -> None:
+    """Raises :class:`UserError` for a method without embeddings of clients, and for too few clients."""
+    method, clients = subject.trainer.method, len(subject.members())
+    if _EMBEDDING not in subject.server.extra:
+        name = getattr(method, "name", type(method).__name__)
+        raise UserError(
+            f"evaluation.analyses: 'embeddings' needs a method with a hypernetwork, such as fedtp or pfedhn; method "
+            f"{name} has no embeddings of clients"
+        )
+    if clients < _FEWEST:
+        raise UserError(
+            f"evaluation.analyses: 'embeddings' needs {_FEWEST} or more clients that take part in training, not "
+            f"{clients}"
+        )
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    """A place on the plane, items ``x`` and ``y``, and the ``group`` of every client that takes part in training."""
+    members, data = subject.members(), subject.trainer.data
+    table = subject.server.extra[_EMBEDDING].detach().cpu().double().numpy()[members]
+    seed = sequence(subject.trainer.seed, "t-SNE").generate_state(1)[0]
+    for client, (x, y) in zip(members, plane(table, int(seed)), strict=True):
+        yield Finding.one(client, "x", x)
+        yield Finding.one(client, "y", y)
+        group = subject.kinds[client] if subject.kinds is not None else int(data.class_counts(client).argmax())
+        yield Finding.one(client, "group", group)
+
+
+def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """t-SNE of points (n, d) in two dimensions: (n, 2).
+
+    The exact algorithm on one thread: the faster one adds in an order that differs from run to run.
+    """
+    # Imported late: only few runs use it, and it takes a second.
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    perplexity = max(1.0, min(PERPLEXITY, (len(points) - 1) / 3))
+    start = "pca" if points.shape[1] > 1 else "random"
+    with threadpool_limits(1):
+        tsne = TSNE(2, perplexity=perplexity, init=start, learning_rate="auto", method="exact", random_state=seed)
+        placed: NDArray[np.float64] = tsne.fit_transform(points).astype(np.float64)
+    return placed

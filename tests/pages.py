@@ -1,0 +1,42 @@
+"""What the tests of reports look at pages with."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+HOSTILE = "<script>alert(1)</script> & a_b 5% a|b $x$ {c} \\d ~e ^f *g* [h] `i` #1 \"q\" 'r'"
+"""A label that is markup in every format."""
+
+
+def squeezed(markdown: str) -> list[str]:
+    """Lines with runs of blanks as one blank."""
+    return [re.sub(" +", " ", line) for line in markdown.splitlines()]
+
+
+class Document(HTMLParser):
+    """Checks that tags nest, and collects the elements and the text outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.text += data
