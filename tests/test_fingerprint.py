@@ -130,12 +130,15 @@ def test_cosmetics_are_not_seen(copy: Copy, form: str) -> None:
     assert copy.concerned() == set()
 
 
-def test_the_server_step_of_fedtp_concerns_fedtp_alone(copy: Copy) -> None:
+def test_the_step_of_a_hypernetwork_concerns_those_that_have_one(copy: Copy) -> None:
     copy.edit(
-        "pflcore/methods/fedtp.py",
+        "pflcore/methods/_hypernetwork_server.py",
         lambda text: text.replace("one.sent[name] - one.returned[name]", "one.returned[name] - one.sent[name]"),
     )
-    assert copy.concerned() == copy.named("train.fedtp.")
+    assert copy.concerned() == copy.named(*(f"train.{name}." for name in GENERATING))
+
+
+GENERATING = ("fedofa", "fedtp", "fedtp_fedrod", "pfedhn")  # methods with pFedHN's hypernetwork
 
 
 def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
@@ -153,7 +156,7 @@ def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
     [
         ("pflcore/engine/loop.py", ["train."]),
         ("pflcore/methods/_base.py", ["train."]),
-        ("pflcore/hypernetworks.py", ["train.fedtp."]),
+        ("pflcore/hypernetworks.py", [f"train.{name}." for name in GENERATING]),
         ("pipeline/stages/train.py", ["train."]),
         ("pflcore/datasets/digits.py", ["data.digits"]),
         ("pflcore/datasets/cifar10.py", []),

@@ -78,9 +78,10 @@ def test_smoke_clients_of_the_papers(clients: int, each: int, classes: int, few:
 
 @pytest.mark.parametrize("dataset", DATASETS.names())
 def test_everything_shrinks(tmp_path: Path, dataset: str) -> None:
-    text = published(dataset, METHODS.names(), PARTITIONS.names())
+    methods = METHODS.names() if dataset == "digits" else ["fedavg", "fedtp"]
+    text = published(dataset, methods, PARTITIONS.names())
     project, compilation = smoke(tmp_path, text)
-    assert len(compilation.runs) == len(METHODS.names()) * len(PARTITIONS.names())
+    assert len(compilation.runs) == len(methods) * len(PARTITIONS.names())
     for run in compilation.runs.values():
         record = run.record
         assert record["profile"] == "smoke"
