@@ -78,9 +78,12 @@ class Roles:
 
     @classmethod
     def split(cls, groups: Groups, personal: Iterable[str], generated: Iterable[str] = ()) -> Roles:
-        """Roles from group names; a group that is both personal and generated is personal."""
+        """Roles from group names; a group that is both personal and generated is personal.
+
+        Buffers have no gradient that whoever generates them could learn from, so those that would be are shared.
+        """
         own = groups.select(personal)
-        made = groups.select(generated) - own
+        made = (groups.select(generated) - own) & groups.parameters
         return cls(frozenset(groups.of) - own - made, own, made)
 
 

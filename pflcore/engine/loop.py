@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -146,6 +147,7 @@ class _Run:
         self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
         self.model: nn.Module = model.to(data.device)
         self.groups: Groups = groups
+        self._class_counts = cache(data.class_counts)  # they are wanted in every round
         self.round = 0
         self.resumed_from = 0
         self.diverged: Diverged | None = None
@@ -234,7 +236,7 @@ class _Run:
     def _facts(self, client: int) -> Tensors:
         """What the method wants to know of a client's samples and of the round."""
         made = {
-            "class_counts": lambda: self.data.class_counts(client),
+            "class_counts": lambda: self._class_counts(client),
             "epoch_steps": lambda: torch.tensor(self.trainer.epoch_steps(client)),
             "progress": lambda: torch.tensor((self.round + 1) / self.training.rounds),
         }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pflcore.groups import Groups, Roles, Tensors
+from pflcore.groups import Roles, Tensors
 from pflcore.hypernetworks import HyperNetwork
 from pflcore.methods._base import Federation, Method, Server, Update, average, below, weights
 from pflcore.options import option
@@ -37,16 +37,6 @@ class HypernetworkMethod(Method):
     server_clip: float | None = option(
         50.0, gt=0, help="Norm that the hypernetwork's gradient is cut down to if it is larger; null: never."
     )
-
-    def roles(self, groups: Groups) -> Roles:
-        """Buffers have no gradient that a hypernetwork could learn from: they are shared where all else is generated.
-
-        Raises:
-            UserError: The backbone lacks a group.
-        """
-        roles = super().roles(groups)
-        buffers = roles.generated - groups.parameters
-        return replace(roles, shared=roles.shared | buffers, generated=roles.generated - buffers)
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)

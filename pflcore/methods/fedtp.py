@@ -62,7 +62,7 @@ class FedTP(HypernetworkMethod):
         if self.generated_part == _QKV:
             return super().roles(groups)
         roles = Roles.split(groups, (*self.personal, *self.also_personal), (_PARTS[self.generated_part],))
-        made = frozenset(name for name in roles.generated & groups.parameters if _IN_BLOCK.match(name))
+        made = frozenset(name for name in roles.generated if _IN_BLOCK.match(name))
         if not made:
             raise UserError(
                 f"{self.name}: generated_part {self.generated_part!r} lies in the blocks of a Transformer, and this "

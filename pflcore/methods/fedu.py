@@ -44,8 +44,7 @@ class FedU(Method):
     def roles(self, groups: Groups) -> Roles:
         """Everything is the server's to send but buffers, of which differences mean nothing: they are personal."""
         roles = super().roles(groups)
-        buffers = roles.generated - groups.parameters
-        return replace(roles, personal=roles.personal | buffers, generated=roles.generated - buffers)
+        return replace(roles, personal=roles.personal | roles.shared, shared=frozenset())
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pflcore.groups import ALL, Groups, Roles, Tensors
+from pflcore.groups import ALL, Roles, Tensors
 from pflcore.methods import METHODS
 from pflcore.methods._base import Federation, Method, Server, Update, average, below
 from pflcore.options import option
@@ -48,12 +48,6 @@ class PFedLALayerwise(Method):
     embedding: int = option(100, ge=1, help="Width of a client's embedding.")
     hidden: int = option(100, ge=1, help="Width of the hypernetworks' hidden layers.")
     server_lr: float = option(5e-3, gt=0, help="Learning rate of the hypernetworks' SGD.")
-
-    def roles(self, groups: Groups) -> Roles:
-        """Buffers have no gradient that could weigh them: they are shared."""
-        roles = super().roles(groups)
-        buffers = roles.generated - groups.parameters
-        return replace(roles, shared=roles.shared | buffers, generated=roles.generated - buffers)
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)
