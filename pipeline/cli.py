@@ -148,12 +148,47 @@ def schema() -> None:
 
 
 @app.command()
-def run(specs: Specs = None, profile: Profile = PAPER) -> None:
-    """Compile, then bring specs' reports up to date through DVC; the default specs when none is named."""
-    from pipeline.runner import run_specs
+def run(
+    specs: Annotated[list[str] | None, typer.Argument(help="Spec names; the default ones when left out.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All specs.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 0,1; default: all that are visible.")] = None,
+    per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Runs at a time on each GPU.")] = 1,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going/--fail-fast", help="After a failure, go on with what does not depend on it.")
+    ] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and why.")] = False,
+    cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster that does the work.")] = None,
+    profile: Profile = PAPER,
+) -> None:
+    """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
+    from pipeline.runner import Wish, run_specs
 
     workspace = Workspace.find(profile=profile)
-    raise typer.Exit(run_specs(workspace, _known(workspace, specs)))
+    known = _known(workspace, specs)
+    if known and all_:
+        raise UserError("name specs, or give --all; not both")
+    wish = Wish(tuple(known or ()), all_, jobs, gpus, per_gpu, keep_going, dry_run, cluster)
+    raise typer.Exit(run_specs(workspace, wish))
+
+
+@app.command()
+def status(
+    everything: Annotated[bool, typer.Option("--all", help="Every stage, also what is done or queued.")] = False,
+    profile: Profile = PAPER,
+) -> None:
+    """Say how far the `pfl run` of this workspace is, or how the last one ended."""
+    from pipeline.runner import status_path
+    from pipeline.running.board import Board
+    from pipeline.running.display import show_status
+
+    board = Board.load(status_path(Workspace.find(profile=profile)))
+    if board is None:
+        print("nothing has been run here yet; see `pfl run`")
+    else:
+        show_status(board, Console(), everything)
 
 
 @app.command()

@@ -20,6 +20,8 @@ from pipeline.figure_names import draws_analyses
 from pipeline.fingerprint import PACKAGES, Code, digest
 from pipeline.resolve import resolve
 from pipeline.run import Run
+from pipeline.running.graph import ROOT, Stage
+from pipeline.schema import Resources
 from pipeline.specs import find_specs, load_spec
 from pipeline.table import ResolvedTable
 from pipeline.workspace import (
@@ -38,8 +40,6 @@ GUARD = "artifacts/guard.txt"
 # Folders below stages/ and reports/ that the compiler uses itself.
 RESERVED = ("code", "data", "federations", "partitions")
 
-Stage = dict[str, Any]
-
 
 @dataclass
 class Compilation:
@@ -50,12 +50,16 @@ class Compilation:
         runs: Run id → run; runs that several specs share occur once.
         slots: Number of (spec, run) pairs before sharing.
         files: Path relative to the workspace → text.
+        stages: Their stages.
+        resources: Run id → what it needs on a cluster; of several specs, the most.
     """
 
     tables: dict[str, ResolvedTable] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     slots: int = 0
     files: dict[str, str] = field(default_factory=dict)
+    stages: list[Stage] = field(default_factory=list)
+    resources: dict[str, Resources] = field(default_factory=dict)
 
 
 def compile_workspace(workspace: Workspace, only: list[str] | None = None) -> Compilation:
@@ -72,7 +76,9 @@ def compile_workspace(workspace: Workspace, only: list[str] | None = None) -> Co
         _add_spec(compilation, name, path, workspace, catalog)
     _check_reports(compilation.tables)
     defaults = [name for name in workspace.default_specs(list(specs)) if name in compilation.tables]
-    compilation.files = _Emitter(compilation, Code(source_folder()), defaults, workspace).files()
+    emitter = _Emitter(compilation, Code(source_folder()), defaults, workspace)
+    compilation.files = emitter.files()
+    compilation.stages = [stage for stages in emitter.shards.values() for stage in stages]
     return compilation
 
 
@@ -95,6 +101,8 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: Worksp
     assert resolved.table is not None  # only an abstract spec has none
     for run in resolved.runs:
         compilation.runs.setdefault(run.id, run)
+        known = compilation.resources.get(run.id, spec.body.resources)
+        compilation.resources[run.id] = known.at_least(spec.body.resources)
     compilation.slots += len(resolved.runs)
     compilation.tables[name] = resolved.table
 
@@ -120,7 +128,7 @@ class _Emitter:
         # Only `pfl run` makes a profile's own workspace, and it compiles each time: nothing there can go unnoticed.
         self.guarded = workspace.root == workspace.home
         self.text: dict[str, str] = {}
-        self.shards: dict[str, dict[str, Stage]] = {}
+        self.shards: dict[str, list[Stage]] = {}
 
     def files(self) -> dict[str, str]:
         for run in sorted(self.compilation.runs.values(), key=lambda run: run.id):
@@ -130,8 +138,8 @@ class _Emitter:
             self._evaluate(run)
         for name, table in sorted(self.compilation.tables.items()):
             self._report(name, table)
-        for shard, stages in sorted(self.shards.items()):
-            self.text[f"{shard}/dvc.yaml"] = HEADER + dump({"stages": dict(sorted(stages.items()))})
+        for file, stages in sorted(self.shards.items()):
+            self.text[file] = HEADER + dump({"stages": _entries(stages)})
         self._root()
         return dict(sorted(self.text.items()))
 
@@ -165,7 +173,7 @@ class _Emitter:
         shard, page = f"stages/federations/{federation}", partition_report_path(federation)
         record = f"{shard}/federation.yaml"
         code = self._code("describe", "pipeline.stages.describe")
-        data = self.shards[shard]["partition"]["deps"][-1]
+        data = next(stage.deps[-1] for stage in self.shards[f"{shard}/dvc.yaml"] if stage.name == "partition")
         deps = [record, code, data, partition_path(federation)]
         self._stage(shard, "describe", f"pfl stage describe {record}", deps, [page])
         return page
@@ -227,16 +235,16 @@ class _Emitter:
 
     def _root(self) -> None:
         """The small root file: the guard, the page that a bare ``dvc repro`` ends with, and what DVC may show."""
-        stages: dict[str, Stage] = {}
-        root: dict[str, Any] = {"stages": stages}
+        root: dict[str, Any] = {"stages": {}}
         if self.guarded:
-            stages["guard"] = _stage("pfl stage guard", self._compiled_from(), [GUARD])
+            self._stage("", "guard", "pfl stage guard", self._compiled_from(), [GUARD])
         if self.defaults:
             reports = [report_path(name) for name in self.defaults]
             code = self._code("index", "pipeline.stages.index")
             inputs = [f"stages/{name}.json" for name in self.defaults]
             command = "pfl stage index " + " ".join(inputs)
-            stages["index"] = _stage(command, [*inputs, code, *reports], ["reports/index.md"])
+            self._stage("", "index", command, [*inputs, code, *reports], ["reports/index.md"])
+        root["stages"] = _entries(self.shards.get(ROOT, []))
         if self.guarded:
             root["params"] = [f"specs/{name}.yaml" for name in self.defaults]
         # Not the whole folder: DVC would list runs of other tables that have never been made.
@@ -273,9 +281,11 @@ class _Emitter:
         return path
 
     def _stage(self, shard: str, name: str, command: str, deps: list[str], outs: list[str]) -> None:
-        depth = shard.count("/") + 1
-        stage = _stage(command, deps, outs, wdir="/".join([".."] * depth))
-        self.shards.setdefault(shard, {})[name] = stage
+        """Add a stage to the stage file in the folder `shard`, unless it has it already."""
+        file = f"{shard}/{ROOT}" if shard else ROOT
+        stage, stages = Stage(file, name, command, tuple(deps), tuple(outs)), self.shards.setdefault(file, [])
+        if stage not in stages:
+            stages.append(stage)
 
     @staticmethod
     def record_path(run: Run) -> str:
@@ -283,9 +293,14 @@ class _Emitter:
         return f"stages/federations/{run.federation_id}/{run.id}.yaml"
 
 
-def _stage(command: str, deps: list[str], outs: list[str], wdir: str | None = None) -> Stage:
-    stage: Stage = {"cmd": command, "deps": deps, "outs": outs}
-    return {"cmd": command, "wdir": wdir, "deps": deps, "outs": outs} if wdir else stage
+def _entries(stages: list[Stage]) -> dict[str, dict[str, Any]]:
+    """Stages as a stage file lists them; all work in the workspace, wherever their file lies."""
+    entries: dict[str, dict[str, Any]] = {}
+    for stage in sorted(stages, key=lambda stage: stage.name):
+        depth = stage.file.count("/")
+        wdir = {"wdir": "/".join([".."] * depth)} if depth else {}
+        entries[stage.name] = {"cmd": stage.command, **wdir, "deps": list(stage.deps), "outs": list(stage.outs)}
+    return entries
 
 
 def _literal(text: str) -> str:

@@ -31,11 +31,15 @@ def program() -> str:
 def dvc(root: Path, *arguments: str, quiet: bool = False) -> int:
     """Run DVC in `root` with its output shown, or hidden when `quiet`; returns its exit code."""
     hide = subprocess.DEVNULL if quiet else None
-    # The stages call `pfl`, which is found also when the environment has not been activated.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     command = [program(), *arguments]
-    done = subprocess.run(command, cwd=root, stdout=hide, stderr=hide, env={**os.environ, "PATH": path}, check=False)
+    environment = {**os.environ, "PATH": executables()}
+    done = subprocess.run(command, cwd=root, stdout=hide, stderr=hide, env=environment, check=False)
     return done.returncode
+
+
+def executables() -> str:
+    """A search path on which stages find `pfl`, also when the environment has not been activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def initialise(root: Path) -> None:
@@ -49,9 +53,15 @@ def initialise(root: Path) -> None:
         if dvc(root, "init", "--quiet", *nested):
             raise UserError(f"{root}: `dvc init` failed; see above")
         dvc(root, "config", "--quiet", "core.analytics", "false", quiet=True)
-    elif not in_git:
+    elif not in_git and not _is_alone(root / ".dvc"):
         # A copy of the tree without .git: DVC would refuse to start.
         dvc(root, "config", "--quiet", "--local", "core.no_scm", "true", quiet=True)
+
+
+def _is_alone(settings: Path) -> bool:
+    """Whether DVC has been told that there is no git here, without the second that asking it takes."""
+    files = [path for path in (settings / "config", settings / "config.local") if path.is_file()]
+    return any("no_scm = true" in path.read_text(encoding="utf-8", errors="replace").lower() for path in files)
 
 
 def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # Seconds between two lines when there is no terminal.
 _INTERVAL = 20.0
 
+listener: Callable[[Progress], None] | None = None
+"""Who else is told of each round: in a worker of ``pfl run``, the scheduler."""
+
 
 @contextmanager
 def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
@@ -24,8 +27,16 @@ def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
     if sys.stderr.isatty():
         with _bar() as bar:
             yield _TrainingBar(bar, title)
-    else:
+    elif listener is None:
         yield _TrainingLines(title)
+    else:
+        lines, told = _TrainingLines(title), listener
+
+        def tell(progress: Progress) -> None:
+            lines(progress)
+            told(progress)
+
+        yield tell
 
 
 @contextmanager

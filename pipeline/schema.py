@@ -115,6 +115,28 @@ class Override(Part):
     set: RunPatch = Field(description="A patch of the run, applied after the axes.")
 
 
+class Resources(Part):
+    """What a run of a spec needs on a cluster. Not part of the run: the result does not depend on it."""
+
+    cpus: float = Field(1.0, gt=0, description="Processor cores.")
+    gpus: float = Field(
+        0.0, ge=0, description="GPUs: a share of one, such as 0.25, or several that train a run together."
+    )
+    memory: float = Field(0.0, ge=0, description="GiB of the host's memory; 0 does not say.")
+
+    @model_validator(mode="after")
+    def _shared_or_whole(self) -> Resources:
+        if self.gpus > 1 and self.gpus % 1:
+            raise ValueError(f"gpus: {self.gpus} is neither a share of one GPU nor a whole number of them")
+        return self
+
+    def at_least(self, other: Resources) -> Resources:
+        """What satisfies both."""
+        return Resources(
+            cpus=max(self.cpus, other.cpus), gpus=max(self.gpus, other.gpus), memory=max(self.memory, other.memory)
+        )
+
+
 class Grid(Part):
     """The runs of a spec."""
 
@@ -171,6 +193,7 @@ class SpecFile(Part):
     profiles: dict[ProfileName, RunPatch] = Field(
         default_factory=dict, description="Named patches of all runs, chosen when compiling."
     )
+    resources: Resources = Field(default_factory=Resources, description="What its runs need on a cluster.")
     grid: Grid = Field(default_factory=Grid)
     table: Layout | None = None
     claims: list[Claim] = Field(default_factory=list)

@@ -13,7 +13,8 @@ from project import Project, make_project, spec
 from pflcore.errors import UserError
 from pipeline.compiler import Compilation
 from pipeline.dvc import md5
-from pipeline.plan import Plan, make_plan, visits
+from pipeline.estimate import visits
+from pipeline.plan import Plan, make_plan
 from pipeline.run import Run
 from pipeline.workspace import run_path
 

@@ -24,6 +24,7 @@ from pflcore.groups import Tensors
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
 _KEPT = 2  # the newest, and one to fall back to
+_PATIENCE = 5.0  # seconds in which a process that was killed has let go
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class CheckpointFolder:
         """Take the folder. Raises :class:`UserError` when another process trains this run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=_PATIENCE)
         except Timeout:
             raise UserError(f"{self.folder}: another process is training this run; wait for it or stop it") from None
         self._drop_parts()  # of processes that were killed

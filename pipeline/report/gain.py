@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.stats import gaussian_kde
 
 from pipeline.report.clients import client_accuracies, closest, federation_of, is_method, measured_runs
 from pipeline.report.layout import Key, Layout
@@ -103,6 +102,8 @@ def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     Returns:
         Where it was evaluated, evenly spaced, and the density per unit there; None when all values are the same.
     """
+    from scipy.stats import gaussian_kde  # takes longer to import than most reports to write
+
     if np.ptp(values) < 1e-9 * max(1.0, float(np.abs(values).max())):
         return None
     estimate = gaussian_kde(values)

@@ -1,0 +1,1 @@
+"""``pfl run``: what is stale is found, scheduled along the graph, executed in parallel and recorded in DVC."""

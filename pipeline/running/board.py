@@ -1,0 +1,162 @@
+"""The state of a ``pfl run``: what is done, running, queued, failed. Kept in a file for ``pfl status``."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pflcore.artifacts import write_text
+from pflcore.errors import UserError
+
+State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]
+"""`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""
+
+OVER = ("done", "cached", "failed", "skipped")
+SAVE_EVERY = 1.0  # seconds
+
+
+@dataclass
+class Entry:
+    """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1, or None before it is known."""
+
+    address: str
+    kind: str
+    subject: str
+    state: State = "queued"
+    expected: float = 0.0
+    attempts: int = 0
+    place: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
+    round: int = 0
+    rounds: int = 0
+    accuracy: float | None = None
+    diverged: bool = False
+    note: str = ""
+    log: str = ""
+    resumed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Kind and subject."""
+        return self.kind if self.subject == self.kind else f"{self.kind} {self.subject}"
+
+    def elapsed(self, now: float) -> float:
+        """Seconds it has taken so far."""
+        return now - self.began if self.state == "running" else self.seconds
+
+    def left(self, now: float) -> float:
+        """Expected seconds until it is over, from its own rounds as soon as there are some."""
+        if self.state in OVER:
+            return 0.0
+        if self.state != "running":
+            return self.expected
+        first = self.resumed or 0
+        if self.round > first:
+            return self.elapsed(now) / (self.round - first) * (self.rounds - self.round)
+        return max(0.0, self.expected - self.elapsed(now))
+
+
+@dataclass
+class Board:
+    """All stages of a call of ``pfl run``.
+
+    Attributes:
+        title: What was asked for.
+        process: The id of the process that runs it.
+        began, ended: Seconds since 1970; `ended` is 0 while it runs.
+        places: How many stages run at the same time.
+    """
+
+    title: str = ""
+    process: int = field(default_factory=os.getpid)
+    began: float = field(default_factory=time.time)
+    ended: float = 0.0
+    places: int = 1
+    entries: dict[str, Entry] = field(default_factory=dict)
+    _saved: float = 0.0
+
+    def counts(self) -> Counter[str]:
+        """Stages by state."""
+        return Counter(entry.state for entry in self.entries.values())
+
+    def of_state(self, *states: State) -> list[Entry]:
+        """Stages in one of these states."""
+        return [entry for entry in self.entries.values() if entry.state in states]
+
+    def of_kind(self, kind: str) -> list[Entry]:
+        """Stages of a kind."""
+        return [entry for entry in self.entries.values() if entry.kind == kind]
+
+    def left(self, now: float) -> float:
+        """Expected seconds until all is over: all work shared out evenly, or the longest of what runs."""
+        each = [entry.left(now) for entry in self.entries.values()]
+        return max(sum(each) / max(self.places, 1), max(each, default=0.0))
+
+    def save(self, path: Path, now: bool = False) -> None:
+        """Write it, unless that happened less than a second ago and need not be done `now`."""
+        if now or time.monotonic() - self._saved > SAVE_EVERY:
+            self._saved = time.monotonic()
+            facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
+            facts["entries"] = [asdict(entry) for entry in self.entries.values()]
+            write_text(path, json.dumps(facts) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Board | None:
+        """The last one written, or None. Raises :class:`UserError` for a file that cannot be read."""
+        if not path.is_file():
+            return None
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            entries = [Entry(**entry) for entry in facts.pop("entries")]
+            return cls(**{name: facts[name] for name in _FACTS}, entries={entry.address: entry for entry in entries})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"{path}: cannot be read; the next `pfl run` writes it anew") from None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process that wrote it still works on it."""
+        if self.ended:
+            return False
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+
+_FACTS = ("title", "process", "began", "ended", "places")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: ``42 s``, ``3:07 min``, ``2:05 h``, ``3 d 4 h``."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last lines of a log, without those that only frame it."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("---")][-lines:]
+
+
+def in_words(counts: Iterable[tuple[int, str]]) -> str:
+    """``3 done, 1 failed``, without what there is none of."""
+    return ", ".join(f"{count} {word}" for count, word in counts if count)

@@ -1,0 +1,207 @@
+"""Showing a ``pfl run``: bars on a terminal, lines elsewhere; and its state, from any terminal, as a table."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.running.board import Board, Entry, duration, in_words, tail
+
+TOLD = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
+LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
+_MOST_RUNNING = 24  # rows of the live table
+_STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red", "waiting": "yellow", "skipped": "dim"}
+
+
+def make_display(board: Board) -> Lines | Bars:
+    """What suits standard error: bars for a terminal, lines for a file or a pipe."""
+    return Bars(board) if sys.stderr.isatty() else Lines()
+
+
+class Lines:
+    """A line when something ends, and one about all now and then."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + LINE_EVERY
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def started(self, entry: Entry) -> None: ...
+
+    def ended(self, entry: Entry) -> None:
+        if entry.kind in TOLD or entry.state == "failed":
+            self.say(_ending(entry))
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def tick(self, board: Board) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + LINE_EVERY
+        running = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in board.of_state("running")[:4])
+        self.say(f"{_overall(board)}{': ' + running if running else ''}")
+
+
+class Bars:
+    """A live table of what runs, below the lines about what has ended."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.console = Console(stderr=True)
+        self.live = Live(
+            console=self.console, get_renderable=lambda: live_view(self.board), refresh_per_second=4, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.live.stop()
+
+    def started(self, entry: Entry) -> None: ...
+
+    def ended(self, entry: Entry) -> None:
+        if entry.kind in TOLD or entry.state == "failed":
+            self.say(_ending(entry))
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def tick(self, board: Board) -> None: ...
+
+
+def live_view(board: Board) -> RenderableType:
+    """What runs now, a row each, and all of it in one."""
+    now = time.time()
+    table = Table(box=None, padding=(0, 1), show_header=False)
+    running = board.of_state("running")
+    for entry in running[:_MOST_RUNNING]:
+        share = entry.round / entry.rounds if entry.rounds else 0.0
+        table.add_row(
+            Text(entry.name, overflow="ellipsis", no_wrap=True),
+            entry.place,
+            ProgressBar(total=1.0, completed=share, width=16, pulse=not entry.rounds),
+            _rounds(entry),
+            duration(entry.elapsed(now)),
+            f"{duration(entry.left(now))} left" if entry.rounds else "",
+        )
+    if len(running) > _MOST_RUNNING:
+        table.add_row(f"and {len(running) - _MOST_RUNNING} more", "", "", "", "", "")
+    total, over = _work(board)
+    whole = Table(box=None, padding=(0, 1), show_header=False)
+    whole.add_row(ProgressBar(total=max(total, 1), completed=over, width=24), Text(_overall(board), no_wrap=True))
+    return Group(table, whole)
+
+
+def show_status(board: Board, console: Console, everything: bool) -> None:
+    """What `pfl status` prints: the whole in a line, then what runs, has failed or diverged; or every stage."""
+    now = time.time()
+    began = datetime.fromtimestamp(board.began).strftime("%Y-%m-%d %H:%M:%S")
+    if board.alive:
+        state = f"since {began}, process {board.process}"
+    elif board.ended:
+        state = f"{began}, ended after {duration(board.ended - board.began)}"
+    else:
+        state = f"{began}, was killed; the same command goes on"
+    console.print(f"{board.title}: {state}", markup=False, highlight=False, soft_wrap=True)
+    console.print(_overall(board), markup=False, highlight=False, soft_wrap=True)
+    shown = [
+        entry
+        for entry in board.entries.values()
+        if everything or entry.diverged or entry.state in ("running", "failed", "waiting")
+    ]
+    if not shown:
+        return
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for column in ("stage", "state", "rounds", "accuracy", "time", "left", ""):
+        table.add_column(column, no_wrap=column in ("state", "rounds", "time", "left"), overflow="fold")
+    for entry in shown:
+        dead = entry.state == "running" and not board.alive
+        state = "stopped" if dead else "diverged" if entry.diverged else entry.state
+        running = entry.state == "running" and not dead
+        table.add_row(
+            entry.name,
+            Text(state, style=_STYLES.get(state, "magenta")),
+            f"{entry.round}/{entry.rounds}" if entry.rounds else "",
+            "" if entry.accuracy is None else f"{100 * entry.accuracy:.2f} %",
+            "" if dead or not (entry.seconds or running) else duration(entry.elapsed(now)),
+            duration(entry.left(now)) if running else "",
+            Text(entry.note or (entry.place if running else "")),
+        )
+    console.print(table)
+
+
+def summary(board: Board, retry: str) -> list[str]:
+    """The lines at the end: counts, then each failure with the last lines of its log, and how to try again."""
+    counts = board.counts()
+    made = [entry for entry in board.of_kind("train") if entry.state == "done"]
+    diverged = [entry.subject for entry in board.of_kind("train") if entry.diverged]
+    words = in_words(
+        [(counts["done"], "done"), (counts["cached"], "cached"), (counts["failed"], "failed"),
+         (counts["skipped"] + counts["queued"] + counts["waiting"], "not done")]
+    )  # fmt: skip
+    trained = f", {len(made)} runs trained" if made else ""
+    lines = [f"{len(board.entries)} stages in {duration(time.time() - board.began)}: {words}{trained}"]
+    if diverged:
+        lines.append(f"diverged: {', '.join(sorted(diverged))}")
+    for entry in board.of_state("failed"):
+        lines.append(f"FAILED {entry.name}: {entry.note}")
+        lines += [f"    {line}" for line in (tail(Path(entry.log), 5) if entry.log else [])]
+        if entry.log:
+            lines.append(f"    all of it: {os.path.relpath(entry.log)}")
+    if counts["failed"]:
+        lines.append(f"what is done stays done; to try the rest again: {retry}")
+    return lines
+
+
+def _work(board: Board) -> tuple[float, float]:
+    """How much there is to do, in expected seconds, and how much of it is done."""
+    now, total, over = time.time(), 0.0, 0.0
+    for entry in board.entries.values():
+        if entry.state == "cached":
+            continue
+        cost = max(entry.expected, 0.1)
+        total += cost
+        if entry.state in ("done", "failed", "skipped"):
+            over += cost
+        elif entry.state == "running":
+            over += cost * (entry.round / entry.rounds if entry.rounds else min(0.9, entry.elapsed(now) / cost))
+    return total, over
+
+
+def _overall(board: Board) -> str:
+    counts = board.counts()
+    words = in_words((counts[state], state) for state in _STYLES if state != "cached")
+    queued = f", {counts['queued']} queued" if counts["queued"] else ""
+    cached = f" ({counts['cached']} cached)" if counts["cached"] else ""
+    left = f", about {duration(board.left(time.time()))} left" if board.alive else ""
+    return f"{words or 'nothing to do'}{queued}{cached}{left}".lstrip(", ")
+
+
+def _rounds(entry: Entry) -> str:
+    if not entry.rounds:
+        return ""
+    accuracy = "" if entry.accuracy is None else f", {100 * entry.accuracy:.2f} %"
+    return f"round {entry.round}/{entry.rounds}{accuracy}"
+
+
+def _ending(entry: Entry) -> str:
+    if entry.state == "failed":
+        return f"FAILED {entry.name}: {entry.note}"
+    accuracy = "" if entry.accuracy is None else f", {100 * entry.accuracy:.2f} %"
+    return f"{entry.name}: {duration(entry.seconds)}{', diverged' if entry.diverged else accuracy}"

@@ -1,0 +1,110 @@
+"""The stages of a compilation as a graph: what comes before what, and what a wish needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+ROOT = "dvc.yaml"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One DVC stage.
+
+    Attributes:
+        file: The stage file, relative to the workspace.
+        name: Its name in there.
+        command: What DVC runs.
+        deps, outs: Paths relative to the workspace.
+    """
+
+    file: str
+    name: str
+    command: str
+    deps: tuple[str, ...]
+    outs: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        """As DVC takes it on its command line."""
+        return f"{self.file}:{self.name}"
+
+    @property
+    def kind(self) -> str:
+        """guard, data, partition, describe, train, evaluate, report or index."""
+        return self.command.split()[2]
+
+    @property
+    def subject(self) -> str:
+        """What it is about, for a reader: a run, a federation, a dataset, a spec."""
+        if self.kind in ("guard", "index"):
+            return self.kind
+        path = PurePosixPath(self.command.split()[3])
+        if self.kind in ("partition", "describe"):
+            return path.parent.name
+        return path.stem if self.kind != "report" else str(path.with_suffix("")).removeprefix("stages/")
+
+    @property
+    def run(self) -> str | None:
+        """The id of the run that it trains or evaluates."""
+        return self.subject if self.kind in ("train", "evaluate") else None
+
+
+class Graph:
+    """Stages and what connects them: a stage comes after those that make what it depends on."""
+
+    def __init__(self, stages: Iterable[Stage]) -> None:
+        self.stages = {stage.address: stage for stage in stages}
+        maker = {out: stage.address for stage in self.stages.values() for out in stage.outs}
+        self.upstream: dict[str, tuple[str, ...]] = {
+            address: tuple(dict.fromkeys(maker[dep] for dep in stage.deps if dep in maker))
+            for address, stage in self.stages.items()
+        }
+
+    @cached_property
+    def downstream(self) -> dict[str, list[str]]:
+        """Who depends on a stage directly."""
+        after: dict[str, list[str]] = {address: [] for address in self.stages}
+        for address, before in self.upstream.items():
+            for other in before:
+                after[other].append(address)
+        return after
+
+    def needed(self, targets: Iterable[str]) -> list[str]:
+        """The targets and all they depend on, each after what it depends on; the same order every time."""
+        order: dict[str, None] = {}
+        waiting = [(address, False) for address in reversed(list(targets))]
+        while waiting:
+            address, expanded = waiting.pop()
+            if expanded:
+                order[address] = None
+            elif address not in order:
+                waiting.append((address, True))
+                waiting += [(other, False) for other in reversed(self.upstream[address]) if other not in order]
+        return list(order)
+
+    def after(self, address: str) -> set[str]:
+        """Everything that depends on a stage, directly or not."""
+        found: set[str] = set()
+        waiting = list(self.downstream[address])
+        while waiting:
+            other = waiting.pop()
+            if other not in found:
+                found.add(other)
+                waiting += self.downstream[other]
+        return found
+
+    def heights(self, order: list[str], seconds: Mapping[str, float]) -> dict[str, float]:
+        """For each stage in `order` the longest expected time from its start to the end of what needs it.
+
+        Starting the highest first is the usual list scheduling by critical path.
+        """
+        known = set(order)
+        height: dict[str, float] = {}
+        for address in reversed(order):
+            later = (height[other] for other in self.downstream[address] if other in known)
+            height[address] = seconds.get(address, 0.0) + max(later, default=0.0)
+        return height

@@ -1,0 +1,93 @@
+"""What passes between the scheduler and those who execute stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+Outcome = Literal["done", "failed", "lost", "memory"]
+"""How a stage ended: well; by an error in a spec, data or code; its process vanished; memory did not suffice.
+
+The last two are the machine's doing, and worth another try.
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage to be executed.
+
+    Attributes:
+        address: Of the stage.
+        command: ``pfl stage …``, as DVC would run it.
+        key: Stands for the command and all inputs.
+        outs: What it writes, relative to the workspace.
+        log: The file that takes its output.
+        gpus: Whole GPUs that it is shared out over, or 0 when a slot as it is will do.
+    """
+
+    address: str
+    command: str
+    key: str
+    outs: tuple[str, ...]
+    log: Path
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A round of a run is over. `accuracy` is a share of 1, the last one measured."""
+
+    address: str
+    round: int
+    rounds: int
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A stage is over. `message` is one line; `diverged` says so of a run that ended well all the same."""
+
+    address: str
+    outcome: Outcome
+    message: str = ""
+    diverged: bool = False
+
+
+Event = Progressed | Ended
+
+
+class Pool(Protocol):
+    """Who executes stages. It is closed after use, which ends what is under way."""
+
+    @property
+    def capacity(self) -> int:
+        """How many stages can run at the same time, at present."""
+
+    def start(self, job: Job) -> str | None:
+        """Begin a stage; where it runs, in words, or None when there is no room for it now."""
+
+    def events(self, timeout: float) -> list[Event]:
+        """What has happened; waits for something up to `timeout` seconds."""
+
+    def shrink(self, address: str) -> str:
+        """Memory did not suffice where this stage ran: run fewer there. What was done about it, in words, or empty."""
+
+    def wake(self) -> None:
+        """Let a waiting :meth:`events` return, from any thread."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one stage at a time.
+
+    Attributes:
+        name: For a reader, e.g. ``cpu`` or ``gpu 1``.
+        variables: What its processes see in their environment.
+    """
+
+    name: str
+    variables: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,214 @@
+"""Executing stages on this machine: a process per stage, forked from one that has imported everything."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from pflcore.errors import UserError
+from pipeline.running.jobs import Ended, Event, Job, Slot
+from pipeline.running.worker import Place, work
+
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how many there shall be at a time
+
+
+@dataclass
+class _Running:
+    job: Job
+    slots: list[Slot]
+    process: BaseProcess
+    told: list[Ended]
+
+
+class Local:
+    """A :class:`~pipeline.running.jobs.Pool` of slots.
+
+    Args:
+        root: The workspace.
+        notes: The folder of notes about finished stages.
+        slots: What can run at the same time.
+        variables: Environment variables of all stages, beside this process's own.
+    """
+
+    def __init__(self, root: Path, notes: Path, slots: list[Slot], variables: dict[str, str]) -> None:
+        self.root, self.notes, self.variables = root, notes, variables
+        self.free = list(slots)
+        self.running: dict[Connection, _Running] = {}
+        self.places = {slot.name: sum(other.name == slot.name for other in slots) for slot in slots}
+        self._surplus: dict[str, int] = {}  # slots that are to vanish when they fall free
+        self._last: dict[str, str] = {}  # where each stage ran last
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["pipeline.running.warm"])
+        forkserver.ensure_running()  # it takes seconds, in which there is other work
+        self._alarm, self._bell = self._context.Pipe(duplex=False)
+
+    @property
+    def capacity(self) -> int:
+        return sum(self.places.values())
+
+    def start(self, job: Job) -> str | None:
+        slots = self._take(job.gpus)
+        if slots is None:
+            return None
+        here, there = self._context.Pipe()
+        place = Place(self.root, self.notes, {**os.environ, **self.variables, **_merged(slots)})
+        process = self._context.Process(target=work, args=(job, place, there), name=job.address)
+        process.start()
+        there.close()
+        self.running[here] = _Running(job, slots, process, [])
+        return ", ".join(dict.fromkeys(slot.name for slot in slots))
+
+    def events(self, timeout: float) -> list[Event]:
+        found: list[Event] = []
+        for ready in wait([*self.running, self._alarm], timeout):
+            if ready is self._alarm:
+                self._alarm.recv_bytes()
+            elif isinstance(ready, Connection):
+                found += self._hear(ready)
+        return found
+
+    def shrink(self, address: str) -> str:
+        name = self._last.get(address, "")
+        if self.places.get(name, 1) <= 1:
+            return ""
+        self.places[name] -= 1
+        taken = next((slot for slot in self.free if slot.name == name), None)
+        if taken:
+            self.free.remove(taken)
+        else:
+            self._surplus[name] = self._surplus.get(name, 0) + 1
+        return f"at most {self.places[name]} at a time on {name} from now on"
+
+    def wake(self) -> None:
+        with suppress(OSError):
+            self._bell.send_bytes(b"x")
+
+    def close(self) -> None:
+        for connection, running in self.running.items():
+            connection.close()
+            _kill(running.process)
+        for running in self.running.values():
+            running.process.join()
+        self.running.clear()
+
+    def _take(self, gpus: int) -> list[Slot] | None:
+        """Slots for a stage: one, or all of as many GPUs as it asks for."""
+        if gpus < 2:
+            return [self.free.pop(0)] if self.free else None
+        whole = [name for name in self.places if self._free_on(name) == self.places[name] and name.startswith("gpu")]
+        if len(self.places) < gpus or not all(name.startswith("gpu") for name in self.places):
+            return [self.free.pop(0)] if self.free else None  # not here: the same result, later
+        if len(whole) < gpus:
+            return None
+        taken = [slot for slot in self.free if slot.name in whole[:gpus]]
+        self.free = [slot for slot in self.free if slot not in taken]
+        return taken
+
+    def _free_on(self, name: str) -> int:
+        return sum(slot.name == name for slot in self.free)
+
+    def _hear(self, connection: Connection) -> list[Event]:
+        running = self.running[connection]
+        try:
+            event: Any = connection.recv()
+        except (EOFError, OSError):
+            running.process.join()
+            event = Ended(running.job.address, "lost", _how(running.process.exitcode))
+        if isinstance(event, Ended):
+            del self.running[connection]
+            connection.close()
+            _kill(running.process)  # and what it may have started
+            running.process.join()
+            self._give_back(running)
+        return [event]
+
+    def _give_back(self, running: _Running) -> None:
+        self._last[running.job.address] = running.slots[0].name
+        for slot in running.slots:
+            if self._surplus.get(slot.name):
+                self._surplus[slot.name] -= 1
+            else:
+                self.free.append(slot)
+
+
+def slots(
+    jobs: int | None, gpus: list[str] | None, per_gpu: int, environment: dict[str, str], memory_gib: float
+) -> list[Slot]:
+    """What can run at the same time on this machine.
+
+    With GPUs that is `per_gpu` on each; without, `jobs` processes that share the cores, each computing on single
+    threads, which gives the same bytes for any number of them.
+
+    Args:
+        jobs: How many at most; by default one per core, while there is memory for them.
+        gpus: As CUDA counts them; None takes the CPU.
+    """
+    if gpus:
+        places = [
+            Slot(f"gpu {gpu}", {"CUDA_VISIBLE_DEVICES": gpu, "PFL_DEVICE": "cuda"})
+            for _ in range(per_gpu)
+            for gpu in gpus
+        ]
+        return places[:jobs] if jobs else places
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = jobs or max(1, min(cores, int(memory_gib // GIB_PER_RUN)))
+    share = {"PFL_DEVICE": "cpu", "PFL_WORKERS": str(max(1, cores // count)), "PFL_THREADS": "1"}
+    chosen = {name: environment.get(name) or value for name, value in share.items()}
+    return [Slot("cpu", chosen) for _ in range(count)]
+
+
+def visible_gpus(wanted: str | None) -> list[str] | None:
+    """The GPUs to use: those of ``--gpus 0,1``, those that CUDA would see, or None when there are none.
+
+    Raises:
+        UserError: `wanted` is not a list of numbers.
+    """
+    if wanted is not None:
+        names = [name.strip() for name in wanted.split(",")]
+        if not all(name.isascii() and name.isdecimal() for name in names) or len(set(names)) < len(names):
+            raise UserError(f"--gpus {wanted!r} must be numbers separated by commas, e.g. 0,1")
+        return names
+    device = os.environ.get("PFL_DEVICE", "auto")
+    if device not in ("auto", "cuda", ""):
+        return None
+    if not any(path.exists() for path in map(Path, _DRIVERS)):
+        return None  # without the wait for PyTorch
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return seen.split(",") if seen else [str(index) for index in range(torch.cuda.device_count())]
+
+
+def _merged(taken: list[Slot]) -> dict[str, str]:
+    """The environment of a stage that has several GPUs: it sees all, and a process trains on each."""
+    names = list(dict.fromkeys(slot.name for slot in taken))
+    if len(names) == 1:
+        return taken[0].variables
+    devices = ",".join(name.removeprefix("gpu ") for name in names)
+    return {"CUDA_VISIBLE_DEVICES": devices, "PFL_DEVICE": "auto", "PFL_RANKS": str(len(names))}
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"its process ended with exit code {code}"
+    return f"its process was ended by {signal.Signals(-code).name}"
+
+
+def _kill(process: BaseProcess) -> None:
+    """End a worker and the group of processes it leads."""
+    if process.pid:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)

@@ -1,0 +1,239 @@
+"""The scheduler: stages whose inputs are complete are decided about, started, followed and recorded, highest first.
+
+DVC's side (:mod:`pipeline.running.recorder`) is slow compared with a small stage, so it works in a thread of its own:
+it decides about a few stages ahead of the workers, and records what they have finished in batches, while they go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.running.board import OVER, Board, Entry, State
+from pipeline.running.graph import Graph
+from pipeline.running.jobs import Ended, Job, Pool, Progressed
+from pipeline.running.recorder import Recorder, Verdict
+
+ATTEMPTS = 3  # of a stage that ends by the machine's doing
+BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds
+AHEAD = 2  # stages that are decided about per place, beyond those that run
+_TICK = 0.5  # seconds
+
+
+class Display(Protocol):
+    """Who is told what happens."""
+
+    def started(self, entry: Entry) -> None: ...
+    def ended(self, entry: Entry) -> None: ...
+    def say(self, line: str) -> None: ...
+    def tick(self, board: Board) -> None: ...
+
+
+class Scheduler:
+    """One call of ``pfl run``.
+
+    Args:
+        graph: All stages.
+        order: Those that are wanted, each after what it depends on.
+        stale: Those of them that are not as DVC recorded them.
+        recorder: DVC's side.
+        pool: Who executes stages.
+        board: Where the state is kept; has an entry for each wanted stage.
+        display: Who is told.
+        save: Called often, to write the board.
+        logs: The folder of log files.
+        gpus: Whole GPUs that some runs ask for, by stage.
+        keep_going: After a failure, start what does not depend on it.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        order: list[str],
+        stale: Iterable[str],
+        *,
+        recorder: Recorder,
+        pool: Pool,
+        board: Board,
+        display: Display,
+        save: Callable[[bool], None],
+        logs: Path,
+        gpus: Mapping[str, int],
+        keep_going: bool = True,
+    ) -> None:
+        self.graph, self.order, self.stale = graph, order, set(stale)
+        self.recorder, self.pool, self.board, self.display = recorder, pool, board, display
+        self.save, self.logs, self.gpus, self.keep_going = save, logs, gpus, keep_going
+        self.heights = graph.heights(order, {address: entry.expected for address, entry in board.entries.items()})
+        self.waits = {address: len(graph.upstream[address]) for address in order}
+        self.touched: set[str] = set()  # what was made anew, so that who depends on it must be looked at
+        self.ready: list[tuple[float, int, str]] = []
+        self.position = {address: index for index, address in enumerate(order)}
+        self.prepared: list[tuple[str, Verdict]] = []  # to be started when there is room
+        self.blocked: dict[str, float] = {}  # held by another process, and when to look again
+        self.executed: list[str] = []  # to be recorded
+        self.clerk = ThreadPoolExecutor(1, "recorder")
+        self.asking: Future[dict[str, Verdict]] | None = None
+        self.recording: tuple[list[str], Future[dict[str, str]]] | None = None
+        self.failed = False
+
+    def run(self) -> None:
+        """Until everything is over, or as far as it goes after failures. What is under way at the end is recorded."""
+        try:
+            for address in self.order:
+                if not self.waits[address]:
+                    self._push(address)
+            while not self._over():
+                self._ask()
+                self._start()
+                for event in self.pool.events(_TICK):
+                    self._progressed(event) if isinstance(event, Progressed) else self._ended(event)
+                self._collect()
+                self.save(False)
+                self.display.tick(self.board)
+        finally:
+            self.pool.close()
+            self.clerk.submit(self._last_records).result()
+            self.clerk.shutdown()
+
+    def _over(self) -> bool:
+        busy = self.asking or self.recording or self.executed or self.board.of_state("running")
+        if self.failed and not self.keep_going:
+            return not busy
+        return not busy and all(entry.state in OVER for entry in self.board.entries.values())
+
+    def _last_records(self) -> None:
+        if self.executed:
+            self.recorder.record(self.executed)
+        self.recorder.close()
+
+    def _ask(self) -> None:
+        """Let the recorder decide about the next stages; those that nothing has touched are known to be fresh."""
+        now = time.monotonic()
+        for address in [address for address, due in self.blocked.items() if due <= now]:
+            del self.blocked[address]
+            self._push(address)
+        if self.asking:
+            return
+        chosen: list[str] = []
+        room = AHEAD * self.pool.capacity - len(self.prepared)
+        stopped = self.failed and not self.keep_going
+        while self.ready and len(chosen) < room and not stopped:
+            _, _, address = heapq.heappop(self.ready)
+            if address in self.stale or self.touched.intersection(self.graph.upstream[address]):
+                chosen.append(address)
+            else:
+                self._settle(address, "cached")
+        if chosen:
+            self.asking = self.clerk.submit(self.recorder.begin, chosen)
+            self.asking.add_done_callback(lambda _: self.pool.wake())
+
+    def _start(self) -> None:
+        """Start what is prepared, as far as there is room for it."""
+        if self.failed and not self.keep_going:
+            for address, _ in self.prepared:
+                self.clerk.submit(self.recorder.give_up, address)
+            self.prepared.clear()
+        left: list[tuple[str, Verdict]] = []
+        for address, verdict in self.prepared:
+            entry, stage = self.board.entries[address], self.graph.stages[address]
+            log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
+            job = Job(address, stage.command, verdict.key, stage.outs, log, self.gpus.get(address, 0))
+            place = None if left else self.pool.start(job)  # in order: who asks for more must not starve
+            if place is None:
+                left.append((address, verdict))
+                continue
+            entry.state, entry.place, entry.began, entry.log = "running", place, time.time(), str(log)
+            entry.attempts += 1
+            entry.note = ""
+            self.display.started(entry)
+        self.prepared = left
+
+    def _progressed(self, event: Progressed) -> None:
+        entry = self.board.entries[event.address]
+        if entry.resumed is None:
+            entry.resumed = event.round - 1
+        entry.round, entry.rounds = event.round, event.rounds
+        entry.accuracy = event.accuracy if event.accuracy is not None else entry.accuracy
+
+    def _ended(self, event: Ended) -> None:
+        entry = self.board.entries[event.address]
+        entry.seconds = time.time() - entry.began
+        if event.outcome == "done":
+            entry.diverged = event.diverged
+            self.executed.append(event.address)
+            return
+        if event.outcome in ("lost", "memory") and entry.attempts < ATTEMPTS:
+            eased = self.pool.shrink(event.address) if event.outcome == "memory" or entry.attempts > 1 else ""
+            self.display.say(f"{entry.name}: {event.message}; trying again" + (f", {eased}" if eased else ""))
+            entry.state, entry.note, entry.resumed = "queued", event.message, None
+            self.clerk.submit(self.recorder.give_up, event.address)
+            self.stale.add(event.address)
+            self._push(event.address)
+            return
+        self.clerk.submit(self.recorder.give_up, event.address)
+        self._fail(event.address, event.message)
+
+    def _collect(self) -> None:
+        """Take what the recorder has done, and give it what has been executed."""
+        if self.asking and self.asking.done():
+            asked, self.asking = self.asking.result(), None
+            for address, verdict in asked.items():
+                self._decide(address, verdict)
+        if self.recording and self.recording[1].done():
+            addresses, future = self.recording
+            self.recording = None
+            problems = future.result()
+            for address in addresses:
+                if address in problems:
+                    self._fail(address, problems[address])
+                else:
+                    self._settle(address, "done")
+        if self.executed and not self.recording:
+            batch, self.executed = self.executed, []
+            self.recording = batch, self.clerk.submit(self.recorder.record, batch)
+            self.recording[1].add_done_callback(lambda _: self.pool.wake())
+
+    def _decide(self, address: str, verdict: Verdict) -> None:
+        entry = self.board.entries[address]
+        if verdict.what == "run":
+            self.prepared.append((address, verdict))
+        elif verdict.what == "busy":
+            if entry.state != "waiting":
+                self.display.say(f"{entry.name}: waiting, {verdict.why}")
+            entry.state, entry.note = "waiting", verdict.why
+            self.blocked[address] = time.monotonic() + BUSY_PAUSE
+        else:
+            if verdict.what == "cached":
+                self.touched.add(address)
+            self._settle(address, "cached")
+
+    def _settle(self, address: str, state: State) -> None:
+        """A stage is over, and what depends on it may be ready."""
+        entry = self.board.entries[address]
+        entry.state, entry.note = state, ""
+        if state == "done":
+            self.touched.add(address)
+            self.display.ended(entry)
+        for other in self.graph.downstream[address]:
+            if other in self.waits:
+                self.waits[other] -= 1
+                if not self.waits[other]:
+                    self._push(other)
+
+    def _fail(self, address: str, why: str) -> None:
+        entry = self.board.entries[address]
+        entry.state, entry.note = "failed", why
+        self.failed = True
+        self.display.ended(entry)
+        for other in self.graph.after(address):
+            if other in self.waits:
+                skipped = self.board.entries[other]
+                skipped.state, skipped.note = "skipped", f"needs {entry.name}"
+
+    def _push(self, address: str) -> None:
+        heapq.heappush(self.ready, (-self.heights[address], self.position[address], address))

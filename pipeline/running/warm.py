@@ -1,0 +1,26 @@
+"""What the process that workers are forked from does before the first of them: it imports everything.
+
+It computes nothing and starts no thread, since neither survives a fork well. Imported for its effect.
+"""
+
+from __future__ import annotations
+
+import matplotlib.backends.backend_agg
+import matplotlib.backends.backend_svg  # noqa: F401
+from typer.main import get_command
+
+import pipeline.report.build
+import pipeline.running.worker
+import pipeline.stages.cli
+import pipeline.stages.data
+import pipeline.stages.describe
+import pipeline.stages.evaluate
+import pipeline.stages.index
+import pipeline.stages.partition
+import pipeline.stages.report
+import pipeline.stages.train
+
+# Typer imports a part of itself when it first reads a command line.
+_group = get_command(pipeline.stages.cli.stage)
+_command = _group.get_command(_group.make_context("stage", [], resilient_parsing=True), "evaluate")  # type: ignore[attr-defined]
+_command.make_context("evaluate", ["record"])
