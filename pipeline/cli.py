@@ -188,7 +188,10 @@ def status(
     if board is None:
         print("nothing has been run here yet; see `pfl run`")
     else:
-        show_status(board, Console(), everything)
+        console = Console()
+        if not console.is_terminal:  # nothing is cut off in a file
+            console.width = 160
+        show_status(board, console, everything)
 
 
 @app.command()

@@ -44,8 +44,8 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Kind and subject."""
-        return self.kind if self.subject == self.kind else f"{self.kind} {self.subject}"
+        """What it is called for a reader: a run by its id alone, anything else by kind and subject."""
+        return self.subject if self.kind in ("train", self.subject) else f"{self.kind} {self.subject}"
 
     def elapsed(self, now: float) -> float:
         """Seconds it has taken so far."""
@@ -95,9 +95,25 @@ class Board:
         return [entry for entry in self.entries.values() if entry.kind == kind]
 
     def left(self, now: float) -> float:
-        """Expected seconds until all is over: all work shared out evenly, or the longest of what runs."""
-        each = [entry.left(now) for entry in self.entries.values()]
+        """Expected seconds until all is over: all work shared out evenly, or the longest of what runs.
+
+        What is queued takes as much longer than expected as what has been trained so far.
+        """
+        slower = self._slower(now)
+        each = [
+            entry.left(now) * (slower if entry.kind == "train" and entry.state != "running" else 1.0)
+            for entry in self.entries.values()
+        ]
         return max(sum(each) / max(self.places, 1), max(each, default=0.0))
+
+    def _slower(self, now: float) -> float:
+        expected = took = 0.0
+        for entry in self.of_kind("train"):
+            if entry.state == "done" or (entry.state == "running" and entry.round > (entry.resumed or 0)):
+                share = 1.0 - (entry.resumed or 0) / max(entry.rounds, 1)  # that was not resumed
+                expected += entry.expected * share
+                took += entry.elapsed(now) + entry.left(now)
+        return took / expected if expected else 1.0
 
     def save(self, path: Path, now: bool = False) -> None:
         """Write it, unless that happened less than a second ago and need not be done `now`."""

@@ -195,7 +195,7 @@ def _merged(taken: list[Slot]) -> dict[str, str]:
     names = list(dict.fromkeys(slot.name for slot in taken))
     if len(names) == 1:
         return taken[0].variables
-    devices = ",".join(name.removeprefix("gpu ") for name in names)
+    devices = ",".join(sorted((name.removeprefix("gpu ") for name in names), key=lambda name: (len(name), name)))
     return {"CUDA_VISIBLE_DEVICES": devices, "PFL_DEVICE": "auto", "PFL_RANKS": str(len(names))}
 
 

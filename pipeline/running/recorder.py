@@ -64,7 +64,8 @@ class Recorder:
         from dvc.exceptions import DvcException
         from dvc.repo import Repo
 
-        logging.getLogger("dvc").setLevel(logging.CRITICAL)  # its progress is told otherwise, its errors are raised
+        for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and progress is told otherwise
+            logging.getLogger(library).setLevel(logging.CRITICAL)
         self.root, self.finished = root, finished
         self.known = {stage.address: stage for stage in stages}
         self._error = DvcException

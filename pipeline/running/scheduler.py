@@ -71,7 +71,7 @@ class Scheduler:
         self.heights = graph.heights(order, {address: entry.expected for address, entry in board.entries.items()})
         self.waits = {address: len(graph.upstream[address]) for address in order}
         self.touched: set[str] = set()  # what was made anew, so that who depends on it must be looked at
-        self.ready: list[tuple[float, int, str]] = []
+        self.ready: list[tuple[bool, float, int, str]] = []
         self.position = {address: index for index, address in enumerate(order)}
         self.prepared: list[tuple[str, Verdict]] = []  # to be started when there is room
         self.blocked: dict[str, float] = {}  # held by another process, and when to look again
@@ -123,7 +123,7 @@ class Scheduler:
         room = AHEAD * self.pool.capacity - len(self.prepared)
         stopped = self.failed and not self.keep_going
         while self.ready and len(chosen) < room and not stopped:
-            _, _, address = heapq.heappop(self.ready)
+            *_, address = heapq.heappop(self.ready)
             if address in self.stale or self.touched.intersection(self.graph.upstream[address]):
                 chosen.append(address)
             else:
@@ -236,4 +236,6 @@ class Scheduler:
                 skipped.state, skipped.note = "skipped", f"needs {entry.name}"
 
     def _push(self, address: str) -> None:
-        heapq.heappush(self.ready, (-self.heights[address], self.position[address], address))
+        """What takes moments goes first, so that figures are there as early as can be; then by critical path."""
+        training = self.board.entries[address].kind == "train"
+        heapq.heappush(self.ready, (training, -self.heights[address], self.position[address], address))

@@ -1,0 +1,103 @@
+"""Workers that do what no stage should, for tests of those that have to cope with it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from pflcore import settings
+from pipeline.running.jobs import Ended, Job
+from pipeline.running.worker import Place, work
+
+
+def state() -> dict[str, Any]:
+    """What one stage could leave behind for the next in a process that they share."""
+    return {
+        "numpy": int(np.random.default_rng(0).integers(9)) + int(np.random.get_state()[1][0]),  # type: ignore[index]
+        "dtype": str(torch.get_default_dtype()),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "seed": torch.initial_seed(),
+        "module": hasattr(settings, "left_behind"),
+        "environment": "LEFT_BEHIND" in os.environ,
+        "folder": os.getcwd(),  # noqa: PTH109
+        "umask": _umask(),
+        "signals": str(signal.getsignal(signal.SIGUSR1)),
+    }
+
+
+def vandalise(job: Job, place: Place, connection: Connection) -> None:
+    """Change everything in :func:`state`."""
+    random.seed(1)
+    np.random.seed(123)
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(77)
+    settings.left_behind = True  # type: ignore[attr-defined]
+    os.environ["LEFT_BEHIND"] = "1"
+    os.chdir("/")
+    os.umask(0o777)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    connection.send(Ended(job.address, "done", repr(state())))
+
+
+def look(job: Job, place: Place, connection: Connection) -> None:
+    """Say what the process looks like."""
+    connection.send(Ended(job.address, "done", repr(state())))
+
+
+def vanish(job: Job, place: Place, connection: Connection) -> None:
+    """End without a word."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def vanish_once(job: Job, place: Place, connection: Connection) -> None:
+    """Training ends without a word the first time, and works the second."""
+    _once("lost", job, place) and os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[func-returns-value]
+    work(job, place, connection)
+
+
+def exhaust_once(job: Job, place: Place, connection: Connection) -> None:
+    """Training runs out of memory the first time, and works the second."""
+    if _once("memory", job, place):
+        connection.send(Ended(job.address, "memory", "MemoryError: enough"))
+        return
+    work(job, place, connection)
+
+
+def stop_after_training(job: Job, place: Place, connection: Connection) -> None:
+    """The first training writes its outputs and its note; then all is killed, before anybody hears of it."""
+    if _once("heard", job, place):
+        here, there = os.pipe()
+        child = os.fork()
+        if not child:
+            from multiprocessing import Pipe
+
+            os.close(here)
+            _, ours = Pipe()
+            work(job, place, ours)
+            os._exit(0)
+        os.close(there)
+        os.waitpid(child, 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    work(job, place, connection)
+
+
+def _once(name: str, job: Job, place: Place) -> bool:
+    """True the first time that a train stage asks."""
+    mark = place.root / ".pfl" / name
+    if "stage train" not in job.command or mark.exists():
+        return False
+    mark.touch()
+    return True
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
