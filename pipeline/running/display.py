@@ -161,7 +161,8 @@ def summary(board: Board, retry: str) -> list[str]:
         lines.append(f"diverged: {', '.join(sorted(diverged))}")
     for entry in board.of_state("failed"):
         lines.append(f"FAILED {entry.name}: {entry.note}")
-        lines += [f"    {line}" for line in (tail(Path(entry.log), 5) if entry.log else [])]
+        told = tail(Path(entry.log), 5) if entry.log else []
+        lines += [f"    {line}" for line in told if line != f"pfl: {entry.note}"]  # which has been said
         if entry.log:
             lines.append(f"    all of it: {os.path.relpath(entry.log)}")
     if counts["failed"]:
