@@ -76,7 +76,13 @@ def compile_(
 
 
 @app.command()
-def plan(specs: Specs = None, profile: Profile = PAPER) -> None:
+def plan(
+    specs: Specs = None,
+    profile: Profile = PAPER,
+    gpu: Annotated[
+        float | None, typer.Option(min=0.001, help="Also say how long a GPU takes that sustains so many TFLOP/s.")
+    ] = None,
+) -> None:
     """Say what there is to do, before anything runs: stages, runs, what is cached, time and disk."""
     from pipeline.compiler import compile_workspace
     from pipeline.plan import make_plan
@@ -84,7 +90,7 @@ def plan(specs: Specs = None, profile: Profile = PAPER) -> None:
     workspace = Workspace.find(profile=profile)
     compilation = compile_workspace(workspace, _known(workspace, specs))
     figures = make_plan(workspace, compilation)
-    missing = figures.runs - figures.cached
+    missing = len(figures.missing)
     print(f"specs             {len(compilation.tables)}")
     print(f"stages            {figures.stages}")
     print(f"runs              {figures.runs} distinct, for {figures.slots} slots in the specs' tables")
@@ -94,6 +100,11 @@ def plan(specs: Specs = None, profile: Profile = PAPER) -> None:
     untimed = f"; no run like {figures.untimed} of them has been timed here yet" if figures.untimed else ""
     print(f"time              {hours if missing else 'none'}{untimed}")
     print(f"disk              about {figures.bytes / 1e6:.0f} MB of artifacts")
+    if gpu:
+        from pipeline.gpu_hours import gpu_hours
+
+        hours_on_gpu = gpu_hours(figures.missing, gpu)
+        print(f"GPU hours         about {hours_on_gpu:.2g} at {gpu:g} TFLOP/s sustained")
 
 
 @app.command("list")

@@ -25,6 +25,7 @@ class Plan:
         cached: Runs whose training DVC has recorded with the present specs and code.
         visits: Training samples that the missing runs visit.
         seconds: Estimated time for the missing runs whose kind has been timed.
+        missing: The runs that are to be trained.
         untimed: Missing runs whose kind has never been timed here.
         bytes: Estimated size of all artifacts.
     """
@@ -37,6 +38,7 @@ class Plan:
     seconds: float
     untimed: int
     bytes: int
+    missing: tuple[Run, ...] = ()
 
 
 def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
@@ -53,6 +55,7 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
         visits=sum(visits(run) for run in missing),
         seconds=sum(speed.seconds(run) for run in missing if speed.knows(run)),
         untimed=sum(not speed.knows(run) for run in missing),
+        missing=tuple(missing),
         bytes=sum(sizes.values()) + sum(_measurements(run) * _ROW_BYTES for run in compilation.runs.values()),
     )
 

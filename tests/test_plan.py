@@ -14,6 +14,7 @@ from pflcore.errors import UserError
 from pipeline.compiler import Compilation
 from pipeline.dvc import md5
 from pipeline.estimate import visits
+from pipeline.gpu_hours import forward_macs, gpu_hours
 from pipeline.plan import Plan, make_plan
 from pipeline.run import Run
 from pipeline.workspace import run_path
@@ -178,3 +179,13 @@ def test_a_smoke_plan_is_small(project: Project) -> None:
     figures = plan(project, profile="smoke")
     assert figures.runs == 2 and 0 < figures.visits < 2 * VISITS
     assert figures.cached == 0
+
+
+def test_gpu_hours_come_from_multiply_adds(project: Project) -> None:
+    (run, other) = project.compiled().runs.values()
+    # Two convolutions of 3 x 3 on 8 x 8 and 4 x 4 pixels, each followed by pooling, then two linear layers.
+    macs = 64 * 9 * 2 + 16 * 9 * 2 * 4 + 16 * 8 + 8 * 10
+    assert forward_macs(run) == forward_macs(other) == macs
+    measured = (1797 - 1438) * 4  # once at the end, once in the window, twice for the curve
+    assert gpu_hours([run], 1.0) == pytest.approx(2 * macs * (3 * VISITS + measured) / 1e12 / 3600)
+    assert gpu_hours([run, other], 2.0) == pytest.approx(gpu_hours([run], 1.0))

@@ -184,8 +184,18 @@ def test_gpus_that_are_no_numbers_are_refused(wanted: str) -> None:
         visible_gpus(wanted)
 
 
-def test_gpus_as_wished() -> None:
+def test_gpus_as_wished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path / "none"),))
+    monkeypatch.delenv("PFL_DEVICE", raising=False)
+    assert visible_gpus(None) is None
+    with pytest.raises(UserError, match="there is no GPU here; leave it out"):
+        visible_gpus("0")
+    monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path),))
     assert visible_gpus("0, 1") == ["0", "1"]
+    monkeypatch.setenv("PFL_DEVICE", "cuda:1")
+    assert visible_gpus(None) == ["1"]
+    monkeypatch.setenv("PFL_DEVICE", "cpu")
+    assert visible_gpus(None) is None
 
 
 def test_complete_outputs_are_known_by_their_inputs_and_looks(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,13 +60,20 @@ def step_macs(trainer: Trainer, received: Tensors) -> int:
     rows = trainer.data.train[0][torch.arange(_SAMPLES) % len(trainer.data.train[0])]
     batch = trainer.data.batch(rows)
     trainer.model.train()
-    with sdpa_kernel(SDPBackend.MATH), _Operations() as counted:
+    with operations() as counted:
         trainer.take_step(0, 0, received, trainer.begin(received).state, batch, 0)
     flops: int = counted.flops
     return flops // (2 * _SAMPLES)
 
 
-class _Operations(TorchDispatchMode):
+@contextmanager
+def operations() -> Iterator[Operations]:
+    """Count what is executed in the block. Attention is taken apart into its two products."""
+    with sdpa_kernel(SDPBackend.MATH), Operations() as counted:
+        yield counted
+
+
+class Operations(TorchDispatchMode):
     """Adds up what PyTorch's formulas say of each operation, as its ``FlopCounterMode`` does.
 
     That one would load the compiler first, which takes a second in every process that trains.

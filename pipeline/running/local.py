@@ -170,24 +170,30 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
     """The GPUs to use: those of ``--gpus 0,1``, those that CUDA would see, or None when there are none.
 
     Raises:
-        UserError: `wanted` is not a list of numbers.
+        UserError: `wanted` is not a list of numbers, or there is no GPU at all.
     """
     if wanted is not None:
         names = [name.strip() for name in wanted.split(",")]
         if not all(name.isascii() and name.isdecimal() for name in names) or len(set(names)) < len(names):
             raise UserError(f"--gpus {wanted!r} must be numbers separated by commas, e.g. 0,1")
+        if not _has_driver():
+            raise UserError(f"--gpus {wanted}: there is no GPU here; leave it out to run on the CPU")
         return names
-    device = os.environ.get("PFL_DEVICE", "auto")
-    if device not in ("auto", "cuda", ""):
+    device = os.environ.get("PFL_DEVICE") or "auto"
+    if device.startswith("cuda:"):
+        return [device.removeprefix("cuda:")]
+    if device not in ("auto", "cuda") or not _has_driver():  # which spares the wait for PyTorch
         return None
-    if not any(path.exists() for path in map(Path, _DRIVERS)):
-        return None  # without the wait for PyTorch
     import torch
 
     if not torch.cuda.is_available():
         return None
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return seen.split(",") if seen else [str(index) for index in range(torch.cuda.device_count())]
+
+
+def _has_driver() -> bool:
+    return any(path.exists() for path in map(Path, _DRIVERS))
 
 
 def _merged(taken: list[Slot]) -> dict[str, str]:
