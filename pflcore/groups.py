@@ -3,7 +3,7 @@
 A backbone names its groups (``patch_embed``, ``attention.qkv``, ``norm``, ``head``, …) by a pattern over state names;
 a method says which groups are personal or generated; everything else is shared. ``attention`` selects every group
 below it (``attention.qkv``, ``attention.out``) and ``all`` selects the whole model. What is no group may be a module:
-``blocks.11`` selects the last block of a Transformer.
+``blocks.-1`` selects the last block of a Transformer.
 """
 
 from __future__ import annotations
@@ -53,11 +53,17 @@ class Groups:
         return list(dict.fromkeys(self.of.values()))
 
     def select(self, wanted: Iterable[str]) -> frozenset[str]:
-        """State names that belong to the wanted groups. Raises :class:`UserError` for a group the model lacks."""
+        """State names that belong to the wanted groups, or lie below a module such as ``blocks.0``.
+
+        Modules of a list can be counted from its end: ``blocks.-1`` is the last one.
+
+        Raises:
+            UserError: The model lacks such a group and such a module.
+        """
         chosen: set[str] = set()
         for group in wanted:
             below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
-            below = below or {name for name in self.of if name.startswith(f"{group}.")}
+            below = below or {name for name in self.of if name.startswith(f"{self._counted(group)}.")}
             if not below:
                 near = difflib.get_close_matches(group, self.names(), n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -66,6 +72,15 @@ class Groups:
                 )
             chosen |= below
         return frozenset(chosen)
+
+    def _counted(self, group: str) -> str:
+        """A module counted from the end of its list by its own number; anything else as it is."""
+        parent, _, index = group.rpartition(".-")
+        if not parent or not index.isdecimal():
+            return group
+        numbers = {name.removeprefix(f"{parent}.").split(".")[0] for name in self.of if name.startswith(f"{parent}.")}
+        count = len([number for number in numbers if number.isdecimal()])
+        return f"{parent}.{count - int(index)}"
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
-"""The specs of FedTP's tables: published values against a transcription of the paper, and which runs they share."""
+"""The specs of FedTP's tables and figures: published values against the paper, which runs they share, and settings."""
 
 from __future__ import annotations
 
+import csv
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from papers import PAPERS, occurs
 
 from pipeline.catalog import Catalog, load_catalog
 from pipeline.resolve import Resolved, resolve
@@ -60,6 +63,13 @@ PRINTED = {
     "table7": (TABLE7, ALPHAS),
     "table8": (TABLE8, BACKBONES),
 }
+RUNS = {
+    "table2": 56, "table3": 64, "table4": 14, "table4_last": 14, "table5": 16, "table6": 16, "table7": 50, "table8": 48,
+    "fig1": 3, "fig4": 7, "fig5": 5, "fig6": 5, "fig8": 5, "fig9": 1, "fig10": 30, "fig10_released": 30, "fig11": 10,
+    "v1_fig3": 8, "v1_fig10a": 10, "v1_fig10b": 10, "backbones": 56, "code_settings": 32,
+}  # fmt: skip
+ONCE = {"table4_last": "table4", "fig1": "fig6", "fig4": "table2"}  # specs all of whose runs are another's
+FIFTY = list(itertools.product(DATASETS, PARTITIONS))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +79,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 @pytest.fixture(scope="module")
 def tables(catalog: Catalog) -> dict[str, Resolved]:
-    return {name: resolve(load_spec(SPECS / f"fedtp/{name}.yaml", SPECS, catalog), catalog) for name in PRINTED}
+    return {name: resolve(load_spec(SPECS / f"fedtp/{name}.yaml", SPECS, catalog), catalog) for name in RUNS}
 
 
 def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
@@ -119,7 +129,7 @@ def test_every_cell_has_a_run_of_its_own_or_a_reason(name: str, cells: int, tabl
 
 def test_runs_are_shared(tables: dict[str, Resolved]) -> None:
     table2, table3, table7, table8 = (runs_by_labels(tables[name]) for name in PRINTED)
-    assert len({run.id for resolved in tables.values() for run in resolved.runs}) == 192
+    assert len({run.id for name in PRINTED for run in tables[name].runs}) == 192
     for dataset, partition, clients in SETTINGS:
         setting = ("FedTP", dataset, partition, clients)
         assert table2[setting] == table3[setting]
@@ -174,3 +184,126 @@ def test_the_runs_are_the_paper_s(tables: dict[str, Resolved]) -> None:
     assert convnet["backbone"]["name"] == "convnet"
     assert convnet["partition"] == {"name": "pathological", "classes_per_client": 2, "variant": "as_written", **COMMON}
     assert (convnet["clients"], convnet["training"]["sample_rate"]) == (50, 0.1)
+
+
+def test_every_spec_is_looked_at(tables: dict[str, Resolved], catalog: Catalog) -> None:
+    specs = {name: load_spec(SPECS / f"{name}.yaml", SPECS, catalog) for name in find_specs(SPECS)}
+    assert {f"fedtp/{name}" for name in tables} == {
+        name for name, spec in specs.items() if name.startswith("fedtp/") and not spec.abstract
+    }
+    assert {name: len(resolved.runs) for name, resolved in tables.items()} == RUNS
+    distinct = {run.id for resolved in tables.values() for run in resolved.runs}
+    assert len(distinct) == 192 + 14 + 12 + 12 + 5 + 5 + 5 + 1 + 30 + 30 + 8 + 4 + 8 + 8 + 24
+
+
+def test_figures_share_runs_with_tables(tables: dict[str, Resolved]) -> None:
+    ids = {name: {run.id for run in resolved.runs} for name, resolved in tables.items()}
+    assert all(ids[name] <= ids[other] for name, other in ONCE.items())
+    assert ids["backbones"] <= ids["table2"] | ids["table3"]
+    assert len(ids["v1_fig3"] & ids["fig8"]) == 4
+    cells = {name: runs_by_labels(resolved) for name, resolved in tables.items()}
+    table2 = cells["table2"]
+    for dataset, partition in FIFTY:
+        fedtp = table2["FedTP", dataset, partition, "50"]
+        assert fedtp == cells["table5"]["Self-attention (FedTP)", dataset, partition]
+        assert fedtp == cells["code_settings"]["the paper's", "FedTP", dataset, partition]
+        assert cells["table6"]["FedTP", dataset, partition] == table2["FedTP", dataset, partition, "100"]
+    for partition in PARTITIONS:
+        fedtp = table2["FedTP", "CIFAR-10", partition, "50"]
+        assert fedtp == cells["v1_fig10a"]["32", partition] == cells["v1_fig10b"]["150", partition]
+    for method in ("FedAvg-T", "FedTP"):
+        assert cells["fig11"][method, "0.05"] == table2[method, "CIFAR-100", "Dirichlet", "100"]
+    # A model without mask is what the paper's FedTP is.
+    assert cells["table4"]["FedTP", "as published"] == cells["table4"]["FedTP", "unmasked Transformer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("table4", [["FedAvg", "FedProx", "FedPer", "pFedMe", "FedTP"]],
+         [["as published", "unmasked Transformer", "causal Transformer"]]),
+        ("table5", [["Self-attention (FedTP)", "MLP Layers", "Normalization Layers", "The Whole Encoder"]],
+         [DATASETS, PARTITIONS]),
+        ("table6", [["FedTP", "FedTP+FedPer", "FedTP+FedRoD", "FedTP+KNN"]], [DATASETS, PARTITIONS]),
+        ("fig8", [["pFedMe", "pFedHN", "FedRoD", "Vanilla Personalized-T", "FedTP"]], [["CIFAR-100"]]),
+        ("fig11", [["FedAvg-T", "FedTP"]], [["0.05", "0.1", "0.15", "0.2", "0.25"]]),
+        ("v1_fig10a", [["13", "32", "64", "128", "256"]], [PARTITIONS]),
+        ("v1_fig10b", [["50", "100", "150", "200", "250"]], [PARTITIONS]),
+    ],
+)  # fmt: skip
+def test_tables_are_laid_out_as_in_the_paper(
+    name: str, rows: list[list[str]], columns: list[list[str]], tables: dict[str, Resolved]
+) -> None:
+    table = tables[name].table
+    assert table is not None
+    assert [table.labels[axis] for axis in table.rows] == rows
+    assert [table.labels[axis] for axis in table.columns] == columns
+
+
+@pytest.mark.skipif(PAPERS is None, reason="the papers as text are not beside this checkout")
+@pytest.mark.parametrize("name", ["table2", "table3", "table4", "table5", "table6", "table7", "table8"])
+def test_published_values_are_printed(name: str) -> None:
+    """Each value, and the values of a row one after the other."""
+    assert PAPERS is not None
+    paper, published = PAPERS / "fedtp-v2.txt", SPECS / f"fedtp/{name}.csv"
+    assert occurs(paper, published) == []
+    lines: dict[str, list[str]] = {}
+    with published.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            printed = f"{row['mean']}±{row['std']}" if row["mean"] else "33.+1±0.04"
+            label = "Test accuracy" if name == "table4" else next(iter(row.values()))
+            lines.setdefault(label, []).append(printed + ("*" if row["quoted"] else ""))
+    text = paper.read_text(encoding="utf-8")
+    for label, values in lines.items():
+        row_ = rf"^{re.escape(label)}( \(ours\))?( \[\d+\])? {re.escape(' '.join(values))}$"
+        assert re.search(row_, text, re.MULTILINE), (name, label)
+
+
+@pytest.mark.skipif(PAPERS is None, reason="the papers as text are not beside this checkout")
+def test_the_older_version_differs_in_one_cell() -> None:
+    assert PAPERS is not None
+    old = PAPERS / "fedtp-v1.txt"
+    for name in ("table3", "table4", "table6", "table7", "table8"):
+        assert occurs(old, SPECS / f"fedtp/{name}.csv") == []
+    # Its methods with the same Transformer have 100 clients only.
+    with (SPECS / "fedtp/table2.csv").open(encoding="utf-8", newline="") as file:
+        hundred = {f"{row['mean']}±{row['std']}" for row in csv.DictReader(file) if row["clients"] == "100"}
+    assert hundred & set(occurs(old, SPECS / "fedtp/table2.csv")) == {"44.22±3.81"}
+    assert "37.94±6.96" in old.read_text(encoding="utf-8")
+
+
+def test_the_runs_of_figures_are_the_paper_s(tables: dict[str, Resolved]) -> None:
+    text = record(tables["table4"], "FedTP", "causal Transformer")
+    assert (text["dataset"]["chunk_len"], text["partition"]["name"], text["clients"]) == (5, "natural", 683)
+    assert (text["backbone"]["depth"], text["backbone"]["mlp_dim"], text["method"]["embedding"]) == (2, 256, 32)
+    training = {"rounds": 300, "sample_rate": 0.1, "local_epochs": 5, "batch_size": 64, "lr": 0.01, "momentum": 0.0}
+    assert {name: text["training"][name] for name in training} == training
+    lstm = record(tables["table4"], "FedPer", "as published")["backbone"]
+    assert (lstm["name"], lstm["layers"], lstm["hidden"]) == ("lstm", 2, 256)
+    assert record(tables["table4"], "FedTP", "as published")["backbone"]["attention_mask"] == "none"
+    parts = {run.record["method"]["generated_part"] for run in tables["table5"].runs}
+    assert parts == {"attention.qkv", "mlp", "norm", "encoder"}
+    memory = record(tables["table6"], "FedTP+KNN", "CIFAR-10", "Dirichlet")
+    assert (memory["method"]["knn"], memory["method"]["neighbours"]) == (0.6, 10)
+    assert (memory["clients"], memory["training"]["sample_rate"]) == (100, 0.05)
+    head = record(tables["table6"], "FedTP+FedPer", "CIFAR-100", "Pathological")
+    assert (head["method"]["also_personal"], head["partition"]["classes_per_client"]) == (["head"], 10)
+    for name in ("fig1", "fig5", "fig6"):
+        for run in tables[name].runs:
+            assert run.record["evaluation"]["rollout_clients"] == [0, 4, 5, 7, 11, 26, 49]
+            assert (run.record["clients"], run.record["backbone"]["depth"]) == (50, 8)
+    novel = record(tables["fig8"], "FedTP", "CIFAR-100")
+    assert (novel["partition"]["name"], novel["partition"]["novel_share"]) == ("pachinko", 0.2)
+    assert novel["evaluation"]["adapt"] == ["embedding", "hypernetwork"]
+    assert novel["method"]["embedding"] == record(tables["fig8"], "pFedHN", "CIFAR-100")["method"]["embedding"] == 32
+    assert record(tables["v1_fig3"], "FedRoD", "CIFAR-10")["partition"]["name"] == "dirichlet"
+    (coarse,) = tables["fig9"].runs
+    assert (coarse.record["partition"]["name"], coarse.record["clients"]) == ("coarse_classes", 100)
+    assert coarse.record["evaluation"]["analyses"] == ["embeddings"]
+    for name, variant in (("fig10", "as_written"), ("fig10_released", "as_released")):
+        noisy = record(tables[name], "FedTP", "15")
+        assert (noisy["partition"]["sigma_max"], noisy["partition"]["variant"]) == (15.0, variant)
+        assert (noisy["clients"], noisy["training"]["sample_rate"], noisy["training"]["rounds"]) == (10, 0.5, 1500)
+    code = record(tables["code_settings"], "the code's commands", "FedTP", "CIFAR-10", "Dirichlet")
+    assert (code["backbone"]["depth"], code["method"]["embedding"]) == (6, 128)
+    assert (code["training"]["momentum"], code["training"]["local_epochs"]) == (0.9, 1)

@@ -40,6 +40,8 @@ VIT = Groups(
         (["head"], {"head"}),
         (["attention.qkv"], {"blocks.0.qkv", "blocks.1.qkv"}),
         (["attention"], {"blocks.0.qkv", "blocks.1.qkv", "blocks.0.out", "blocks.1.out"}),
+        (["blocks.-1"], {"blocks.1.qkv", "blocks.1.out"}),
+        (["blocks.-2"], {"blocks.0.qkv", "blocks.0.out", "blocks.0.mlp"}),
         (["head", "attention.out", "head"], {"head", "blocks.0.out", "blocks.1.out"}),
         ([ALL], set(VIT.of)),
     ],
@@ -48,7 +50,9 @@ def test_a_group_selects_itself_and_all_below_it(wanted: list[str], chosen: set[
     assert VIT.select(wanted) == chosen
 
 
-@pytest.mark.parametrize("wanted", ["att", "attention.q", "attention.", "head.weight", "", "Head", "blocks.0.qkv"])
+@pytest.mark.parametrize(
+    "wanted", ["att", "attention.q", "attention.", "head.weight", "", "Head", "blocks.0.qkv", "blocks.-3", "-1", "x.-1"]
+)
 def test_half_a_name_selects_nothing(wanted: str) -> None:
     with pytest.raises(UserError, match=f"^the backbone has no parameter group {wanted!r}"):
         VIT.select([wanted])

@@ -36,7 +36,7 @@ class AlexNetBN(AttentiveBackbone):
     """
 
     citation: ClassVar[str] = "Li et al., FedBN, ICLR 2021, released AlexNet; pFedLA-Att's table 8, read as that"
-    smoke: ClassVar[dict[str, Any]] = {"width": 4, "hidden": 32, "grid": 1}
+    smoke: ClassVar[dict[str, Any]] = {"width": 4, "hidden": 32, "grid": 1, "kernel": 3, "stride": 1, "padding": 1}
     groups: ClassVar[dict[str, str]] = {
         "conv": r"conv\d+\.",
         "norm": r"(conv|fc)\d+_norm\.",

@@ -26,7 +26,7 @@ class FedPerfix(Method):
     Attention itself and the rest are averaged.
 
     On CIFAR-100 the released configuration also keeps the last block on the client, which the paper does not say and
-    its communication figure does not include: ``also_personal: [blocks.11]`` for a ViT of depth 12. ViT-S has 3,551,232
+    its communication figure does not include: ``also_personal: [blocks.-1]``. ViT-S has 3,551,232
     numbers in its prefixes, 295,936 per block. Personal parts begin as the common initial ones.
     """
 

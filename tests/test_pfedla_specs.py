@@ -1,0 +1,158 @@
+"""The specs of pFedLA's (local attention) tables and figures: what they run and share, and what the paper prints."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from papers import PAPERS, occurs
+
+from pflcore.settings import Training
+from pipeline.catalog import Catalog, load_catalog
+from pipeline.resolve import Resolved, resolve
+from pipeline.specs import load_spec
+
+SPECS = Path(__file__).parent.parent / "specs"
+SEEDS = 5
+CELLS = {
+    "table1": 25, "table2": 5, "table3_office31": 25, "table3_officehome": 25, "table3_domainnet": 25, "table4": 5,
+    "table5": 1, "fig3": 10, "fig4a": 5, "fig4b": 3,
+}  # fmt: skip
+HOSTS = ["FedAvg", "FedProx", "FedBN", "pFedMe", "Ditto"]
+KINDS = {
+    "without": "none", "pFedLA_s + SE": "se", "pFedLA_s + ECA": "eca", "pFedLA_s + CA": "ca", "pFedLA_h": "hybrid",
+}  # fmt: skip
+DOMAINS = {
+    "table1": ["MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M"],
+    "table3_office31": ["Amazon", "DSLR", "Webcam"],
+    "table3_officehome": ["Art", "Clipart", "Product", "Real-World"],
+    "table3_domainnet": ["Clipart", "Infograph", "Painting", "Quickdraw", "Real", "Sketch"],
+}
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    return load_catalog(tmp_path_factory.mktemp("catalog"))
+
+
+@pytest.fixture(scope="module")
+def tables(catalog: Catalog) -> dict[str, Resolved]:
+    return {name: resolve(load_spec(SPECS / f"pfedla/{name}.yaml", SPECS, catalog), catalog) for name in CELLS}
+
+
+def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
+    """Run ids of all cells that have any, by method and attention."""
+    assert resolved.table is not None
+    return {(cell.labels["method"], cell.labels["attention"]): cell.runs for cell in resolved.table.cells if cell.runs}
+
+
+def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
+    """The run of a cell under the first seed."""
+    identities = runs_by_labels(resolved)[labels]
+    return next(run.record for run in resolved.runs if run.id in identities and run.record["seed"] == 0)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_cell_has_five_seeds(name: str, tables: dict[str, Resolved]) -> None:
+    cells = runs_by_labels(tables[name])
+    assert len(cells) == CELLS[name]
+    assert {len(runs) for runs in cells.values()} == {SEEDS}
+    assert len(tables[name].runs) == CELLS[name] * SEEDS
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_rows_and_columns_are_in_the_papers_order(name: str, tables: dict[str, Resolved]) -> None:
+    table = tables[name].table
+    assert table is not None
+    assert table.labels == {"method": HOSTS, "attention": list(KINDS), "domain": [*DOMAINS[name], "Average"]}
+    assert all(cell.published for cell in table.cells)
+    assert all(bool(cell.absent) != bool(cell.runs) for cell in table.cells)
+
+
+def test_runs_are_shared(tables: dict[str, Resolved]) -> None:
+    runs = {name: runs_by_labels(resolved) for name, resolved in tables.items()}
+    assert len({run.id for resolved in tables.values() for run in resolved.runs}) == 505
+    assert runs["table2"].items() <= runs["table1"].items()
+    for name in ("table4", "fig3", "fig4a"):
+        assert runs[name].items() <= runs["table3_office31"].items()
+    shared = runs["fig4b"].pop(("FedProx", "non-local SE"))
+    assert runs["fig4b"].items() <= runs["table3_office31"].items()
+    assert not set(shared) & {run.id for run in tables["table3_office31"].runs}
+    assert runs["table5"].items() <= runs["table3_officehome"].items()
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_attention_is_local_in_every_host(name: str, tables: dict[str, Resolved]) -> None:
+    for host in HOSTS:
+        for label, kind in KINDS.items():
+            run = record(tables[name], host, label)
+            assert (run["method"]["name"], run["backbone"]["attention"]) == (host.lower(), kind)
+            assert run["method"]["also_personal"] == ([] if kind == "none" else ["local_attention"])
+    non_local = record(tables["fig4b"], "FedProx", "non-local SE")
+    assert (non_local["backbone"]["attention"], non_local["method"]["also_personal"]) == ("se", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "rounds", "backbone", "partition"),
+    [
+        ("table1", 5, 100, ("lenet_bn", 4), (None, None, 743)),
+        ("table3_office31", 3, 200, ("alexnet_bn", 16), (0.2, "stratified", None)),
+        ("table3_officehome", 4, 200, ("alexnet_bn", 16), (0.2, "stratified", None)),
+        ("table3_domainnet", 6, 200, ("alexnet_bn", 16), (0.2, "stratified", 105)),
+    ],
+)
+def test_the_runs_are_the_papers(
+    name: str,
+    clients: int,
+    rounds: int,
+    backbone: tuple[str, int],
+    partition: tuple[Any, ...],
+    tables: dict[str, Resolved],
+) -> None:
+    run = record(tables[name], "FedProx", "pFedLA_h")
+    training = Training(**run["training"])
+    assert (run["clients"], training.rounds, training.local_epochs, training.lr) == (clients, rounds, 1, 0.01)
+    assert (training.cohort_size(clients), training.momentum, training.weight_decay) == (clients, 0.0, 0.0)
+    assert (run["backbone"]["name"], run["backbone"]["attention_reduction"]) == backbone
+    assert run["backbone"]["attention_kernel"] == 3
+    dealt = run["partition"]
+    assert (dealt["name"], dealt["attribute"]) == ("domains", "domain")
+    assert (dealt["test_share"], dealt["test_draw"], dealt["train_limit"]) == partition
+    assert record(tables["table5"], "FedBN", "pFedLA_h")["evaluation"]["analyses"] == ["mixing"]
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    with (SPECS / f"pfedla/{name}.csv").open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_averages_are_those_of_the_domains_or_left_out(name: str) -> None:
+    values: dict[tuple[str, str], list[float]] = {}
+    for row in rows_of(name):
+        at = row["method"], row["attention"]
+        if row["domain"] != "Average":
+            values.setdefault(at, []).append(float(row["mean"]))
+        elif row["note"]:
+            beside = re.search(r"the mean of the domains beside it is ([0-9.]+)$", row["note"])
+            assert beside
+            assert float(beside[1]) == pytest.approx(fmean(values[at]), abs=0.0051)
+        else:
+            assert float(row["mean"]) == pytest.approx(fmean(values[at]), abs=0.0101)
+
+
+@pytest.mark.skipif(PAPERS is None, reason="no texts of papers beside the checkout")
+@pytest.mark.parametrize("name", DOMAINS)
+def test_published_values_are_in_the_paper(name: str) -> None:
+    assert PAPERS is not None
+    paper = PAPERS / "pfedla-local-attention.txt"
+    assert occurs(paper, SPECS / f"pfedla/{name}.csv") == []
+    text = paper.read_text(encoding="utf-8")
+    for row in rows_of(name):
+        left_out = re.match(r"printed as ([0-9.]+);", row["note"])
+        assert bool(left_out) == (not row["mean"])
+        assert left_out is None or left_out[1] in text
