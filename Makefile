@@ -18,7 +18,8 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/pfl compile --check
 
-slow: setup  ## The tests that take minutes.
+slow: setup  ## The tests that take minutes, and what only they need.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slow]'
 	@$(BIN)/pytest -m slow
 
 setup: $(READY)  ## The environment, and DVC with or without git.

@@ -199,7 +199,16 @@ def _pool(
 ) -> Pool:
     notes = workspace.private / "finished"
     places = slots(wish.jobs, gpus, wish.per_gpu, dict(os.environ), 2 * memory_limit() / 2**30)
-    return Local(workspace.root, notes, places, {"PATH": executables()})
+    if not wish.cluster:
+        return Local(workspace.root, notes, places, {"PATH": executables()})
+    from pipeline.running.cluster import Cluster
+    from pipeline.running.remote import default_remote
+
+    remote = default_remote(recorder.repo.config)
+    trains = {address: stage for address, stage in graph.stages.items() if stage.kind == "train"}
+    asked = {address: compilation.resources[stage.subject] for address, stage in trains.items()}
+    local = Local(workspace.root, notes, places, {"PATH": executables()})
+    return Cluster(wish.cluster, remote, local, trains, asked, wish.jobs)
 
 
 def _expected(workspace: Workspace, compilation: Compilation, graph: Graph, order: list[str]) -> dict[str, float]:

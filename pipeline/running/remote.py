@@ -94,7 +94,7 @@ class Remote:
 
     def give(self, path: Path, content: Content) -> bool:
         """Upload a file, unless it is there already; whether that was necessary."""
-        with self._explained():
+        with self._explained(all_of_it=True):
             if self._size(self.object(content.md5)) == content.size:
                 return False
             self._put(path, self.object(content.md5))
@@ -194,7 +194,7 @@ class Remote:
         self._upload(lambda target: self.fs.put_file(str(path), target), place)
 
     def _write(self, name: str, content: bytes) -> None:
-        with self._explained():
+        with self._explained(all_of_it=True):
             self._upload(lambda target: self.fs.pipe_file(target, content), self._path(name), small=True)
 
     def _upload(self, put: Callable[[str], None], place: str, small: bool = False) -> None:
@@ -207,13 +207,15 @@ class Remote:
         self.fs.mv(temporary, place)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Whatever goes wrong with the remote as one line; that a file is not there is for the caller to judge."""
+    def _explained(self, all_of_it: bool = False) -> Iterator[None]:
+        """Whatever goes wrong with the remote as one line; that a file is not there often has another meaning."""
         try:
             yield
-        except (FileNotFoundError, UserError):
+        except UserError:
             raise
         except Exception as error:  # each filesystem has classes of its own
+            if isinstance(error, FileNotFoundError) and not all_of_it:
+                raise
             text = next(iter(str(error).splitlines()), "") or type(error).__name__
             raise UserError(f"remote {self.url}: {text}") from None
 

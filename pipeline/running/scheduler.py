@@ -122,7 +122,8 @@ class Scheduler:
         chosen: list[str] = []
         room = AHEAD * self.pool.capacity - len(self.prepared)
         stopped = self.failed and not self.keep_going
-        while self.ready and len(chosen) < room and not stopped:
+        # What is no training takes moments, and does not wait behind runs that have no place yet.
+        while self.ready and not stopped and (len(chosen) < room or not self.ready[0][0]):
             *_, address = heapq.heappop(self.ready)
             if address in self.stale or self.touched.intersection(self.graph.upstream[address]):
                 chosen.append(address)
@@ -143,7 +144,8 @@ class Scheduler:
             entry, stage = self.board.entries[address], self.graph.stages[address]
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
             job = Job(address, stage.command, verdict.key, stage.outs, log, self.gpus.get(address, 0))
-            place = None if left else self.pool.start(job)  # in order: who asks for more must not starve
+            held = left and entry.kind == "train"  # in order: who asks for more must not starve
+            place = None if held else self.pool.start(job)
             if place is None:
                 left.append((address, verdict))
                 continue
