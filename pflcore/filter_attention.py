@@ -37,14 +37,16 @@ class FilterAttention:
       million weights for a convolution of 12,800. Both streams of ``tfa`` take the same embedding.
     - Scores are not divided by the root of their length, as none is written; `scale` does it.
     - Only weights of convolutions are recalibrated; biases and linear layers pass as they are.
-    - All biases begin at zero (see :meth:`init`).
+    - Maps have biases only if `bias` says so, and they begin at zero (see :meth:`init`). None is written. One is added
+      to all numbers of a filter or layer, 12,800 in a second convolution, so its gradient is their sum, and a step at
+      the server's rate of 0.01 moves the model much further than clients did: such runs tend to diverge.
 
     As these maps act on each number alone, what a stream adds to a filter is a multiple of the filter and a constant,
     and attention decides how much. ``intra`` has such a pair per filter; ``inter`` one for the layer, so that it can
     strengthen a layer but not one filter against another.
 
-    A layer of n filters has, with h heads, 6 + n·(7h + 1) parameters in ``intra``, 6 + (7h + 1) in ``inter`` and
-    6 + (7h + 1) + n·(5h + 1) in ``tfa``. The two convolutions of 16 and 32 filters that FedOFA trains have 732 in
+    A layer of n filters has, with h heads and biases, 6 + n·(7h + 1) parameters in ``intra``, 6 + (7h + 1) in
+    ``inter`` and 6 + (7h + 1) + n·(5h + 1) in ``tfa``. The two convolutions of 16 and 32 filters that FedOFA trains have 732 in
     ``intra`` with 2 heads, and with 8 heads 126 in ``inter`` and 2,094 in ``tfa``.
 
     Attributes:
@@ -53,6 +55,7 @@ class FilterAttention:
         mix: Share of ``intra`` in ``tfa``, 0..1; other kinds ignore it.
         scale: Divide scores by the root of the vectors' length, as Transformers do. The paper does not write it.
         targets: Shapes of all generated tensors, by name; those with four axes are convolutions.
+        bias: Whether embeddings, projections and the map back to one vector have biases.
 
     Raises:
         UserError: An attribute is out of its range, or nothing that is generated is a convolution.
@@ -63,6 +66,7 @@ class FilterAttention:
     mix: float
     scale: bool
     targets: Mapping[str, tuple[int, ...]]
+    bias: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -93,7 +97,8 @@ class FilterAttention:
             stream = torch.Generator().manual_seed(torch_seed(seed, f"filter attention {name}"))
             bound = inputs**-0.5
             params[f"{name}.weight"] = torch.empty(shape).uniform_(-bound, bound, generator=stream)
-            params[f"{name}.bias"] = torch.zeros(outputs)
+            if self.bias:
+                params[f"{name}.bias"] = torch.zeros(outputs)
 
         for layer in self._layers():
             filters = self.targets[layer][0]
@@ -127,8 +132,10 @@ class FilterAttention:
     def _recalibrate(self, params: Mapping[str, Tensor], layer: str, weights: Tensor) -> Tensor:
         """One convolution, (clients, filters, channels, height, width)."""
         filters = weights.flatten(-_CONV + 1)
-        scales, shifts = params[f"{layer}.embedding.weight"], params[f"{layer}.embedding.bias"]
-        embedded = [filters * scales[index] + shifts[index] for index in range(len(_ROLES))]
+        scales, shifts = params[f"{layer}.embedding.weight"], params.get(f"{layer}.embedding.bias")
+        embedded = [filters * scales[index] for index in range(len(_ROLES))]
+        if shifts is not None:
+            embedded = [tensor + shifts[index] for index, tensor in enumerate(embedded)]
         # To inter, a layer is one vector of all its numbers.
         whole = [tensor.flatten(-2).unsqueeze(-2) for tensor in embedded]
         if self.kind == "intra":
@@ -155,7 +162,7 @@ class FilterAttention:
             scores = scores * queries.shape[-1] ** -0.5
         # (clients, vectors, 1, heads): the map back to one vector is applied to the small matrix first.
         shares = params[f"{name}.out.weight"].unsqueeze(-2) @ scores.softmax(-1)
-        return (shares @ values).squeeze(-2) + params[f"{name}.out.bias"].unsqueeze(-1)
+        return _shifted((shares @ values).squeeze(-2), params.get(f"{name}.out.bias"))
 
 
 def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
@@ -188,4 +195,9 @@ def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
 
 def _lift(params: Mapping[str, Tensor], name: str, vectors: Tensor) -> Tensor:
     """Copies of each vector for the heads, each scaled and shifted: (clients, vectors, heads, length)."""
-    return vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1) + params[f"{name}.bias"].unsqueeze(-1)
+    return _shifted(vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1), params.get(f"{name}.bias"))
+
+
+def _shifted(vectors: Tensor, bias: Tensor | None) -> Tensor:
+    """Vectors with a number added to each of theirs."""
+    return vectors if bias is None else vectors + bias.unsqueeze(-1)

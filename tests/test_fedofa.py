@@ -55,7 +55,7 @@ class Generator(nn.Module):
         super().__init__()
         shapes = shapes_of(initial, roles)
         self.hypernet = Hypernet(server, shapes)
-        self.attention = FilterAttention(entry.kind, entry.heads, entry.mix, entry.scale, shapes)
+        self.attention = FilterAttention(entry.kind, entry.heads, entry.mix, entry.scale, shapes, entry.bias)
         extra = server.extra
         names = [name.removeprefix("attention/") for name in extra if name.startswith("attention/")]
         self.params = nn.ParameterDict({name.replace(".", "|"): extra[f"attention/{name}"] for name in names})

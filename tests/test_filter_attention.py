@@ -315,3 +315,17 @@ def test_orthonormal_filters_cost_nothing_and_clients_add_up() -> None:
 def test_orthogonality_needs_a_convolution() -> None:
     with pytest.raises(UserError, match="needs a convolution"):
         orthogonality({"fc.weight": torch.ones(1, 2, 3)})
+
+
+@pytest.mark.parametrize("kind", ["intra", "inter", "tfa"])
+def test_biases_are_left_out_on_request(kind: str) -> None:
+    with_, without = (FilterAttention(kind, 3, 0.5, False, CONVNET, bias=bias) for bias in (True, False))
+    params = without.init(0)
+    assert params == {name: tensor for name, tensor in params.items() if not name.endswith(".bias")} and params
+    generated = {
+        name: torch.randn(2, *shape, generator=torch.Generator().manual_seed(1)) for name, shape in CONVNET.items()
+    }
+    left, right = without(params, generated), with_(with_.init(0), generated)
+    assert all(
+        torch.equal(left[name], right[name]) for name in CONVNET
+    )  # where biases are zero they make no difference

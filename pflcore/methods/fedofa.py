@@ -65,6 +65,9 @@ class FedOFA(HypernetworkMethod):
     heads: int = option(8, ge=1, help="Heads of the attention.")
     mix: float = option(0.5, ge=0, le=1, help="Share of intra in tfa; the rest is inter.")
     scale: bool = option(False, help="Divide attention scores by the root of the vectors' length; the paper does not.")
+    bias: bool = option(
+        False, help="Whether maps of the attention have biases; the paper writes none, and with them training diverges."
+    )
     lam: float = option(1e-4, ge=0, help="Weight λ of orthogonal regularisation; 0: FedOFA*, without.")
     percent: float = option(0.0, ge=0, lt=100, help="Weights of each layer that pruning drops, in percent; 0: none.")
     parts: str = option("conv", choices=PARTS, help="Whether pruning is of convolutions only, or of all tensors.")
@@ -130,7 +133,7 @@ class FedOFA(HypernetworkMethod):
         return sent, received
 
     def _attention(self, hyper: HyperNetwork) -> FilterAttention:
-        return FilterAttention(self.kind, self.heads, self.mix, self.scale, hyper.targets)
+        return FilterAttention(self.kind, self.heads, self.mix, self.scale, hyper.targets, self.bias)
 
     def _prunes(self, tensor: Tensor) -> bool:
         return self.parts == "all" or tensor.ndim == _CONV
