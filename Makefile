@@ -35,4 +35,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 clean:  ## Remove what runs produced here; specs, stages and the environment stay.
-	rm -rf artifacts build reports/*/ reports/index.md .pfl
+	rm -rf artifacts build reports/*/ reports/index.* .pfl

@@ -46,8 +46,8 @@ class FilterAttention:
     strengthen a layer but not one filter against another.
 
     A layer of n filters has, with h heads and biases, 6 + n·(7h + 1) parameters in ``intra``, 6 + (7h + 1) in
-    ``inter`` and 6 + (7h + 1) + n·(5h + 1) in ``tfa``. The two convolutions of 16 and 32 filters that FedOFA trains have 732 in
-    ``intra`` with 2 heads, and with 8 heads 126 in ``inter`` and 2,094 in ``tfa``.
+    ``inter`` and 6 + (7h + 1) + n·(5h + 1) in ``tfa``. The two convolutions of 16 and 32 filters that FedOFA trains
+    then have 732 in ``intra`` with 2 heads, and with 8 heads 126 in ``inter`` and 2,094 in ``tfa``.
 
     Attributes:
         kind: One of :data:`KINDS`.

@@ -206,6 +206,27 @@ def status(
 
 
 @app.command()
+def report(
+    names: Annotated[list[str] | None, typer.Argument(help="Papers, e.g. fedtp; all when left out.")] = None,
+    watching: Annotated[bool, typer.Option("--watch", help="Keep the pages up to date until Ctrl-C.")] = False,
+    profile: Profile = PAPER,
+) -> None:
+    """Write a page per paper, and an index over all of them, from what has been run so far."""
+    from pipeline.report.papers import Papers
+    from pipeline.report.watch import watch
+
+    workspace = Workspace.find(profile=profile)
+    if watching:
+        return watch(workspace, names or [], lambda line: print(line, flush=True))
+    papers = Papers.compiled(workspace)
+    chosen = papers.chosen(names or [])
+    made = papers.write(chosen)
+    for name in chosen:
+        print(f"{os.path.relpath(papers.page(name))}{'' if name in made else ' (up to date)'}")
+    print(os.path.relpath(papers.index))
+
+
+@app.command()
 def setup() -> None:
     """Prepare this checkout for DVC, with or without git."""
     from pipeline.dvc import initialise

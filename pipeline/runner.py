@@ -96,6 +96,10 @@ def run_specs(workspace: Workspace, wish: Wish) -> int:
     failed = bool(board.of_state("failed"))
     made = {entry.subject for entry in board.of_kind("report") if entry.state in ("done", "cached")}
     _print_reports(workspace.root, [name for name in names if name in made])
+    from pipeline.report.papers import refresh  # after the work: it takes a second
+
+    idle = all(entry.state == "cached" for entry in board.entries.values())
+    print(f"\n{refresh(workspace, compilation, names, idle=idle)}")
     return 1 if failed else 0
 
 

@@ -103,8 +103,9 @@ def test_runs_are_shared(tables: dict[str, Resolved]) -> None:
 def test_fedofa_is_the_papers(tables: dict[str, Resolved]) -> None:
     run = record(tables["table1"], "FedOFA", "CIFAR-10", "50")
     assert run["method"] == {
-        "name": "fedofa", "kind": "tfa", "heads": 8, "mix": 0.5, "scale": False, "bias": False, "lam": 1e-4, "percent": 0.0,
-        "parts": "conv", "embedding": 100, "hidden": 100, "layers": 4, "server_lr": 0.01, "server_momentum": 0.9,
+        "name": "fedofa", "kind": "tfa", "heads": 8, "mix": 0.5, "scale": False, "bias": False, "lam": 1e-4,
+        "percent": 0.0, "parts": "conv", "embedding": 100, "hidden": 100, "layers": 4, "server_lr": 0.01,
+        "server_momentum": 0.9,
         "server_weight_decay": 1e-3, "server_clip": 50.0, "also_personal": [], "knn": 0.0, "neighbours": 10,
     }  # fmt: skip
     training = run["training"]

@@ -47,9 +47,13 @@ def states(project: Project) -> dict[str, str]:
 
 
 def results(project: Project) -> dict[str, bytes]:
-    """What runs and reports consist of."""
-    files = tree(project.root)
-    return {name: text for name, text in files.items() if name.startswith(("artifacts/", "reports/"))}
+    """What runs and reports consist of; pages of papers are `pfl run`'s own."""
+    files, own = tree(project.root), ("reports/papers/", "reports/index.html")
+    return {
+        name: text
+        for name, text in files.items()
+        if name.startswith(("artifacts/", "reports/")) and not name.startswith(own)
+    }
 
 
 def is_clean(project: Project) -> bool:

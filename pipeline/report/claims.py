@@ -35,12 +35,19 @@ class Pair:
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict over all pairs, and the pair that speaks most against the claim."""
+    """The verdict over all pairs, and the pair that speaks most against the claim.
+
+    Attributes:
+        pairs: How many there are.
+        lacking: Of how many of them a value is missing.
+        judged: The others, those first that speak most against the claim.
+    """
 
     verdict: str
     worst: Pair | None
     pairs: int
     lacking: int
+    judged: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,9 @@ def _find(
         first, second = ({k: v for k, v in cell.labels.items() if k not in shared} for cell in (a, b))
         labels = {axis: a.labels[axis] for axis in shared}
         judged.append(Pair(first, second, labels, (ours, theirs), difference, spread, verdict))
-    worst = min(judged, key=lambda pair: (_SEVERITY[pair.verdict], pair.difference), default=None)
+    judged.sort(key=lambda pair: (_SEVERITY[pair.verdict], pair.difference))
+    worst = judged[0] if judged else None
     lacking = len(pairs) - len(judged)
     undecided = worst is None or (lacking > 0 and worst.verdict != FAILS)
     verdict = NOT_YET if worst is None or undecided else worst.verdict
-    return Finding(verdict, worst, len(pairs), lacking)
+    return Finding(verdict, worst, len(pairs), lacking, tuple(judged))

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from pflcore.artifacts import read_table
 from pflcore.protocols import curve
 from pipeline.report.cells import Cell
-from pipeline.report.drawing import svg
-from pipeline.report.layout import Layout
+from pipeline.report.drawing import Box, svg_with_boxes
+from pipeline.report.layout import Key, Layout
 from pipeline.report.measured import Measured
 from pipeline.report.panels import MAX_PANELS, Style, add_legend, panel_grid, styles_of
 
@@ -26,6 +26,19 @@ class Curve:
     row: tuple[str, ...]
     column: tuple[str, ...]
     points: pd.Series[float]  # pooled accuracy in percent, indexed by round
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The curves as a picture in both formats, and which column is drawn in which box of it.
+
+    Attributes:
+        png: Empty where there is no curve, or none was asked for.
+    """
+
+    svg: str
+    png: bytes
+    panels: list[tuple[Key, Box]]
 
 
 def collect_curves(layout: Layout, cells: list[Cell], runs: dict[str, Measured]) -> list[Curve]:
@@ -47,14 +60,31 @@ def curves_csv(layout: Layout, curves: list[Curve]) -> str:
     return str(frame.to_csv(index_label="round", float_format="%.6g", lineterminator="\n"))
 
 
-def curves_svg(layout: Layout, curves: list[Curve], ylabel: str) -> str:
-    """The panels as one SVG document, the same bytes for the same curves."""
-    return svg(lambda: _draw(layout, curves, ylabel))
+def draw_curves(layout: Layout, curves: list[Curve], ylabel: str, *, png: bool = False) -> Drawn:
+    """All curves that there is room for; the same bytes for the same curves."""
+    document, image, boxes = svg_with_boxes(lambda: _draw(layout, curves, ylabel), png=png and bool(curves))
+    return Drawn(document, image, list(zip(panels_of(layout, curves), boxes, strict=True)))
+
+
+def panels_of(layout: Layout, curves: list[Curve]) -> list[Key]:
+    """The columns that have a panel."""
+    return [column for column in layout.columns if any(c.column == column for c in curves)][:MAX_PANELS]
 
 
 def panels_left_out(curves: list[Curve]) -> int:
     """Columns with curves for which the figure has no room."""
     return max(0, len({c.column for c in curves}) - MAX_PANELS)
+
+
+def curves_alt(curves: list[Curve]) -> str:
+    """The picture in a sentence, for those who do not see it."""
+    words = f"Test accuracy over rounds, {len(curves)} curve{'' if len(curves) == 1 else 's'}"
+    # A run that diverged at once has none.
+    best = max((c for c in curves if len(c.points)), key=lambda c: float(c.points.iloc[-1]), default=None)
+    if best is None:
+        return f"{words}."
+    what = " · ".join((*best.row, *best.column))
+    return f"{words}; the highest ends at {best.points.iloc[-1]:.2f} percent ({what})."
 
 
 def _points(run: Measured) -> pd.Series[float]:
@@ -64,7 +94,7 @@ def _points(run: Measured) -> pd.Series[float]:
 
 
 def _draw(layout: Layout, curves: list[Curve], ylabel: str) -> Figure:
-    columns = [c for c in layout.columns if any(curve.column == c for curve in curves)][:MAX_PANELS]
+    columns = panels_of(layout, curves)
     if not columns:
         figure, (panel,) = panel_grid([""], "", "")
         panel.set_axis_off()

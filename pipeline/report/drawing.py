@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.style
@@ -24,6 +25,7 @@ _STYLE = {
 }
 _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _DPI = 200
+_POINTS = 72  # user units of an SVG per inch
 
 
 def svg(draw: Callable[[], Figure], style: Mapping[str, Any] | None = None) -> str:
@@ -36,9 +38,29 @@ def svg_and_png(draw: Callable[[], Figure], style: Mapping[str, Any] | None = No
     """As :func:`svg`, and the same figure as a PNG file, which LaTeX can include."""
     with _drawing(style):
         figure = draw()
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
-        return _svg(figure), buffer.getvalue()
+        png = _png(figure)
+        return _svg(figure), png
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where the axes of a drawing lie in its SVG, in user units from the top left, and which data they span."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+
+def svg_with_boxes(draw: Callable[[], Figure], *, png: bool = False) -> tuple[str, bytes, list[Box]]:
+    """What `draw` makes as SVG, as PNG if that is wanted, and the boxes of its axes that are not switched off."""
+    with _drawing(None):
+        figure = draw()
+        document = _svg(figure)
+        boxes = _boxes(figure)
+        return document, _png(figure) if png else b"", boxes
 
 
 @contextmanager
@@ -52,3 +74,19 @@ def _svg(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=_NO_DATES)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _boxes(figure: Figure) -> list[Box]:
+    width, height = (float(inches) * _POINTS for inches in figure.get_size_inches())
+    boxes = []
+    for axes in (axes for axes in figure.axes if axes.axison):
+        at = axes.get_position()
+        x, y = ((float(low), float(high)) for low, high in (axes.get_xlim(), axes.get_ylim()))
+        boxes.append(Box(at.x0 * width, (1 - at.y1) * height, at.width * width, at.height * height, x, y))
+    return boxes

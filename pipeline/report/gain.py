@@ -18,8 +18,8 @@ from pipeline.report.clients import client_accuracies, closest, federation_of, i
 from pipeline.report.layout import Key, Layout
 from pipeline.report.measured import Measured
 from pipeline.report.panels import Style, add_legend, panel_grid, styles_of, with_room
+from pipeline.report.printed import MINUS
 from pipeline.report.sections import PlainTable, Section, counted, draw_picture, labelled
-from pipeline.report.view import MINUS
 
 _POINTS = 256
 _TEXT = (

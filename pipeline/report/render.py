@@ -7,11 +7,17 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from markupsafe import Markup
+
+from pipeline.report.details import Details
 from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg
 from pipeline.report.layout import Span
+from pipeline.report.printed import MINUS
 from pipeline.report.sections import PlainTable
-from pipeline.report.view import MINUS, Page, TableRow, Text
+from pipeline.report.study import Study
+from pipeline.report.view import Page, TableRow, Text
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -28,6 +34,7 @@ _NAMES = (
     "psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 )
 _GREEK = dict(zip("αβγδεζηθικλμνξπρσςτυφχψωΓΔΘΛΞΠΣΥΦΨΩ", _NAMES.split(), strict=True))
+_WIDTH = re.compile(r'<svg [^>]*viewBox="0 0 ([\d.]+) ')
 _ACCENTS = dict(
     zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
 )
@@ -35,18 +42,37 @@ _ACCENTS = dict(
 
 def render_markdown(page: Page) -> str:
     """The page as Markdown with tables that also read well as plain text."""
-    templates = environment(autoescape=False)
-    templates.filters |= {"md": escape_markdown, "without_repeats": without_repeats}
-    main = _markdown_table(page, page.rows, _markdown_cell)
-    difference = _markdown_table(page, page.rows, lambda cell: f"{cell.difference} {cell.verdict}".strip())
-    provenance = aligned([list(page.provenance_columns), *(list(row.values) for row in page.provenance)], 6)
-    return templates.get_template("report.md.j2").render(
-        page=page, main=main, difference=difference, provenance=provenance, numbers=_markdown_numbers
-    )
+    return markdown("report.md.j2", page=page)
 
 
 def render_latex(page: Page) -> str:
     """The page as an article that plain pdflatex compiles. Characters that its fonts lack are spelled as U+XXXX."""
+    return latex("report.tex.j2", page=page)
+
+
+def render_html(study: Study) -> str:
+    """The page of a study as one HTML document that loads nothing."""
+    details = Details()
+    details.add("table", study)
+    return html("report.html.j2", page=study.page, svg=study.drawn.svg, data=details.script())
+
+
+def markdown(template: str, **context: Any) -> str:
+    """A template in Markdown."""
+    templates = environment(autoescape=False)
+    templates.filters |= {
+        "md": escape_markdown,
+        "results": lambda page: _markdown_table(page, page.rows, _markdown_cell),
+        "differences": lambda page: _markdown_table(page, page.rows, lambda c: f"{c.difference} {c.verdict}".strip()),
+        "numbers": _markdown_numbers,
+        "facts": lambda rows, columns: aligned([list(columns), *(list(row.values) for row in rows)], 6),
+        "escaped": lambda rows, left: aligned([[*map(escape_markdown, row)] for row in rows], left),
+    }
+    return templates.get_template(template).render(**context)
+
+
+def latex(template: str, **context: Any) -> str:
+    """A template in LaTeX, whose delimiters are angled."""
     templates = environment(autoescape=False, angled=True)
     templates.filters |= {
         "without_repeats": without_repeats,
@@ -57,15 +83,15 @@ def render_latex(page: Page) -> str:
         "latex_difference": lambda cell: escape_latex(f"{cell.difference} {cell.verdict}".strip()),
     }
     templates.globals |= {"multicolumns": _multicolumns, "latex_row": _latex_row, "plain_rows": plain_rows}
-    return templates.get_template("report.tex.j2").render(page=page)
+    return templates.get_template(template).render(**context)
 
 
-def render_html(page: Page, svg: str) -> str:
-    """The page as one HTML document that loads nothing. `svg` is inlined, and trusted."""
+def html(template: str, **context: Any) -> str:
+    """A template in HTML. Drawings go through the filters `inline` or `sized`; they are ours, and trusted."""
     templates = environment(autoescape=True)
-    templates.filters |= {"without_repeats": without_repeats, "inline": inline_svg}
+    templates.filters |= {"inline": inline_svg, "sized": _sized_svg}
     templates.globals["plain_rows"] = plain_rows
-    return templates.get_template("report.html.j2").render(page=page, svg=inline_svg(svg))
+    return templates.get_template(template).render(**context)
 
 
 def escape_latex(text: object) -> str:
@@ -92,6 +118,14 @@ def _blanked(labels: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         shown.append(("",) * same + own[same:])
     return shown
+
+
+def _sized_svg(svg: str, name: str) -> Markup:
+    """A drawing as an element that is neither blown up on a wide screen nor illegible on a narrow one."""
+    element = str(inline_svg(svg, name))
+    width = float(_WIDTH.findall(element)[0])
+    style = f'style="min-width: {0.85 * width:.0f}px; max-width: {1.5 * width:.0f}px" '
+    return Markup(element.replace("<svg ", f"<svg {style}", 1))
 
 
 def _markdown_table(page: Page, rows: list[TableRow], write: Callable[[Text], str]) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import posixpath
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.report.cells import VERDICTS, Cell
-from pipeline.report.claims import Finding, Judgement, judge_claims
-from pipeline.report.curves import panels_left_out
-from pipeline.report.layout import Layout, Span, headed, short
-from pipeline.report.measured import Measured, Value
+from pipeline.report.claim_words import Claim, claim_in_words
+from pipeline.report.claims import Judgement
+from pipeline.report.curves import Curve, curves_alt, panels_left_out
+from pipeline.report.layout import Layout, Span, short
+from pipeline.report.measured import Measured
+from pipeline.report.printed import format_value, signed
 from pipeline.report.provenance import COLUMNS, Row, provenance, timings_path
 from pipeline.report.sections import Section
 from pipeline.workspace import partition_report_path, report_path
 
-MINUS = "\N{MINUS SIGN}"
 DASH = "—"
 
 
@@ -54,24 +54,18 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """One claim in words. `published` is "" when the paper prints nothing to judge by."""
-
-    text: str
-    verdict: str
-    detail: str
-    published: str
-    published_detail: str
-    contradicted: bool
-
-
-@dataclass(frozen=True)
 class Page:
-    """Everything that a template prints."""
+    """Everything that a template prints.
+
+    Attributes:
+        paper: The publication: its name, the table and how to cite it.
+        where: The table alone, as "Table II".
+    """
 
     spec: str
     title: str
     paper: str
+    where: str
     caption: str
     banner: str
     row_axes: list[str]
@@ -89,6 +83,7 @@ class Page:
     partitions: list[tuple[str, str]]
     has_curves: bool
     curves_caption: str
+    curves_alt: str
     sections: list[Section]
     provenance_columns: tuple[str, ...]
     provenance: list[Row]
@@ -100,8 +95,9 @@ def build_page(
     layout: Layout,
     cells: list[Cell],
     runs: dict[str, Measured],
-    curves: list[Any],
+    curves: list[Curve],
     sections: list[Section],
+    judgements: list[Judgement],
 ) -> Page:
     """The page of a resolved table. Nothing published: no word about published values."""
     daggers = _daggers(layout, cells)
@@ -115,8 +111,9 @@ def build_page(
         spec=table["spec"],
         title=table["title"],
         paper=_paper(table["paper"]),
+        where=(table["paper"] or {}).get("table") or "",
         caption=table["caption"] or table["title"],
-        banner=_banner(table["profile"]),
+        banner=banner(table["profile"]),
         row_axes=[short(axis) for axis in layout.row_axes],
         headers=layout.headers,
         columns=len(layout.columns),
@@ -128,10 +125,11 @@ def build_page(
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
         protocol=protocol_words(table["metric"], list(runs.values()), any(len(cell.runs) > 1 for cell in cells)),
         notes=notes,
-        claims=[_claim(judgement, table["decimals"]) for judgement in judge_claims(table, cells)],
+        claims=[claim_in_words(judgement, table["decimals"]) for judgement in judgements],
         partitions=[(shown["words"], _page_of(table["spec"], shown["federation"])) for shown in table["partitions"]],
         has_curves=bool(curves),
         curves_caption=_curves_caption(panels_left_out(curves)),
+        curves_alt=curves_alt(curves),
         sections=sections,
         provenance_columns=COLUMNS,
         provenance=provenance(runs),
@@ -173,12 +171,6 @@ def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:
     return words + " Personalised models of all clients are measured after aggregation."
 
 
-def format_value(value: Value, decimals: int) -> str:
-    """``90.31±0.26``, or ``90.31`` without a deviation."""
-    mean = f"{value.mean:.{decimals}f}"
-    return mean if value.std is None else f"{mean}±{value.std:.{decimals}f}"
-
-
 def _schedule(runs: list[Measured]) -> str:
     schedules = {(run.record["evaluation"]["window"], run.record["evaluation"]["every"]) for run in runs}
     if len(schedules) != 1:
@@ -207,7 +199,7 @@ def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]])
         best_published=cell.best_published,
         dagger=daggers[_reason(cell)][0] if _reason(cell) else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
-        difference="" if cell.difference is None else f"{cell.difference:+.{decimals}f}".replace("-", MINUS),
+        difference="" if cell.difference is None else signed(cell.difference, decimals),
         verdict=cell.verdict,
         sort=(obtained_sort, published_sort, difference_sort),
     )
@@ -250,7 +242,8 @@ def _paper(paper: dict[str, Any] | None) -> str:
     return ", ".join(filter(None, (paper.get("name"), paper.get("table"), paper.get("citation"))))
 
 
-def _banner(profile: str) -> str:
+def banner(profile: str) -> str:
+    """What stands over every page of a profile other than ``paper``."""
     if profile == "paper":
         return ""
     if profile == "smoke":
@@ -286,35 +279,3 @@ def _legend(table: dict[str, Any], cells: list[Cell]) -> list[str]:
 def _curves_caption(left_out: int) -> str:
     caption = "Pooled test accuracy over communication rounds."
     return f"{caption} Columns without a panel: {left_out}; see curves.csv." if left_out else caption
-
-
-def _claim(judgement: Judgement, decimals: int) -> Claim:
-    published = judgement.published
-    return Claim(
-        text=judgement.text,
-        verdict=judgement.obtained.verdict,
-        detail=_detail(judgement.obtained, judgement.margin, decimals),
-        published=published.verdict if published else "",
-        published_detail=_detail(published, judgement.margin, decimals) if published else "",
-        contradicted=judgement.contradicted_by_paper,
-    )
-
-
-def _detail(finding: Finding, margin: float, decimals: int) -> str:
-    done = finding.pairs - finding.lacking
-    if finding.worst is None:
-        return f"none of {finding.pairs} pairs can be compared" if finding.pairs else "no pair of cells is planned"
-    pair = finding.worst
-    ours, theirs = (format_value(value, decimals) for value in pair.values)
-    sense = "better" if pair.difference >= 0 else "worse"
-    where = f" at {_headed(pair.labels)}" if pair.labels else ""
-    asked = f", margin {margin:g}" if margin else ""
-    return (
-        f"weakest of {done} pairs{f' ({finding.lacking} more without values)' if finding.lacking else ''}: "
-        f"{_headed(pair.better)} {ours} against {_headed(pair.than)} {theirs}{where}, "
-        f"{sense} by {abs(pair.difference):.{decimals}f} with noise {pair.noise:.{decimals}f}{asked}"
-    )
-
-
-def _headed(labels: dict[str, str]) -> str:
-    return " · ".join(itertools.starmap(headed, labels.items()))
