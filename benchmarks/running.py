@@ -78,8 +78,11 @@ def measure(root: Path, way: str, runs: int, rounds: int) -> dict[str, object]:
     training = [json.loads(path.read_text())["seconds"] for path in (root / ".pfl/timings").glob("*.json")]
     reports = hashlib.sha256()
     for path in sorted((root / "reports").rglob("*")):
-        if path.is_file():
-            reports.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+        name = path.relative_to(root).as_posix()
+        if path.is_file() and not name.startswith(
+            ("reports/papers/", "reports/index.html")
+        ):  # which only pfl run writes
+            reports.update(name.encode() + path.read_bytes())
     overhead = (seconds - sum(training) / WAYS[way]) / runs
     return {
         "way": way,

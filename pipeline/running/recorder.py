@@ -212,10 +212,11 @@ class Recorder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Inside DVC's lock, which is waited for."""
-        from dvc.repo import lock_repo
+        """Inside DVC's lock, which is waited for.
 
-        with self._explained(), lock_repo(self.repo), self.repo.scm_context(quiet=True):
+        DVC's own way would also forget settings and open files each time, which takes longer than what is done here.
+        """
+        with self._explained(), self.repo.lock, self.repo.scm_context(quiet=True):
             yield
 
     @contextmanager

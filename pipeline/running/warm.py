@@ -19,7 +19,14 @@ import pipeline.stages.index
 import pipeline.stages.partition
 import pipeline.stages.report
 import pipeline.stages.train
+from pflcore.backbones import BACKBONES
+from pflcore.datasets import DATASETS
+from pflcore.methods import METHODS
+from pflcore.partitions import PARTITIONS
 
+for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS):
+    for name in registry.names():
+        registry.get(name)
 # Typer imports a part of itself when it first reads a command line.
 _group = get_command(pipeline.stages.cli.stage)
 _command = _group.get_command(_group.make_context("stage", [], resilient_parsing=True), "evaluate")  # type: ignore[attr-defined]
