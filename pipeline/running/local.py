@@ -26,7 +26,6 @@ class _Running:
     job: Job
     slots: list[Slot]
     process: BaseProcess
-    told: list[Ended]
 
 
 class Local:
@@ -64,7 +63,7 @@ class Local:
         process = self._context.Process(target=work, args=(job, place, there), name=job.address)
         process.start()
         there.close()
-        self.running[here] = _Running(job, slots, process, [])
+        self.running[here] = _Running(job, slots, process)
         return ", ".join(dict.fromkeys(slot.name for slot in slots))
 
     def events(self, timeout: float) -> list[Event]:

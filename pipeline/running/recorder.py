@@ -225,6 +225,8 @@ class Recorder:
             yield
         except self._error as error:
             raise UserError(f"DVC: {_line(error)}") from None
+        except OSError as error:  # such as a disk that is full
+            raise UserError(f"DVC: {error}; what is recorded so far stays, the same command goes on") from None
 
     def _mend(self, files: list[str]) -> None:
         """Remove lock files that cannot be read; DVC itself would stop at them."""
