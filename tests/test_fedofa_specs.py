@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
+from paper_specs import SPECS, first_record, resolve_specs
 from papers import PAPERS, occurs
 
 from pflcore.settings import Training
-from pipeline.catalog import Catalog, load_catalog
-from pipeline.resolve import Resolved, resolve
-from pipeline.specs import load_spec
+from pipeline.resolve import Resolved
 
-SPECS = Path(__file__).parent.parent / "specs"
 DATASETS, CLIENTS, SEEDS = ["CIFAR-10", "CIFAR-100"], ["10", "50", "100"], 5
 FEDERATED = [
     "Local", "FedAvg", "FedProx", "MOON", "FedNova", "LG-FedAvg", "FedBN", "pFedMe", "FedU", "FedPer", "FedROD",
@@ -28,13 +25,8 @@ CELLS = {
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    return load_catalog(tmp_path_factory.mktemp("catalog"))
-
-
-@pytest.fixture(scope="module")
-def tables(catalog: Catalog) -> dict[str, Resolved]:
-    return {name: resolve(load_spec(SPECS / f"fedofa/{name}.yaml", SPECS, catalog), catalog) for name in CELLS}
+def tables() -> dict[str, Resolved]:
+    return resolve_specs("fedofa", CELLS)
 
 
 def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
@@ -44,8 +36,7 @@ def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
 
 def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
     """The run of a cell under the first seed."""
-    identities = runs_by_labels(resolved)[labels]
-    return next(run.record for run in resolved.runs if run.id in identities and run.record["seed"] == 0)
+    return first_record(resolved, runs_by_labels(resolved)[labels])
 
 
 @pytest.mark.parametrize("name", CELLS)

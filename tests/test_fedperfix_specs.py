@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+from paper_specs import SPECS, first_record, resolve_specs
 from papers import PAPERS, occurs
 
 from pflcore.settings import Evaluation, Training
-from pipeline.catalog import Catalog, load_catalog
-from pipeline.resolve import Resolved, resolve
-from pipeline.specs import load_spec
+from pipeline.resolve import Resolved
 
-SPECS = Path(__file__).parent.parent / "specs"
 RUNS = {
     "table1": 13, "table2": 27, "table3": 15, "table4": 20, "table5": 15, "table6": 5, "fig3": 9, "variants": 19,
 }  # fmt: skip
@@ -27,13 +24,8 @@ PLUGINS = ["FedPerfix", "Prefix-Z", "Prefix-R", "Prompts", "Adapters"]
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    return load_catalog(tmp_path_factory.mktemp("catalog"))
-
-
-@pytest.fixture(scope="module")
-def tables(catalog: Catalog) -> dict[str, Resolved]:
-    return {name: resolve(load_spec(SPECS / f"fedperfix/{name}.yaml", SPECS, catalog), catalog) for name in RUNS}
+def tables() -> dict[str, Resolved]:
+    return resolve_specs("fedperfix", RUNS)
 
 
 def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
@@ -43,8 +35,8 @@ def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
 
 
 def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
-    (identity,) = runs_by_labels(resolved)[labels]
-    return next(run.record for run in resolved.runs if run.id == identity)
+    """The run of a cell under the first seed."""
+    return first_record(resolved, runs_by_labels(resolved)[labels])
 
 
 @pytest.mark.parametrize("name", RUNS)

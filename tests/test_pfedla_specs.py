@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
+from paper_specs import SPECS, first_record, resolve_specs
 from papers import PAPERS, occurs
 
 from pflcore.settings import Training
-from pipeline.catalog import Catalog, load_catalog
-from pipeline.resolve import Resolved, resolve
-from pipeline.specs import load_spec
+from pipeline.resolve import Resolved
 
-SPECS = Path(__file__).parent.parent / "specs"
 SEEDS = 5
 CELLS = {
     "table1": 25, "table2": 5, "table3_office31": 25, "table3_officehome": 25, "table3_domainnet": 25, "table4": 5,
@@ -35,13 +32,8 @@ DOMAINS = {
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    return load_catalog(tmp_path_factory.mktemp("catalog"))
-
-
-@pytest.fixture(scope="module")
-def tables(catalog: Catalog) -> dict[str, Resolved]:
-    return {name: resolve(load_spec(SPECS / f"pfedla/{name}.yaml", SPECS, catalog), catalog) for name in CELLS}
+def tables() -> dict[str, Resolved]:
+    return resolve_specs("pfedla", CELLS)
 
 
 def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
@@ -52,8 +44,7 @@ def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
 
 def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
     """The run of a cell under the first seed."""
-    identities = runs_by_labels(resolved)[labels]
-    return next(run.record for run in resolved.runs if run.id in identities and run.record["seed"] == 0)
+    return first_record(resolved, runs_by_labels(resolved)[labels])
 
 
 @pytest.mark.parametrize("name", CELLS)
