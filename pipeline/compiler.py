@@ -6,13 +6,9 @@ stage. Nothing here touches the disk except to read specs and code; :mod:`pipeli
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
-
-import yaml
 
 from pflcore.errors import UserError
 from pipeline.catalog import Catalog, load_catalog
@@ -22,6 +18,7 @@ from pipeline.resolve import resolve
 from pipeline.run import Run
 from pipeline.running.graph import ROOT, Stage
 from pipeline.schema import Resources
+from pipeline.serialise import Records, to_json, to_yaml
 from pipeline.specs import find_specs, load_spec
 from pipeline.table import ResolvedTable
 from pipeline.workspace import (
@@ -76,8 +73,10 @@ def compile_workspace(workspace: Workspace, only: list[str] | None = None) -> Co
         _add_spec(compilation, name, path, workspace, catalog)
     _check_reports(compilation.tables)
     defaults = [name for name in workspace.default_specs(list(specs)) if name in compilation.tables]
-    emitter = _Emitter(compilation, Code(source_folder()), defaults, workspace)
+    code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
+    emitter = _Emitter(compilation, code, defaults, workspace)
     compilation.files = emitter.files()
+    code.remember()
     compilation.stages = [stage for stages in emitter.shards.values() for stage in stages]
     return compilation
 
@@ -129,6 +128,7 @@ class _Emitter:
         self.guarded = workspace.root == workspace.home
         self.text: dict[str, str] = {}
         self.shards: dict[str, list[Stage]] = {}
+        self.records = Records()
 
     def files(self) -> dict[str, str]:
         for run in sorted(self.compilation.runs.values(), key=lambda run: run.id):
@@ -139,7 +139,7 @@ class _Emitter:
         for name, table in sorted(self.compilation.tables.items()):
             self._report(name, table)
         for file, stages in sorted(self.shards.items()):
-            self.text[file] = HEADER + dump({"stages": _entries(stages)})
+            self.text[file] = HEADER + to_yaml({"stages": _entries(stages)})
         self._root()
         return dict(sorted(self.text.items()))
 
@@ -147,7 +147,7 @@ class _Emitter:
         record = f"stages/data/{run.data_id}.yaml"
         if record in self.text:
             return
-        self.text[record] = HEADER + dump(run.data["dataset"])
+        self.text[record] = HEADER + to_yaml(run.data["dataset"])
         code = self._code(f"data.{run.dataset}", "pipeline.stages.data", f"pflcore.datasets.{run.dataset}")
         deps = [record, code, GUARD] if self.guarded else [record, code]
         self._stage("stages/data", run.data_id, f"pfl stage data {record}", deps, [dataset_path(run.data_id)])
@@ -156,7 +156,7 @@ class _Emitter:
         record = f"stages/federations/{run.federation_id}/federation.yaml"
         if record in self.text:
             return
-        self.text[record] = HEADER + dump(run.federation)
+        self.text[record] = HEADER + to_yaml(run.federation)
         code = self._code(
             f"partition.{run.partition}", "pipeline.stages.partition", f"pflcore.partitions.{run.partition}"
         )
@@ -180,7 +180,7 @@ class _Emitter:
 
     def _train(self, run: Run) -> None:
         record = self.record_path(run)
-        self.text[record] = HEADER + dump(run.record)
+        self.text[record] = HEADER + self.records.to_yaml(run.record)
         outs = [run_path(run.id, "rounds.parquet")]
         if run.record["training"]["save_weights"]:
             outs.append(run_path(run.id, "weights.safetensors"))
@@ -213,7 +213,7 @@ class _Emitter:
         for run_id, entry in resolved["runs"].items():
             code = self._train_code(self.compilation.runs[run_id])
             entry["code"] = digest(self.text[code])
-        self.text[path] = json.dumps(resolved, indent=1, ensure_ascii=False) + "\n"
+        self.text[path] = to_json(resolved) + "\n"
         code = self._code("report", "pipeline.stages.report", "pipeline.report.build")
         runs = sorted(resolved["runs"])
         pages = [self._describe(partition.federation) for partition in table.partitions]
@@ -254,7 +254,7 @@ class _Emitter:
             {f"{report_path(name)}/curves.csv": {"x": "round", "title": _literal(self.compilation.tables[name].title)}}
             for name in self.defaults
         ]
-        self.text["dvc.yaml"] = HEADER + dump(root)
+        self.text["dvc.yaml"] = HEADER + to_yaml(root)
 
     def _compiled_from(self) -> list[str]:
         """What compilation depends on, as far as it lies in the workspace, and what it last made of that.
@@ -306,15 +306,3 @@ def _entries(stages: list[Stage]) -> dict[str, dict[str, Any]]:
 def _literal(text: str) -> str:
     """Text in which DVC finds nothing to fill in."""
     return text.replace("${", r"\${")
-
-
-def dump(value: Any) -> str:
-    """YAML with keys as given and nothing folded or aliased."""
-    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
-    return text
-
-
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """The C emitter where it exists; shared lists are written out, as stage files are read by people too."""
-
-    ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)

@@ -60,6 +60,13 @@ class Fields:
         self._models: dict[tuple[str, str], type[BaseModel]] = {}
         self._valid: dict[tuple[str, str], dict[str, Any]] = {}
 
+    @classmethod
+    def of(cls, catalog: Catalog) -> Fields:
+        """The fields of a catalog, made once: every spec needs them, and models are slow to make."""
+        if id(catalog) not in _MADE:
+            _MADE[id(catalog)] = cls(catalog)  # which keeps the catalog, so that no other gets its id
+        return _MADE[id(catalog)]
+
     def known(self, kind: str, name: str) -> list[str]:
         """The options of an entry, or of a group of settings."""
         return [option.name for option in self.catalog.options(kind, name)]
@@ -72,7 +79,7 @@ class Fields:
         return self._models[key]
 
     def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A part of a run with every default written out, as JSON data. Do not modify it: equal parts are shared.
+        """A part of a run with defaults written out, as JSON data. Do not modify it: equal parts are shared.
 
         Args:
             kind: A component kind or a settings group.
@@ -88,7 +95,9 @@ class Fields:
                 valid = self.model(kind, name).model_validate(dict(values))
             except ValidationError as error:
                 raise self._invalid(kind, name, error) from None
-            self._valid[key] = valid.model_dump(mode="json", by_alias=True)
+            part = valid.model_dump(mode="json", by_alias=True)
+            silent = [o.name for o in self.catalog.options(kind, name) if o.later and part[o.name] == o.default]
+            self._valid[key] = {option: value for option, value in part.items() if option not in silent}
         return self._valid[key]
 
     def check_name(self, kind: str, name: Any) -> None:
@@ -106,6 +115,9 @@ class Fields:
             return Invalid(None, None, f"{kind} {show(name)} needs the option {show(option)}")
         index = rest[0] if rest and isinstance(rest[0], int) else None
         return Invalid(str(option), index, explain(details, self.known(kind, name)))
+
+
+_MADE: dict[int, Fields] = {}
 
 
 def explain(details: Any, known: list[str]) -> str:

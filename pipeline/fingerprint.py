@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
+from pflcore.artifacts import write_text
+
 PACKAGES = ("pflcore", "pipeline")
+_METHOD = "1"  # changes with how the functions below read a module
 
 
 class Code:
@@ -19,12 +23,21 @@ class Code:
 
     Args:
         source: The folder that contains the packages.
+        known: A file that remembers what was parsed from one process to the next; None remembers nothing.
     """
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, known: Path | None = None) -> None:
         self.source = source
         self._hashes: dict[str, str] = {}
         self._imports: dict[str, list[str]] = {}
+        self._file = known
+        self._known = _read(known)
+        self._used: dict[str, tuple[str, list[str]]] = {}
+
+    def remember(self) -> None:
+        """Write what was parsed to the file given at the start, if there is anything new."""
+        if self._file is not None and self._used.keys() != self._known.keys():
+            write_text(self._file, json.dumps(self._used))
 
     def fingerprint(self, *roots: str) -> str:
         """One line per module in the import closure of `roots`: its name and the hash of its meaning.
@@ -74,27 +87,45 @@ class Code:
     def _parse(self, module: str) -> None:
         if module in self._hashes:
             return
-        tree = ast.parse(self.modules[module].read_bytes())
-        self._imports[module] = list(self._imported(tree))
-        _strip_docstrings(tree)
-        digest = hashlib.sha256()
-        for piece in _normalised(tree):
-            digest.update(piece.encode(errors="surrogatepass"))
-        self._hashes[module] = digest.hexdigest()[:16]
-
-    def _imported(self, tree: ast.AST) -> Iterator[str]:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module
-                # `from package import module`
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        source = self.modules[module].read_bytes()
+        key = f"{_METHOD} {hashlib.sha256(source).hexdigest()}"
+        self._used[key] = self._known.get(key) or _meaning(source)
+        self._hashes[module], self._imports[module] = self._used[key]
 
 
 def digest(fingerprint: str) -> str:
     """Twelve hex digits that stand for a fingerprint in reports."""
     return hashlib.sha256(fingerprint.encode()).hexdigest()[:12]
+
+
+def _read(known: Path | None) -> dict[str, tuple[str, list[str]]]:
+    """What an earlier process parsed; nothing where that cannot be read."""
+    try:
+        content = json.loads(known.read_text(encoding="utf-8")) if known else {}
+        return {str(key): (str(meaning), [str(name) for name in names]) for key, (meaning, names) in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _meaning(source: bytes) -> tuple[str, list[str]]:
+    """The hash of what a module means, and what it imports."""
+    tree = ast.parse(source)
+    imports = list(_imported(tree))
+    _strip_docstrings(tree)
+    digest = hashlib.sha256()
+    for piece in _normalised(tree):
+        digest.update(piece.encode(errors="surrogatepass"))
+    return digest.hexdigest()[:16], imports
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            # `from package import module`
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _strip_docstrings(tree: ast.AST) -> None:

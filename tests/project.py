@@ -182,8 +182,12 @@ def make_project(folder: Path, files: dict[str, str] | None = None, default: lis
 
 
 @cache
-def _code(source: Path) -> Code:
+def _parsed(source: Path) -> Code:
     return Code(source)
+
+
+def _code(source: Path, known: Path) -> Code:
+    return _parsed(source)
 
 
 @cache

@@ -170,7 +170,7 @@ def test_a_failed_download_says_what_to_put_where(
     cifar: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     def retrieve(*_: Any, path: Path, **__: Any) -> None:
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         raise error
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
@@ -180,6 +180,9 @@ def test_a_failed_download_says_what_to_put_where(
         f"({reason}); put cifar-10-python.tar.gz into that folder, or cifar-10-binary.tar.gz or cifar-10-batches-py/ "
         "or cifar-10-batches-bin/"
     )
+    folder.mkdir(exist_ok=True)
+    (folder / "train.parquet").touch()
+    assert failure(cifar, folder).endswith("; or have the Parquet files that are there read, with `source: parquet`")
 
 
 def test_real_data_where_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from project import Project, make_project, spec
 
 from pflcore.methods import METHODS
-from pipeline import compiler
+from pipeline import compiler, fingerprint
 from pipeline.compiler import compile_workspace, source_folder
 from pipeline.fingerprint import PACKAGES, Code, digest
 
@@ -50,6 +50,34 @@ def grid() -> str:
 table: {{rows: [method], columns: [backbone, partition]}}
 """
     return spec(f"{{{methods}}}", more=more)
+
+
+def test_what_was_parsed_is_remembered_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, known = tmp_path / "source", tmp_path / "known.json"
+    for package in PACKAGES:
+        (source / package).mkdir(parents=True)
+        (source / package / "__init__.py").touch()
+    module = source / "pflcore" / "a.py"
+    module.write_text("import pflcore.b\n")
+    (source / "pflcore" / "b.py").write_text("B = 1\n")
+
+    def read() -> tuple[str, int]:
+        parsed: list[bytes] = []
+        monkeypatch.setattr(fingerprint, "_meaning", lambda text: parsed.append(text) or meaning(text))
+        code = Code(source, known)
+        found = code.fingerprint("pflcore.a")
+        code.remember()
+        return found, len(parsed)
+
+    meaning = fingerprint._meaning
+    assert read() == (first := Code(source).fingerprint("pflcore.a"), 3)
+    assert read() == (first, 0)
+    module.write_text("import pflcore.b\nA = 1\n")
+    edited, parsed = read()
+    assert edited != first and parsed == 1
+    for damage in ("", "[]", '{"1 x": 3}', "\udcff"):
+        known.write_text(damage, errors="surrogateescape")
+        assert read()[0] == edited
 
 
 def fingerprints(project: Project) -> dict[str, str]:

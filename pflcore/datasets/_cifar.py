@@ -194,7 +194,10 @@ def _find(folder: Path, layouts: tuple[Layout, ...]) -> tuple[Layout, Path, dict
                 return layout, folder / layout.folder, _read_folder(folder / layout.folder, layout.batches)
         present = layouts[0]
         also = [*(layout.archive.name for layout in layouts[1:]), *(f"{layout.folder}/" for layout in layouts)]
-        present.archive.download(folder, " or ".join(also))
+        others = " or ".join(also)
+        if any(folder.glob("train*.parquet")):
+            others += "; or have the Parquet files that are there read, with `source: parquet`"
+        present.archive.download(folder, others)
     inside = present.archive.read(folder, [f"{present.folder}/{name}" for name in present.batches])
     return present, folder / present.archive.name, {name.rpartition("/")[2]: data for name, data in inside.items()}
 

@@ -1,0 +1,51 @@
+"""Generated files as text: YAML that people and DVC read, JSON that is quick to write and to compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+
+def to_yaml(value: Any) -> str:
+    """YAML with keys as given and nothing folded or aliased."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+    return text
+
+
+def to_json(value: Any, levels: int = 2) -> str:
+    """JSON with an item per line on so many of the outer levels, and no line end after the last."""
+    if not levels or not value or not isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(to_json(item, levels - 1) for item in value) + "\n]"
+    items = (f"{json.dumps(key, ensure_ascii=False)}: {to_json(item, levels - 1)}" for key, item in value.items())
+    return "{\n" + ",\n".join(items) + "\n}"
+
+
+class Records:
+    """Mappings that share equal parts as YAML: each part is written once.
+
+    A part is known by its identity, so what is written must live as long as this.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int], str] = {}
+
+    def to_yaml(self, record: dict[str, Any]) -> str:
+        """The same as :func:`to_yaml`."""
+        return "".join(self._part(field, value) for field, value in record.items())
+
+    def _part(self, field: str, value: Any) -> str:
+        key = (field, id(value))
+        if key not in self._parts:
+            self._parts[key] = to_yaml({field: value})
+        return self._parts[key]
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """The C emitter where it exists; shared lists are written out, as stage files are read by people too."""
+
+    ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)
