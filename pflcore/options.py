@@ -32,6 +32,7 @@ def option(
     le: float | None = None,
     lt: float | None = None,
     choices: tuple[Any, ...] | None = None,
+    later: bool = False,
 ) -> Any:
     """A dataclass field. Types: bool, int, float, str, ``X | None`` and ``tuple[X, ...]`` of those.
 
@@ -40,8 +41,11 @@ def option(
         help: One sentence: what it is, its unit, what its edge values mean.
         ge, gt, le, lt: Bounds of a number, or of each number in a tuple.
         choices: The only values allowed.
+        later: It was added when there were results already: at its default, which changes nothing, it is left out of a
+            run's record, so that their ids stay.
     """
-    metadata = {"help": help, "choices": choices, "bounds": {"ge": ge, "gt": gt, "le": le, "lt": lt}}
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    metadata = {"help": help, "choices": choices, "bounds": bounds, "later": later}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -58,6 +62,7 @@ class OptionInfo:
     help: str
     choices: tuple[Any, ...] | None
     bounds: dict[str, float]
+    later: bool = False  # left out of records at its default
 
 
 def describe_options(cls: type) -> list[OptionInfo]:
@@ -79,6 +84,7 @@ def describe_options(cls: type) -> list[OptionInfo]:
                 help=field.metadata["help"],
                 choices=field.metadata["choices"],
                 bounds={key: bound for key, bound in field.metadata["bounds"].items() if bound is not None},
+                later=field.metadata["later"],
             )
         )
     return infos

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from pflcore.registry import KINDS, registry_of
 from pflcore.settings import Evaluation, Training
 
 COMPONENTS = tuple(KINDS)
+_STARTED = time.time()
 SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
 
 STAND_IN = OptionInfo(
@@ -103,6 +105,8 @@ def load_catalog(root: Path) -> Catalog:
         return Catalog.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         catalog = build_catalog()
+    if any(path.stat().st_mtime > _STARTED for path in _sources()):
+        return catalog  # edited under way: what was imported may not be what has been hashed
     from pflcore.artifacts import write_text  # imports pyarrow, which a cached catalog does not need
 
     write_text(path, catalog.to_json())
@@ -171,9 +175,13 @@ def _entry_from(data: dict[str, Any]) -> EntryInfo:
 
 def _fingerprint() -> str:
     """A hash of all that a catalog can depend on."""
-    folder = Path(pflcore.__file__).parent
     digest = hashlib.sha256(sys.version.encode())
-    for path in sorted(folder.rglob("*.py")):
+    for path in _sources():
         content = path.read_bytes()
-        digest.update(f"\0{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode() + content)
+        name = path.relative_to(Path(pflcore.__file__).parent).as_posix()
+        digest.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
+
+
+def _sources() -> list[Path]:
+    return sorted(Path(pflcore.__file__).parent.rglob("*.py"))

@@ -14,6 +14,8 @@ FIGURES = {
     "resources": "Resources",
     "gain": "Gain of the clients over Local",
     "noise": "Accuracy and noise",
+    "values": "The table as a figure",
+    "boxes": "Spread over the runs",
     **ANALYSES,
 }
 """All of them; those that are no analyses need nothing but what every run leaves behind."""

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.catalog import Catalog
+from pipeline.claims import resolve_claims
 from pipeline.draft import Patch, Patcher, as_patch, compose
 from pipeline.fields import Fields
-from pipeline.grid import Points, check_axes, check_selection, expand
+from pipeline.grid import Points, check_axes, expand
 from pipeline.profiles import check_profile, smoke_patch
 from pipeline.published import PublishedRow, read_published
 from pipeline.run import Run, describe_component, short_hash
-from pipeline.schema import Layout, Selection
+from pipeline.schema import Layout
+from pipeline.single_clients import check_clients, client_of, existing_clients
 from pipeline.specs import Spec, inside
-from pipeline.table import Cell, ResolvedTable, TableClaim, TablePaper, TablePartition, TableRun
+from pipeline.table import Cell, ResolvedTable, TablePaper, TablePartition, TableRun
 from pipeline.yamlfile import Address, show
-
-_OTHERS = ["others"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     check_profile(profile, list(spec.body.profiles))
     if spec.abstract:
         return Resolved([], None)
-    patcher = Patcher(spec.document, Fields(catalog))
+    patcher = Patcher(spec.document, Fields.of(catalog))
     grid = expand(spec.body.grid, patcher)
     published = [Run(patcher.record(point.draft, "paper")) for point in grid.points]
     layout = spec.body.table or _default_layout(grid)
+    check_clients(layout, grid, published, patcher)
     _check_effects(grid, published, layout, patcher)
     by_point = published
     if profile != "paper":
@@ -72,11 +73,11 @@ def _check_effects(grid: Points, runs: list[Run], layout: Layout, patcher: Patch
     """An axis that changes nothing is a mistake, and so is averaging a run with itself."""
     axes = list(grid.labels)
     for axis in axes:
-        effects: dict[tuple[str, ...], set[str]] = {}
+        effects: dict[tuple[str, ...], set[tuple[str, int | None]]] = {}
         counts: dict[tuple[str, ...], int] = {}
         for point, run in zip(grid.points, runs, strict=True):
             others = tuple(point.labels[other] for other in axes if other != axis)
-            effects.setdefault(others, set()).add(run.id)
+            effects.setdefault(others, set()).add((run.id, client_of(layout.clients, point.labels)))
             counts[others] = counts.get(others, 0) + 1
         several = [others for others, count in counts.items() if count > 1]
         address: Address = ("grid", "axes", axis)
@@ -113,6 +114,7 @@ def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Ru
     published = _published(spec, layout, axes, patcher)
     labels = _labels(layout, axes, grid, published, patcher)
     values = {tuple(row.labels.values()): row.value for row in published}
+    clients = existing_clients(layout, grid, runs)
     of_cell: dict[tuple[str, ...], dict[str, None]] = {}
     for point, run in zip(grid.points, runs, strict=True):
         of_cell.setdefault(tuple(point.labels[axis] for axis in axes), {})[run.id] = None
@@ -120,6 +122,7 @@ def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Ru
         Cell(
             labels=dict(zip(axes, key, strict=True)),
             runs=list(of_cell.get(key, {})),
+            client=client_of(clients, dict(zip(axes, key, strict=True))),
             published=values.get(key),
             absent=_absent(layout, axes, key),
         )
@@ -135,6 +138,7 @@ def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Ru
         caption=layout.caption,
         rows=layout.rows,
         columns=layout.columns,
+        clients=clients,
         metric=layout.metric,
         better=layout.better,
         decimals=layout.decimals,
@@ -142,7 +146,7 @@ def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Ru
         cells=cells,
         runs={run.id: TableRun(record=run.record) for run in sorted(runs, key=lambda run: run.id)},
         partitions=_partitions(runs),
-        claims=_claims(spec, labels, patcher),
+        claims=resolve_claims(body.claims, layout, labels, patcher),
         figures=body.figures,
     )
 
@@ -201,37 +205,3 @@ def _labels(
 def _absent(layout: Layout, axes: list[str], key: tuple[str, ...]) -> str | None:
     reasons = (layout.absent.get(axis, {}).get(label) for axis, label in zip(axes, key, strict=True))
     return next((reason for reason in reasons if reason is not None), None)
-
-
-def _claims(spec: Spec, labels: dict[str, list[str]], patcher: Patcher) -> list[TableClaim]:
-    claims = []
-    for index, claim in enumerate(spec.body.claims):
-        address: Address = ("claims", index)
-        check_selection(claim.better, labels, patcher, (*address, "better"))
-        check_selection(claim.where, labels, patcher, (*address, "where"))
-        if not claim.better:
-            raise patcher.document.error((*address, "better"), "names no axis; state which labels are better")
-        than = _than(claim.better, claim.than, labels)
-        check_selection(than, labels, patcher, (*address, "than"))
-        if set(than) != set(claim.better):
-            named = ", ".join(claim.better)
-            raise patcher.document.error((*address, "than"), f"must name the same axes as `better`: {named}")
-        for axis in claim.where:
-            if axis in claim.better:
-                raise patcher.document.error((*address, "where", axis), "this axis is compared; restrict other axes")
-        for axis, chosen in than.items():
-            if not chosen:
-                raise patcher.document.error((*address, "than"), f"the axis {axis!r} has no other labels")
-        claims.append(
-            TableClaim(text=claim.text, better=claim.better, than=than, where=claim.where, margin=claim.margin)
-        )
-    return claims
-
-
-def _than(better: Selection, than: Selection, labels: dict[str, list[str]]) -> Selection:
-    return {
-        axis: [label for label in labels.get(axis, []) if label not in better.get(axis, [])]
-        if chosen == _OTHERS and "others" not in labels.get(axis, [])
-        else chosen
-        for axis, chosen in than.items()
-    }

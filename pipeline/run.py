@@ -33,7 +33,7 @@ class Run:
 
     Args:
         record: dataset, partition, backbone and method (each a mapping with `name`), clients, seed, training,
-            evaluation and profile, with all defaults written out. Not to be modified.
+            evaluation and profile, with defaults written out, but for options marked `later`. Not to be modified.
     """
 
     record: dict[str, Any]

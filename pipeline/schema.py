@@ -85,6 +85,9 @@ Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 Metric = Literal["last_rounds", "clients", "final", "last_position"]
 Better = Literal["higher", "lower"]
+ClientNumber = Annotated[int, Field(ge=0)]
+COMPARISONS = ("better", "sooner", "steadier")
+"""The forms of a claim that compare some cells with others."""
 
 
 class Part(BaseModel):
@@ -154,6 +157,10 @@ class Layout(Part):
     rows: list[str] = Field(default_factory=list, description="Axes that vary down the table, outer to inner.")
     columns: list[str] = Field(default_factory=list, description="Axes that vary across the table, outer to inner.")
     average_over: list[str] = Field(default_factory=list, description="Axes that are averaged inside a cell.")
+    clients: dict[str, dict[str, ClientNumber]] = Field(
+        default_factory=dict,
+        description="Of one axis: labels whose cells are of a single client, and its number, counted from 0.",
+    )
     metric: Metric = Field("last_rounds", description="The protocol under which accuracy is reported.")
     better: Better = Field("higher", description="Which values are set in bold.")
     decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
@@ -164,22 +171,60 @@ class Layout(Part):
 
 
 class Claim(Part):
-    """A statement of the paper that the obtained values can support or not."""
+    """A statement of the paper that the obtained values can support or not, in one of four forms.
+
+    `better`: cells, or with `over` their means, are better than others. `sooner`: their runs come near their final
+    accuracy in fewer rounds. `steadier`: the range over the axes of `over` is narrower, or without `over` the ±.
+    `within`: the range over the axes of `over` is that narrow.
+    """
 
     text: Line = Field(description="The statement in prose.")
-    better: Selection = Field(description="Labels of the cells said to be better.")
-    than: Selection = Field(
-        description="Labels they are compared with, on the same axes; `others` is all other labels."
+    better: Selection | None = Field(None, description="Labels of the cells said to be better.")
+    sooner: Selection | None = Field(None, description="Labels of the cells said to converge sooner.")
+    steadier: Selection | None = Field(
+        None, description="Labels of the cells said to vary less: over the axes of `over`, or by their own ±."
     )
+    within: float | None = Field(
+        None, ge=0, description="How far apart cells may be, in points, that differ on the axes of `over` only."
+    )
+    than: Selection | None = Field(
+        None, description="Labels they are compared with, on the same axes; `others` is all other labels."
+    )
+    over: list[str] = Field(default_factory=list, description="Axes that means or ranges are taken over.")
     where: Selection = Field(default_factory=dict, description="Labels that restrict the comparison, on other axes.")
-    margin: float = Field(0.0, ge=0, description="By how much better, in percentage points.")
+    reach: float | None = Field(
+        None, gt=0, le=1, description="Of `sooner`: the share of its last accuracy that a run must reach; 0.9."
+    )
+    margin: float = Field(0.0, ge=0, description="By how much better or narrower, in points; of `sooner` in rounds.")
 
     @model_validator(mode="before")
     @classmethod
     def _others(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("than") == "others" and isinstance(data.get("better"), dict):
-            return {**data, "than": dict.fromkeys(data["better"], "others")}
+        if isinstance(data, dict) and data.get("than") == "others":
+            sides = (data[form] for form in COMPARISONS if isinstance(data.get(form), dict))
+            return {**data, "than": dict.fromkeys(next(sides, {}), "others")}
         return data
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Claim:
+        said = [form for form in (*COMPARISONS, "within") if getattr(self, form) is not None]
+        if len(said) != 1:
+            forms = "`better`, `sooner`, `steadier` and `within`"
+            raise ValueError(f"needs one of {forms}" if not said else f"has {len(said)} of {forms}; state one")
+        (form,) = said
+        if form == "within":
+            for key in ("than", "margin"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"`within` compares cells among themselves, so {key!r} does not belong there")
+            if not self.over:
+                raise ValueError("'over' is missing: the axes on which the cells differ that are close together")
+        elif self.than is None:
+            raise ValueError("'than' is missing")
+        if self.reach is not None and form != "sooner":
+            raise ValueError("'reach' belongs to `sooner`")
+        if self.over and form == "sooner":
+            raise ValueError("'over' does not belong to `sooner`; restrict axes with `where`")
+        return self
 
 
 class SpecFile(Part):
@@ -218,7 +263,7 @@ def known_keys(loc: tuple[str | int, ...]) -> list[str]:
 
 def json_schema(catalog: Catalog) -> dict[str, Any]:
     """The spec language as JSON Schema (draft 2020-12), for editors: `# yaml-language-server: $schema=…`."""
-    fields = Fields(catalog)
+    fields = Fields.of(catalog)
     schema = SpecFile.model_json_schema()
     definitions = schema["$defs"]
     run: dict[str, Any] = {}
@@ -249,10 +294,19 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
     }
     definitions["axes"] = _axes(fields, run)
     replaced: dict[str, Any] = _resolve_comments(schema)
-    replaced["$defs"]["Claim"]["properties"]["than"] = {
-        "anyOf": [{"const": "others"}, definitions["Claim"]["properties"]["than"]]
-    }
+    replaced["$defs"]["Claim"] |= _claim_forms(replaced["$defs"]["Claim"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **replaced}
+
+
+def _claim_forms(claim: dict[str, Any]) -> dict[str, Any]:
+    """What an editor is to know of a claim's forms: which keys go together, and that `than` may be `others`."""
+    foreign = {"within": ("than", "margin", "reach"), "better": ("reach",), "steadier": ("reach",), "sooner": ("over",)}
+    forms = [
+        {"required": [form, *also], "properties": dict.fromkeys(foreign[form], False)}
+        for form, *also in (*((form, "than") for form in COMPARISONS), ("within", "over"))
+    ]
+    than = {"anyOf": [{"const": "others"}, claim["properties"]["than"]]}
+    return {"properties": {**claim["properties"], "than": than}, "oneOf": forms}
 
 
 def _all_options(fields: Fields, kind: str) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
         body = SpecFile.model_validate(document.data)
     except ValidationError as error:
         raise _structural(document, error) from None
-    _check_patches(body, Patcher(document, Fields(catalog)))
+    _check_patches(body, Patcher(document, Fields.of(catalog)))
     return Spec(identity, body, document, specs_dir, files)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from pipeline.schema import Better, Metric
 
@@ -34,10 +34,14 @@ class Published(_Frozen):
 
 
 class Cell(_Frozen):
-    """One cell: a label for each row and column axis. Without `runs` nothing can be obtained for it here."""
+    """One cell: a label for each row and column axis. Without `runs` nothing can be obtained for it here.
+
+    Of the runs it shows all clients, or one `client`.
+    """
 
     labels: dict[str, str]
     runs: list[str]
+    client: int | None = None
     published: Published | None = None
     absent: str | None = None
 
@@ -57,20 +61,34 @@ class TablePartition(_Frozen):
 
 
 class TableClaim(_Frozen):
-    """A statement over cells: each cell with `better` labels against the same cell with `than` labels."""
+    """A statement over cells in one of the forms of :class:`pipeline.schema.Claim`; what it does not use is left out.
+
+    Each cell with the labels of its form is compared with the same cell with `than` labels; with `over` the means or
+    the ranges over these axes are. `within` is about the range of each group.
+    """
 
     text: str
-    better: dict[str, list[str]]
-    than: dict[str, list[str]]
+    better: dict[str, list[str]] | None = None
+    sooner: dict[str, list[str]] | None = None
+    steadier: dict[str, list[str]] | None = None
+    within: float | None = None
+    than: dict[str, list[str]] | None = None
+    over: list[str] | None = None
+    reach: float | None = None
     where: dict[str, list[str]]
     margin: float
+
+    @model_serializer(mode="wrap")
+    def _what_is_used(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if value is not None}
 
 
 class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first.
 
-    `labels` orders the labels of each row and column axis; `runs` holds every run that a cell names, and
-    `partitions` what their clients hold. Without a list of `figures` the report shows the analyses that runs made.
+    `labels` orders the labels of each row and column axis; `clients` has, of one axis or none, those that stand for
+    one client. `runs` holds every run that a cell names, and `partitions` what their clients hold. Without a list of
+    `figures` the report shows the analyses that runs made.
     """
 
     spec: str
@@ -81,6 +99,7 @@ class ResolvedTable(_Frozen):
     caption: str
     rows: list[str]
     columns: list[str]
+    clients: dict[str, dict[str, int]]
     metric: Metric
     better: Better
     decimals: int

@@ -44,6 +44,7 @@ class Pathological(Entry):
     """A few classes per client."""
 
     classes_per_client: int = option(2, help="Classes of a client.", ge=1)
+    shrink: float = option(1.0, help="Share that is kept.", gt=0, le=1, later=True)
 
 
 @dataclass(frozen=True, kw_only=True)

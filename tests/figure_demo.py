@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from report_demo import cell, table
+from report_demo import cell, table, write_metrics
 
 from pflcore.artifacts import write_table
 from pflcore.assignment import Assignment, write_assignment
 from pflcore.noise import Noise
+from pipeline.figure_names import FIGURES
 from pipeline.run import Run
 from pipeline.workspace import partition_path
 
@@ -118,10 +119,12 @@ def demo(root: Path, clients: int = 40) -> dict[str, Any]:
             classes = 10 if setting == "dirichlet" else 100
             head = 128 * classes
             kept = {"local": 1_000_000 + head, "fedavg": 0, "fedtp": 400_000}[method]
+            correct = (base + random.normal(0, 6, clients)).clip(0, TOTAL).round().astype(int).tolist()
+            write_metrics(root, run, 100 * sum(correct) / (TOTAL * clients), 0.5)
             write_rounds(
                 root,
                 run,
-                (base + random.normal(0, 6, clients)).clip(0, TOTAL).round().astype(int).tolist(),
+                correct,
                 parameters=1_000_000 + head,
                 stored=kept,
                 received=1_000_000 + head - kept,
@@ -153,9 +156,7 @@ def demo(root: Path, clients: int = 40) -> dict[str, Any]:
                 ]
         write_analysis(root, f"fedtp-{setting}", [*rows, *_rollout()])
     write_analysis(root, "local-dirichlet", _rollout(3))
-    return study(
-        runs, title="Figures", figures=["resources", "gain", "noise", "embeddings", "mixing", "rollout", "adaptation"]
-    )
+    return study(runs, title="Figures", figures=list(FIGURES))
 
 
 def _rollout(shift: int = 0) -> list[tuple[str, int, str, int, float]]:

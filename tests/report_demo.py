@@ -27,12 +27,18 @@ COLUMNS = [("Pathological", "50"), ("Pathological", "100"), ("Dirichlet", "50"),
 EVALUATION = Evaluation(every=5, window=20, curve_every=10)
 
 
-def cell(labels: dict[str, str], runs: list[str], published: Any = None, absent: str | None = None) -> dict[str, Any]:
+def cell(
+    labels: dict[str, str],
+    runs: list[str],
+    published: Any = None,
+    absent: str | None = None,
+    client: int | None = None,
+) -> dict[str, Any]:
     """A cell of a resolved table; `published` is (mean, std) or (mean, std, "quoted")."""
     if published is not None:
         quoted = len(published) > 2
         published = {"mean": published[0], "std": published[1], "quoted": quoted, "note": ""}
-    return {"labels": labels, "runs": runs, "published": published, "absent": absent}
+    return {"labels": labels, "runs": runs, "client": client, "published": published, "absent": absent}
 
 
 def table(cells: list[dict[str, Any]], rows: list[str], columns: list[str], **changes: Any) -> dict[str, Any]:
@@ -55,6 +61,7 @@ def table(cells: list[dict[str, Any]], rows: list[str], columns: list[str], **ch
         "caption": "Average test accuracy.",
         "rows": rows,
         "columns": columns,
+        "clients": {},
         "metric": "last_rounds",
         "better": "higher",
         "decimals": 2,

@@ -58,6 +58,10 @@ def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "_fingerprint", lambda: "0" * 64)
     (folder / "other.json").touch()
+    with monkeypatch.context() as edited:
+        edited.setattr(module, "_STARTED", 0.0)
+        assert load_catalog(tmp_path) == CATALOG  # and is not kept: sources are newer than this process
+    assert "0" * 64 not in " ".join(item.name for item in folder.iterdir())
     assert load_catalog(tmp_path) == CATALOG
     assert sorted(item.name for item in folder.iterdir()) == [f"catalog-{'0' * 64}.json", "other.json"]
 

@@ -15,6 +15,12 @@ from pipeline.report.measured import measure
 Entry = tuple[str, str, Any, Any]  # method, setting, obtained (mean, std) or None or "no run", published or None
 
 
+def judge_one(resolved: dict[str, Any], root: Path) -> Judgement:
+    """The judgement of a table's first claim."""
+    runs = measure(resolved, root)
+    return judge_claims(resolved, collect_cells(resolved, runs), runs)[0]
+
+
 def judge(root: Path, entries: list[Entry], better: str = "higher", **changes: Any) -> Judgement:
     """The one claim that A beats B and C."""
     cells = []
@@ -27,14 +33,14 @@ def judge(root: Path, entries: list[Entry], better: str = "higher", **changes: A
     methods = {"better": {"method": ["A"]}, "than": {"method": ["B", "C"]}}
     one = claim("A beats the others.", **{**methods, **changes})
     resolved = table(cells, ["method"], ["setting"], better=better, claims=[one])
-    return judge_claims(resolved, collect_cells(resolved, measure(resolved, root)))[0]
+    return judge_one(resolved, root)
 
 
 def test_holds_beyond_the_noise(tmp_path: Path) -> None:
     found = judge(tmp_path, [("A", "x", (90.0, 3.0), None), ("B", "x", (84.0, 4.0), None)])
     assert found.obtained.verdict == "holds"  # apart by 6, noise 5
     assert found.obtained.worst is not None
-    assert (found.obtained.worst.difference, found.obtained.worst.noise) == (6.0, 5.0)
+    assert (found.obtained.worst.difference, found.obtained.worst.noise.size) == (6.0, 5.0)
     assert found.published is None and not found.contradicted_by_paper
 
 
@@ -115,5 +121,4 @@ def test_half_of_the_seeds_is_not_yet(tmp_path: Path) -> None:
     cells = [cell({"method": "A"}, ["a-0", "a-1"]), cell({"method": "B"}, ["b-0"])]
     one = claim("A beats B.", {"method": ["A"]}, {"method": ["B"]})
     resolved = table(cells, ["method"], [], claims=[one])
-    judged = judge_claims(resolved, collect_cells(resolved, measure(resolved, tmp_path)))
-    assert judged[0].obtained.verdict == "not yet"
+    assert judge_one(resolved, tmp_path).obtained.verdict == "not yet"

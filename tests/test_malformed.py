@@ -314,6 +314,35 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         GRID.replace("clients: [20, 50]", "clients: {A: 20, B: 20, C: 50}").replace("columns", "average_over"),
         "specs/a.yaml:6: grid.axes.clients: is averaged over, but some of its values give the same run",
     ),
+    "client of an unknown axis": (
+        GRID + "  clients: {methods: {FedTP: 0}}\n",
+        "specs/a.yaml:10: table.clients.methods: unknown axis; did you mean 'method'?",
+    ),
+    "client of an unknown label": (
+        GRID + "  clients: {method: {FedTB: 0}}\n",
+        "specs/a.yaml:10: table.clients.method.FedTB: unknown label 'FedTB'; did you mean 'FedTP'?",
+    ),
+    "client beyond the last": (
+        GRID + "  clients: {method: {FedTP: 20}}\n",
+        "specs/a.yaml:10: table.clients.method.FedTP: no client 20: a run here has 20 clients, counted from 0",
+    ),
+    "negative client": (
+        GRID + "  clients: {method: {FedTP: -1}}\n",
+        "specs/a.yaml:10: table.clients.method.FedTP: -1 must be at least 0",
+    ),
+    "clients of two axes": (
+        GRID + "  clients: {method: {FedTP: 0}, clients: {20: 0}}\n",
+        "specs/a.yaml:10: table.clients.clients: a second axis; cells are of one client already by 'method'",
+    ),
+    "client of an averaged axis": (
+        GRID.replace("columns", "average_over") + "  clients: {clients: {20: 0}}\n",
+        "specs/a.yaml:10: table.clients.clients: is in neither rows nor columns, so its labels have no cells of their "
+        "own",
+    ),
+    "the same client twice": (
+        GRID.replace("[20, 50]", "{A: 20, B: 20}") + "  clients: {clients: {A: 1, B: 1}}\n",
+        "specs/a.yaml:6: grid.axes.clients: has no effect: its values give the same runs",
+    ),
     "absent but present": (
         GRID + "  absent: {method: {FedTP: not implemented}}\n",
         "specs/a.yaml:10: table.absent.method.FedTP: declared absent, but the grid has runs with this label",
@@ -350,6 +379,50 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "negative margin": (
         GRID + "claims:\n  - {text: t, better: {method: FedTP}, than: others, margin: -1}\n",
         "specs/a.yaml:11: claims[0].margin: -1 must be at least 0",
+    ),
+    "claim of no form": (
+        GRID + "claims:\n  - {text: t, than: others}\n",
+        "specs/a.yaml:11: claims[0]: needs one of `better`, `sooner`, `steadier` and `within`",
+    ),
+    "claim of two forms": (
+        GRID + "claims:\n  - {text: t, better: {method: FedTP}, steadier: {method: FedTP}, than: others}\n",
+        "specs/a.yaml:11: claims[0]: has 2 of `better`, `sooner`, `steadier` and `within`; state one",
+    ),
+    "range compared with others": (
+        GRID + "claims:\n  - {text: t, within: 1, over: [method], than: others}\n",
+        "specs/a.yaml:11: claims[0]: `within` compares cells among themselves, so 'than' does not belong there",
+    ),
+    "range over nothing": (
+        GRID + "claims:\n  - {text: t, within: 1}\n",
+        "specs/a.yaml:11: claims[0]: 'over' is missing: the axes on which the cells differ that are close together",
+    ),
+    "convergence over an axis": (
+        GRID + "claims:\n  - {text: t, sooner: {method: FedTP}, than: others, over: [clients]}\n",
+        "specs/a.yaml:11: claims[0]: 'over' does not belong to `sooner`; restrict axes with `where`",
+    ),
+    "accuracy to be reached": (
+        GRID + "claims:\n  - {text: t, better: {method: FedTP}, than: others, reach: 0.9}\n",
+        "specs/a.yaml:11: claims[0]: 'reach' belongs to `sooner`",
+    ),
+    "mean over an unknown axis": (
+        GRID + "claims:\n  - {text: t, better: {method: FedTP}, than: others, over: [client]}\n",
+        "specs/a.yaml:11: claims[0].over[0]: unknown axis 'client'; did you mean 'clients'?",
+    ),
+    "mean over what is compared": (
+        GRID + "claims:\n  - {text: t, better: {method: FedTP}, than: others, over: [method]}\n",
+        "specs/a.yaml:11: claims[0].over[0]: 'method' is compared; name other axes",
+    ),
+    "mean over an axis twice": (
+        GRID + "claims:\n  - {text: t, better: {method: FedTP}, than: others, over: [clients, clients]}\n",
+        "specs/a.yaml:11: claims[0].over[1]: 'clients' is named twice",
+    ),
+    "range of one": (
+        GRID + "claims:\n  - {text: t, within: 1, over: [clients], where: {clients: 20}}\n",
+        "specs/a.yaml:11: claims[0].over: leaves single cells, which have neither mean nor range",
+    ),
+    "spread of single runs": (
+        GRID + "  metric: final\nclaims:\n  - {text: t, steadier: {method: FedTP}, than: others}\n",
+        "specs/a.yaml:12: claims[0].steadier: a single run has no ± under the metric 'final'; name axes in `over`",
     ),
     # Inheritance.
     "cycle": (

@@ -304,6 +304,22 @@ def test_a_train_limit_keeps_a_random_part() -> None:
     assert [rows.tolist() for rows in held.test] == [rows.tolist() for rows in whole.test]
 
 
+def test_shares_of_training_samples_are_nested() -> None:
+    shares = (0.1, 0.25, 0.999, 1.0)
+    held = [make("dirichlet", SAMPLES, 5, train_share=share) for share in shares]
+    for client, whole in enumerate(held[-1].train):
+        parts = [set(one.train[client].tolist()) for one in held]
+        assert [len(part) for part in parts] == [int(share * len(whole) + 0.5) for share in shares]
+        assert parts[0] < parts[1] < parts[2] < parts[3]
+        assert all(one.test[client].tolist() == held[-1].test[client].tolist() for one in held)
+    # What is left of a limit is what is left of a share of that size, and of both the smaller one counts.
+    limited = make("dirichlet", SAMPLES, 5, train_limit=20)
+    assert all(set(few) < set(many) for few, many in zip(limited.train, held[1].train, strict=True))
+    both = make("dirichlet", SAMPLES, 5, train_limit=20, train_share=0.25)
+    assert flat(both) == flat(limited)
+    assert {len(rows) for rows in make("dirichlet", SAMPLES, 5, train_share=1e-6).train} == {1}
+
+
 @pytest.mark.parametrize("name", PARTITIONS.names())
 def test_novel_clients_on_top_of_any_scheme(name: str, tmp_path: Path) -> None:
     options = {"quantity": {"alpha": 2.0}}.get(name, {})

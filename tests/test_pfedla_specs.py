@@ -11,13 +11,14 @@ import pytest
 from paper_specs import SPECS, first_record, resolve_specs
 from papers import PAPERS, occurs
 
+from pflcore.datasets import DATASETS
 from pflcore.settings import Training
 from pipeline.resolve import Resolved
 
 SEEDS = 5
 CELLS = {
     "table1": 25, "table2": 5, "table3_office31": 25, "table3_officehome": 25, "table3_domainnet": 25, "table4": 5,
-    "table5": 1, "fig3": 10, "fig4a": 5, "fig4b": 3,
+    "table5": 1, "fig3": 10, "fig4a": 5, "fig4b": 3, "fig4c": 50,
 }  # fmt: skip
 HOSTS = ["FedAvg", "FedProx", "FedBN", "pFedMe", "Ditto"]
 KINDS = {
@@ -37,9 +38,13 @@ def tables() -> dict[str, Resolved]:
 
 
 def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
-    """Run ids of all cells that have any, by method and attention."""
+    """Run ids of a cell by its labels but for the domain; cells of single clients have those of all clients."""
     assert resolved.table is not None
-    return {(cell.labels["method"], cell.labels["attention"]): cell.runs for cell in resolved.table.cells if cell.runs}
+    runs: dict[tuple[str, ...], list[str]] = {}
+    for cell in resolved.table.cells:
+        labels = tuple(label for axis, label in cell.labels.items() if axis != "domain")
+        assert runs.setdefault(labels, cell.runs) == cell.runs
+    return runs
 
 
 def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
@@ -61,15 +66,31 @@ def test_rows_and_columns_are_in_the_papers_order(name: str, tables: dict[str, R
     assert table is not None
     assert table.labels == {"method": HOSTS, "attention": list(KINDS), "domain": [*DOMAINS[name], "Average"]}
     assert all(cell.published for cell in table.cells)
-    assert all(bool(cell.absent) != bool(cell.runs) for cell in table.cells)
+    assert not any(cell.absent for cell in table.cells)
+
+
+@pytest.mark.parametrize("name", [*DOMAINS, "fig3", "table5"])
+def test_columns_are_of_the_clients_with_these_domains(name: str, tables: dict[str, Resolved]) -> None:
+    table = tables[name].table
+    assert table is not None
+    dataset = DATASETS.get(
+        record(tables[name], "FedBN", "pFedLA_h" if name != "fig3" else "without")["dataset"]["name"]
+    )
+    names = [label.replace(" ", "-").casefold() for label in dataset.attributes["domain"]]
+    clients = {label.casefold(): client for label, client in table.clients["domain"].items()}
+    assert clients == {label: client for client, label in enumerate(names)}
+    assert table.labels["domain"] == [*table.clients["domain"], "Average"]
+    assert {cell.client for cell in table.cells if cell.labels["domain"] == "Average"} == {None}
 
 
 def test_runs_are_shared(tables: dict[str, Resolved]) -> None:
     runs = {name: runs_by_labels(resolved) for name, resolved in tables.items()}
-    assert len({run.id for resolved in tables.values() for run in resolved.runs}) == 505
+    assert len({run.id for resolved in tables.values() for run in resolved.runs}) == 705
     assert runs["table2"].items() <= runs["table1"].items()
     for name in ("table4", "fig3", "fig4a"):
         assert runs[name].items() <= runs["table3_office31"].items()
+    whole = {labels[:2]: runs for labels, runs in runs["fig4c"].items() if labels[2] == "1.0"}
+    assert whole == runs["fig3"]
     shared = runs["fig4b"].pop(("FedProx", "non-local SE"))
     assert runs["fig4b"].items() <= runs["table3_office31"].items()
     assert not set(shared) & {run.id for run in tables["table3_office31"].runs}

@@ -152,6 +152,7 @@ def test_the_table(table: Resolved) -> None:
         "caption": "Accuracy in percent.",
         "rows": ["method"],
         "columns": ["dataset"],
+        "clients": {},
         "metric": "clients",
         "better": "higher",
         "decimals": 1,
@@ -175,6 +176,27 @@ def test_the_table(table: Resolved) -> None:
     }
 
 
+def test_claims_on_groups_of_cells(tmp_path: Path) -> None:
+    claims = """
+  - {text: t, better: {method: FedTP}, than: others, over: [dataset], margin: 1}
+  - {text: t, steadier: {method: FedTP}, than: {method: Avg}}
+  - {text: t, sooner: {method: FedTP}, than: {method: Avg}, reach: 0.5}
+  - {text: t, sooner: {method: FedTP}, than: {method: Avg}}
+  - {text: t, within: 2, over: [method, dataset], where: {method: [Avg, FedTP]}}
+"""
+    table = resolved(tmp_path, TABLE[: TABLE.index("claims:")] + "claims:" + claims, t_csv=CSV).table
+    assert table is not None
+    one = {"text": "t", "where": {}, "margin": 0.0}
+    ours, theirs = {"method": ["FedTP"]}, {"method": ["Avg"]}
+    assert json.loads(json.dumps(table.model_dump()))["claims"] == [
+        {**one, "better": ours, "than": {"method": ["pFedMe", "Avg", "Big"]}, "over": ["dataset"], "margin": 1.0},
+        {**one, "steadier": ours, "than": theirs},
+        {**one, "sooner": ours, "than": theirs, "reach": 0.5},
+        {**one, "sooner": ours, "than": theirs, "reach": 0.9},
+        {**one, "within": 2.0, "over": ["method", "dataset"], "where": {"method": ["Avg", "FedTP"]}},
+    ]
+
+
 def test_the_same_run_is_one_run(tmp_path: Path) -> None:
     text = f"grid: {{base: {BASE}, axes: {{method: {{A: fedtp, B: {{name: fedtp, embedding: 32}}, C: fedavg}}}}}}"
     result = resolved(tmp_path, text)
@@ -193,6 +215,14 @@ def test_ids(tmp_path: Path) -> None:
     assert run.data == {"dataset": {"name": "ten", "stand_in": None}}
     # Pinned: a change of ids makes every published result stale.
     assert (run.id, run.federation_id, run.data_id) == PINNED
+
+
+def test_an_option_that_came_later_is_in_no_record_at_its_default(tmp_path: Path) -> None:
+    base = BASE.replace("dirichlet", "pathological")
+    text = f"grid: {{base: {base}, axes: {{partition.shrink: [0.5, 1.0], method: [fedavg]}}}}"
+    half, whole = resolved(tmp_path, text).runs
+    assert half.record["partition"] == {"name": "pathological", "classes_per_client": 2, "shrink": 0.5}
+    assert whole.record["partition"] == {"name": "pathological", "classes_per_client": 2}
 
 
 @pytest.mark.parametrize(

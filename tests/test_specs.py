@@ -146,7 +146,13 @@ def test_schema_completes_names_and_options() -> None:
     assert axes["method"]["anyOf"][0] == {"type": "array", "items": {"$ref": "#/$defs/method"}}
     assert axes["training.rounds"]["anyOf"][0]["items"]["type"] == "integer"
     assert axes["partition.alpha"]["anyOf"][1]["additionalProperties"]["exclusiveMinimum"] == 0
-    assert definitions["Claim"]["properties"]["than"]["anyOf"][0] == {"const": "others"}
+    claim = definitions["Claim"]
+    assert claim["properties"]["than"]["anyOf"][0] == {"const": "others"}
+    assert [form["required"] for form in claim["oneOf"]] == [
+        ["better", "than"], ["sooner", "than"], ["steadier", "than"], ["within", "over"],
+    ]  # fmt: skip
+    assert claim["oneOf"][3]["properties"] == {"than": False, "margin": False, "reach": False}
+    assert claim["required"] == ["text"]
 
 
 def _references(value: Any) -> set[str]:

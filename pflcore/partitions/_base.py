@@ -56,6 +56,14 @@ class Partition(Entry, ABC):
     train_limit: int | None = option(
         None, help="Most training samples of a client, drawn at random; null is no limit.", ge=1
     )
+    train_share: float = option(
+        1.0,
+        help="Share of each client's training samples that it keeps, drawn at random; of two shares the smaller one is "
+        "part of the larger.",
+        gt=0,
+        le=1,
+        later=True,
+    )
     novel_share: float = option(
         0.0, help="Share of the clients, drawn at random, that never train and are measured apart.", ge=0, lt=1
     )
@@ -104,8 +112,8 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
         strata = owners * samples.classes + samples.labels if by_class else owners
         drawn = draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
         train = ~drawn
-    if scheme.train_limit is not None:
-        owners = _limit(owners, train, scheme.train_limit, clients, generator(seed, "partition limit"))
+    if scheme.train_limit is not None or scheme.train_share < 1:
+        owners = _limit(scheme, owners, train, clients, generator(seed, "partition limit"))
     _check_everyone(scheme, samples, owners, train, clients)
     return Assignment.from_owners(
         owners,
@@ -149,10 +157,15 @@ def draw_share(strata: Rows, among: Mask, share: float, rng: np.random.Generator
     return drawn
 
 
-def _limit(owners: Rows, train: Mask, limit: int, clients: int, rng: np.random.Generator) -> Rows:
+def _limit(scheme: Partition, owners: Rows, train: Mask, clients: int, rng: np.random.Generator) -> Rows:
+    """Take training samples away from clients, beginning with the same ones however many are to go."""
     rows = np.flatnonzero(train & (owners >= 0))
+    held = np.bincount(owners[rows], minlength=clients)
+    most = np.maximum(np.minimum(held, 1), np.floor(held * scheme.train_share + 0.5).astype(np.int64))
+    if scheme.train_limit is not None:
+        most = np.minimum(most, scheme.train_limit)
     kept = owners.copy()
-    kept[rows[_rank(owners[rows], clients, rng) >= limit]] = -1
+    kept[rows[_rank(owners[rows], clients, rng) >= most[owners[rows]]]] = -1
     return kept
 
 

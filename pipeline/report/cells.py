@@ -44,6 +44,7 @@ class Cell:
         labels: The label on every row and column axis.
         runs: Ids of the runs that belong to it, one per combination of the averaged axes; empty: none is planned.
         n: Runs that the obtained value is made of.
+        client: The one client of the runs that it is about; None: all of them.
         absent: Why no run is planned, where the spec says so.
         verdict: One of :data:`VERDICTS`.
     """
@@ -57,6 +58,7 @@ class Cell:
     note: str
     absent: str | None
     verdict: str
+    client: int | None = None
     best_obtained: bool = False
     best_published: bool = False
 
@@ -135,7 +137,8 @@ def _schema(axes: list[str]) -> pa.Schema:
 def _cell(entry: dict[str, Any], runs: dict[str, Measured], metric: str) -> Cell:
     mine = [runs[run] for run in entry["runs"]]
     diverged = any(run.diverged for run in mine)
-    values = [] if diverged else [run.values[metric] for run in mine if metric in run.values]
+    found = [] if diverged else [run.values_of(entry["client"]) for run in mine]
+    values = [figures[metric] for figures in found if metric in figures]
     published = entry["published"]
     known = published and published["mean"] is not None
     cell = Cell(
@@ -148,6 +151,7 @@ def _cell(entry: dict[str, Any], runs: dict[str, Measured], metric: str) -> Cell
         note=(published and published["note"]) or "",
         absent=entry["absent"],
         verdict="",
+        client=entry["client"],
     )
     return replace(cell, verdict="diverged" if diverged else _verdict(cell))
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pipeline.report.cells import Cell
-from pipeline.report.claims import FAILS, HOLDS, NOT_YET, WITHIN_NOISE, Judgement
+from pipeline.report.claim_forms import FAILS, HOLDS, NOT_YET, WITHIN_NOISE
+from pipeline.report.claims import Judgement
 
 STATES = {
     "done": "done",

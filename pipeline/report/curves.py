@@ -1,4 +1,7 @@
-"""Convergence curves: pooled test accuracy over rounds, one panel per column of the table, as SVG and as wide CSV."""
+"""Convergence curves: test accuracy over rounds, one panel per column of the table, as SVG and as wide CSV.
+
+It is pooled over clients; the curve of a cell that is about one client is that client's.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Curve:
 
     row: tuple[str, ...]
     column: tuple[str, ...]
-    points: pd.Series[float]  # pooled accuracy in percent, indexed by round
+    points: pd.Series[float]  # accuracy in percent, indexed by round
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def collect_curves(layout: Layout, cells: list[Cell], runs: dict[str, Measured])
     curves = []
     for row, column in itertools.product(layout.rows, layout.columns):
         cell = layout.cell(row, column)
-        series = [_points(runs[run]) for run in cell.runs if runs[run].rounds_path.is_file()] if cell else []
+        series = _series(cell, runs) if cell else []
         if series:
             points = pd.concat(series, axis=1, join="inner").mean(axis=1).sort_index()
             curves.append(Curve(row, column, points))
@@ -85,6 +88,13 @@ def curves_alt(curves: list[Curve]) -> str:
         return f"{words}."
     what = " · ".join((*best.row, *best.column))
     return f"{words}; the highest ends at {best.points.iloc[-1]:.2f} percent ({what})."
+
+
+def _series(cell: Cell, runs: dict[str, Measured]) -> list[pd.Series[float]]:
+    made = [runs[run] for run in cell.runs if runs[run].rounds_path.is_file()]
+    if cell.client is None:
+        return [_points(run) for run in made]
+    return [run.clients[cell.client].curve for run in made if cell.client in run.clients]
 
 
 def _points(run: Measured) -> pd.Series[float]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pipeline.report.cells import Cell
 from pipeline.report.hover import hover_data
 from pipeline.report.measured import Measured
 from pipeline.report.study import Study
@@ -78,6 +79,8 @@ class Details:
         told = {
             "title": " · ".join(filter(None, (*row, study.layout.column_title(column)))),
             "runs": list(cell.runs),
+            "client": "" if cell.client is None else str(cell.client),
+            "alone": Details._alone(study, cell),
             "obtained": text.obtained,
             "partial": text.partial,
             "published": text.published,
@@ -88,6 +91,16 @@ class Details:
             "verdict": text.verdict if cell.published or text.verdict in ("missing", "diverged") else "",
         }
         return {key: value for key, value in told.items() if value}
+
+    @staticmethod
+    def _alone(study: Study, cell: Cell) -> dict[str, list[float | None]]:
+        """Run → its number, of a cell that is about one client; a run's own numbers are about all of them."""
+        metric, numbers = study.table["metric"], {}
+        for run in cell.runs if cell.client is not None else ():
+            value = study.runs[run].values_of(cell.client).get(metric)
+            if value:
+                numbers[run] = [value.mean, value.std]
+        return numbers
 
     def _run(self, run: Measured) -> dict[str, Any]:
         record = run.record

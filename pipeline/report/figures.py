@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.figure_names import ANALYSES, draws_analyses
 from pipeline.report.adaptation import adaptation
 from pipeline.report.analyses import Analyses, Found, by_cell, read_analyses
+from pipeline.report.boxes import boxes
 from pipeline.report.embeddings import embeddings
 from pipeline.report.gain import gain
 from pipeline.report.layout import Layout
@@ -18,6 +19,7 @@ from pipeline.report.noise_scatter import noise_scatter
 from pipeline.report.resources import resources
 from pipeline.report.rollout import rollout
 from pipeline.report.sections import Section
+from pipeline.report.values import values
 
 
 def build_sections(table: dict[str, Any], layout: Layout, runs: dict[str, Measured], root: Path) -> list[Section]:
@@ -27,15 +29,24 @@ def build_sections(table: dict[str, Any], layout: Layout, runs: dict[str, Measur
         UserError: An artifact that a figure needs is damaged.
     """
     figures: list[str] | None = table["figures"]
+    of_runs = layout.of_runs()
     found = read_analyses(runs) if draws_analyses(figures) else {}
     if figures is None:
-        figures = [name for name in ANALYSES if any(by_cell(layout, runs, found.get(name, {})))]
-    return [_section(name, layout, runs, found, root, table["decimals"]) for name in figures]
+        figures = [name for name in ANALYSES if any(by_cell(of_runs, runs, found.get(name, {})))]
+    of_cells = {
+        "values": lambda: values(table, layout),
+        "boxes": lambda: boxes(table, layout, runs, table["decimals"]),
+    }
+    return [
+        of_cells[name]() if name in of_cells else _section(name, of_runs, runs, found, root, table["decimals"])
+        for name in figures
+    ]
 
 
 def _section(
     name: str, layout: Layout, runs: dict[str, Measured], analyses: Analyses, root: Path, decimals: int
 ) -> Section:
+    """A figure of what runs left behind, not of the table's own cells."""
     if name in ANALYSES:
         found = analyses.get(name, {})
         if not any(by_cell(layout, runs, found)):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.report.cells import Cell
 
 Key = tuple[str, ...]
+
+_SIDES = ("rows", "columns")
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,43 @@ class Layout:
     Attributes:
         rows, columns: Label tuples in the order of the table's labels; ``[()]`` for a side without axes.
         headers: One list of spans per column axis, outer to inner.
+        client_names: What clients are called that have cells of their own.
     """
 
     def __init__(self, table: dict[str, Any], cells: list[Cell], single: str) -> None:
         """`single` heads the only column of a table without column axes."""
         self.row_axes: list[str] = table["rows"]
         self.column_axes: list[str] = table["columns"]
+        self._table, self._single = table, single
         self._cells = {(cell.key(self.row_axes), cell.key(self.column_axes)): cell for cell in cells}
         self.rows = _ordered(table, self.row_axes, {row for row, _ in self._cells})
         self.columns = _ordered(table, self.column_axes, {column for _, column in self._cells})
         self.headers = [self._spans(level) for level in range(len(self.column_axes))] or [[Span(single, 0, 1)]]
+        named = [(client, label) for labels in table["clients"].values() for label, client in labels.items()]
+        self.client_names: dict[int, str] = dict(sorted(dict(reversed(named)).items()))
 
     def cell(self, row: Key, column: Key) -> Cell | None:
         """The cell at a row and a column; None where the study has none."""
         return self._cells.get((row, column))
+
+    def of_runs(self) -> Layout:
+        """The same for what is told of a run once: without the cells that are about one client.
+
+        Where there are no others, their axis is taken away, and cells that differ in nothing else become one.
+        """
+        if not self.client_names:
+            return self
+        whole = [cell for cell in self._cells.values() if cell.client is None]
+        if any(cell.runs for cell in whole):
+            return Layout(self._table, whole, self._single)
+        sides = {side: [axis for axis in self._table[side] if axis not in self._table["clients"]] for side in _SIDES}
+        merged: dict[Key, Cell] = {}
+        for cell in self._cells.values():
+            labels = {axis: label for axis, label in cell.labels.items() if axis not in self._table["clients"]}
+            key = tuple(labels.values())
+            runs = (*merged[key].runs, *cell.runs) if key in merged else cell.runs
+            merged[key] = replace(cell, labels=labels, runs=tuple(dict.fromkeys(runs)), client=None)
+        return Layout({**self._table, **sides}, list(merged.values()), self._single)
 
     def column_title(self, column: Key) -> str:
         """The whole header of one column in one line, or of all columns that begin with these labels."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pflcore.artifacts import read_meta
+import pandas as pd
+import pyarrow.compute as pc
+
+from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
+from pflcore.protocols import curve, summarise
+from pflcore.settings import Evaluation
 from pipeline.workspace import metrics_path, run_path
 
 
@@ -22,11 +28,25 @@ class Value:
 
 
 @dataclass(frozen=True)
+class OneClient:
+    """How one client of a run fared.
+
+    Attributes:
+        values: As those of its run, from the test samples of the client alone.
+        curve: Its test accuracy in percent, indexed by round.
+    """
+
+    values: dict[str, Value]
+    curve: pd.Series[float]
+
+
+@dataclass(frozen=True)
 class Measured:
     """One run as the report sees it.
 
     Attributes:
         values: By protocol; empty while the run has not been evaluated, and for a run that diverged.
+        clients: Those that the table shows by themselves; empty while the run has not been made.
         facts: Metadata of the run's artifact (device, hashes, sizes), empty while there is none.
     """
 
@@ -36,10 +56,17 @@ class Measured:
     values: dict[str, Value]
     facts: dict[str, Any]
     rounds_path: Path
+    clients: dict[int, OneClient] = field(default_factory=dict)
 
     @property
     def diverged(self) -> bool:
         return self.facts.get("diverged") is not None
+
+    def values_of(self, client: int | None) -> dict[str, Value]:
+        """By protocol: of one client, or of all for None."""
+        if client is None:
+            return self.values
+        return self.clients[client].values if client in self.clients else {}
 
 
 def measure(table: dict[str, Any], root: Path) -> dict[str, Measured]:
@@ -48,15 +75,34 @@ def measure(table: dict[str, Any], root: Path) -> dict[str, Measured]:
     Raises:
         UserError: An artifact exists and cannot be read.
     """
-    return {run: _measure(run, table["runs"][run], root) for run in sorted(table["runs"])}
+    alone: dict[str, dict[int, None]] = {}
+    for cell in table["cells"]:
+        if cell["client"] is not None:
+            for run in cell["runs"]:
+                alone.setdefault(run, {})[cell["client"]] = None
+    return {run: _measure(run, table["runs"][run], root, alone.get(run, {})) for run in sorted(table["runs"])}
 
 
-def _measure(run: str, entry: dict[str, Any], root: Path) -> Measured:
+def _measure(run: str, entry: dict[str, Any], root: Path, alone: Collection[int]) -> Measured:
     rounds = root / run_path(run, "rounds.parquet")
     metrics = root / metrics_path(run)
     facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
     values = {} if facts.get("diverged") is not None else _values(metrics)
-    return Measured(run, entry["record"], entry["code"], values, facts, rounds)
+    clients = _clients(rounds, entry["record"], alone) if alone and facts else {}
+    return Measured(run, entry["record"], entry["code"], values, facts, rounds, clients)
+
+
+def _clients(path: Path, record: dict[str, Any], alone: Collection[int]) -> dict[int, OneClient]:
+    """The protocols are queries over rounds: of the rows of one client they tell about that client."""
+    table, clients = read_table(path, "rounds/2")[0], {}
+    evaluation = Evaluation(every=record["evaluation"]["every"], window=record["evaluation"]["window"])
+    for client in alone:
+        own = table.filter(pc.equal(table["client"], client))
+        rounds, accuracy, _ = curve(own)
+        if len(rounds):
+            values = _known(summarise(own, evaluation, record["training"]["rounds"]))
+            clients[client] = OneClient(values, pd.Series(accuracy, index=rounds))
+    return clients
 
 
 def _values(path: Path) -> dict[str, Value]:
@@ -64,14 +110,18 @@ def _values(path: Path) -> dict[str, Value]:
         return {}
     try:
         metrics = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            # A deviation over one round or one client is none.
-            protocol: Value(float(figures["mean"]), _finite(figures["std"]) if figures["n"] > 1 else None)
-            for protocol, figures in metrics.items()
-            if isinstance(figures, dict) and _finite(figures.get("mean")) is not None
-        }
+        return _known(metrics)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path}: not the metrics of a run; delete it and run `dvc repro`") from None
+
+
+def _known(metrics: dict[str, Any]) -> dict[str, Value]:
+    return {
+        # A deviation over one round or one client is none.
+        protocol: Value(float(figures["mean"]), _finite(figures["std"]) if figures["n"] > 1 else None)
+        for protocol, figures in metrics.items()
+        if isinstance(figures, dict) and _finite(figures.get("mean")) is not None
+    }
 
 
 def _finite(number: Any) -> float | None:

@@ -41,14 +41,19 @@ def with_room(columns: Sequence[Key], name: str) -> tuple[list[Key], str]:
     return list(columns[:MAX_PANELS]), f" Columns without a panel: {left_out}; see {name}.csv." if left_out else ""
 
 
+def grid_shape(panels: int) -> tuple[int, int]:
+    """How many panels lie beside one another, and how many below."""
+    across = max(1, panels if panels <= 3 else math.ceil(panels / 2))
+    return across, math.ceil(panels / across) or 1
+
+
 def panel_grid(titles: Sequence[str], xlabel: str, ylabel: str, *, height: float = 2.5) -> tuple[Figure, list[Axes]]:
     """A figure with a panel per title, in at most two lines of panels if there are more than three.
 
     Args:
         height: Of a panel, in inches.
     """
-    across = max(1, len(titles) if len(titles) <= 3 else math.ceil(len(titles) / 2))
-    down = math.ceil(len(titles) / across) or 1
+    across, down = grid_shape(len(titles))
     width = max(5.0, (2.9 if across > 2 else 3.6) * across)
     figure = Figure(figsize=(width, height * down + 0.7), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)

@@ -47,8 +47,9 @@ def summarise(table: dict[str, Any], root: Path) -> tuple[list[Cell], list[Judge
     Raises:
         UserError: An artifact is damaged.
     """
-    cells = collect_cells(table, measure(table, root))
-    return cells, judge_claims(table, cells)
+    runs = measure(table, root)
+    cells = collect_cells(table, runs)
+    return cells, judge_claims(table, cells, runs)
 
 
 def examine(table: dict[str, Any], root: Path, *, png: bool = False) -> Study:
@@ -67,7 +68,7 @@ def examine(table: dict[str, Any], root: Path, *, png: bool = False) -> Study:
     layout = Layout(table, cells, single=_YLABEL)
     curves = collect_curves(layout, cells, runs)
     sections = build_sections(table, layout, runs, root)
-    judgements = judge_claims(table, cells)
+    judgements = judge_claims(table, cells, runs)
     page = build_page(table, layout, cells, runs, curves, sections, judgements)
     drawn = draw_curves(layout, curves, _YLABEL, png=png)
     return Study(table, layout, cells, runs, judgements, curves, drawn, page)

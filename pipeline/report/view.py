@@ -123,12 +123,13 @@ def build_page(
         tally=_tally(cells),
         legend=_legend(table, cells),
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
-        protocol=protocol_words(table["metric"], list(runs.values()), any(len(cell.runs) > 1 for cell in cells)),
+        protocol=protocol_words(table["metric"], list(runs.values()), any(len(cell.runs) > 1 for cell in cells))
+        + _alone(layout),
         notes=notes,
         claims=[claim_in_words(judgement, table["decimals"]) for judgement in judgements],
         partitions=[(shown["words"], _page_of(table["spec"], shown["federation"])) for shown in table["partitions"]],
         has_curves=bool(curves),
-        curves_caption=_curves_caption(panels_left_out(curves)),
+        curves_caption=_curves_caption(panels_left_out(curves), bool(layout.client_names)),
         curves_alt=curves_alt(curves),
         sections=sections,
         provenance_columns=COLUMNS,
@@ -169,6 +170,15 @@ def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:
             " deviation over the runs."
         )
     return words + " Personalised models of all clients are measured after aggregation."
+
+
+def _alone(layout: Layout) -> str:
+    """Which labels are of single clients, in a sentence; "" where none is."""
+    names = list(layout.client_names.values())
+    if not names:
+        return ""
+    words = ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
+    return f" Under {words} the same is taken of the test samples of one client alone."
 
 
 def _schedule(runs: list[Measured]) -> str:
@@ -276,6 +286,8 @@ def _legend(table: dict[str, Any], cells: list[Cell]) -> list[str]:
     return lines
 
 
-def _curves_caption(left_out: int) -> str:
-    caption = "Pooled test accuracy over communication rounds."
+def _curves_caption(left_out: int, alone: bool) -> str:
+    caption = "Pooled test accuracy over communication rounds" + (
+        "; in cells of one client, its own." if alone else "."
+    )
     return f"{caption} Columns without a panel: {left_out}; see curves.csv." if left_out else caption
