@@ -177,7 +177,10 @@ def _published(spec: Spec, layout: Layout, axes: list[str], patcher: Patcher) ->
 def _labels(
     layout: Layout, axes: list[str], grid: Points, published: list[PublishedRow], patcher: Patcher
 ) -> dict[str, list[str]]:
-    """Labels in the order of the published table, then of the axis; each is known to the axis or declared absent."""
+    """Labels in the order of the published table; each of them is known to the axis or declared absent.
+
+    What the paper does not have stands behind the label that it stands behind in the spec.
+    """
     check_axes(layout.absent, {axis: [] for axis in axes}, patcher, ("table", "absent"))
     labels: dict[str, list[str]] = {}
     for axis in axes:
@@ -198,8 +201,16 @@ def _labels(
             if label not in in_print:
                 hint = did_you_mean(label, in_print)
                 raise patcher.document.error(address, f"declared absent, but no published value has this label{hint}")
-        labels[axis] = list(dict.fromkeys([*in_print, *grid.labels[axis]]))
+        labels[axis] = _merged(in_print, grid.labels[axis])
     return labels
+
+
+def _merged(in_print: list[str], in_spec: list[str]) -> list[str]:
+    merged = list(in_print)
+    for before, label in zip([None, *in_spec], in_spec, strict=False):
+        if label not in merged:
+            merged.insert(merged.index(before) + 1 if before else 0, label)
+    return merged
 
 
 def _absent(layout: Layout, axes: list[str], key: tuple[str, ...]) -> str | None:

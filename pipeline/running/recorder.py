@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from pflcore.artifacts import write_text
 from pflcore.errors import UserError
 from pipeline.running.finished import Finished
@@ -230,9 +232,6 @@ class Recorder:
 
     def _mend(self, files: list[str]) -> None:
         """Remove lock files that cannot be read; DVC itself would stop at them."""
-        from dvc.dvcfile import load_file
-        from dvc.utils.strictyaml import YAMLSyntaxError, YAMLValidationError
-
         marks = Path(str(self.repo.tmp_dir)) / "rwlock"
         try:
             json.loads(marks.read_text(encoding="utf-8") or "no")
@@ -242,15 +241,21 @@ class Recorder:
             write_text(marks, "{}")
         for name in files:
             lock = self.root / name.replace("dvc.yaml", "dvc.lock")
-            if not lock.is_file():
-                continue
-            try:
-                loaded = load_file(self.repo, str(self.root / name)).lockfile_contents
-                damaged = not loaded.get("stages")
-            except (YAMLSyntaxError, YAMLValidationError, UnicodeDecodeError, self._error):
-                damaged = True
-            if damaged:
+            if lock.is_file() and not _is_whole(lock):
                 lock.unlink()
+
+
+def _is_whole(lock: Path) -> bool:
+    """Whether DVC can read a lock file. The C parser finds out in a fraction of the time that DVC's own takes."""
+    from dvc.dvcfile import Lockfile
+    from voluptuous import Invalid
+
+    try:
+        content = yaml.load(lock.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        Lockfile.SCHEMA(content)
+        return bool(content["stages"])
+    except (yaml.YAMLError, UnicodeDecodeError, Invalid, KeyError, TypeError):
+        return False
 
 
 def _line(error: BaseException) -> str:
