@@ -26,15 +26,19 @@ from pipeline.report.cells import collect_cells, to_frame
 from pipeline.report.measured import measure
 from pipeline.report.render import escape_latex, escape_markdown
 
-FILES = ["curves.csv", "curves.svg", "report.html", "report.md", "report.tex", "table.csv", "table.parquet"]
+FILES = ["curves.csv", "curves.png", "curves.svg", "report.html", "report.md", "report.tex", "table.csv", "table.parquet"]
 
 
 def build(resolved: dict[str, Any], root: Path) -> dict[str, str]:
     """The text files of a report by name."""
     out = root / "reports" / "out"
     build_report(resolved, root, out)
-    assert sorted(path.name for path in out.iterdir()) == FILES
-    return {path.name: path.read_text(encoding="utf-8") for path in out.iterdir() if path.suffix != ".parquet"}
+    names = sorted(path.name for path in out.iterdir())
+    text = {name: (out / name).read_text(encoding="utf-8") for name in names if not name.endswith((".png", ".parquet"))}
+    drawn = text["curves.csv"].strip() != "round"
+    assert names == [name for name in FILES if drawn or name != "curves.png"]
+    assert ("includegraphics{curves.png}" in text["report.tex"]) == drawn
+    return text
 
 
 def verdicts(resolved: dict[str, Any], root: Path) -> list[str]:

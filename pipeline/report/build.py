@@ -15,7 +15,7 @@ _META = ("spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 
 def build_report(table: dict[str, Any], root: Path, out: Path) -> None:
-    """Write ``report.md .tex .html``, ``table.csv .parquet`` and ``curves.svg .csv`` into `out`.
+    """Write ``report.md .tex .html``, ``table.csv .parquet`` and ``curves.svg .png .csv`` into `out`.
 
     Every figure that the table asks for adds ``<figure>.svg .png .csv``, as far as it has a picture and numbers.
 

@@ -36,7 +36,7 @@ class Drawn:
     """The curves as a picture in both formats, and which column is drawn in which box of it.
 
     Attributes:
-        png: Empty where there is no curve, or none was asked for.
+        png: Empty where there is no curve.
     """
 
     svg: str
@@ -63,9 +63,9 @@ def curves_csv(layout: Layout, curves: list[Curve]) -> str:
     return str(frame.to_csv(index_label="round", float_format="%.6g", lineterminator="\n"))
 
 
-def draw_curves(layout: Layout, curves: list[Curve], ylabel: str, *, png: bool = False) -> Drawn:
+def draw_curves(layout: Layout, curves: list[Curve], ylabel: str) -> Drawn:
     """All curves that there is room for; the same bytes for the same curves."""
-    document, image, boxes = svg_with_boxes(lambda: _draw(layout, curves, ylabel), png=png and bool(curves))
+    document, image, boxes = svg_with_boxes(lambda: _draw(layout, curves, ylabel), png=bool(curves))
     return Drawn(document, image, list(zip(panels_of(layout, curves), boxes, strict=True)))
 
 

@@ -142,7 +142,7 @@ def _without(section: Section, notes: list[str]) -> Section:
 
 
 def _section(key: str, paper: Paper, table: dict[str, Any], root: Path) -> Section:
-    study = examine(table, root, png=True)
+    study = examine(table, root)
     folder, report = paper.folder(study.spec), f"{report_path(study.spec)}/report.html"
     partitions = [(words, _from_page(href, study.spec, root)) for words, href in study.page.partitions]
     told = brief(table, study.cells, study.judgements)

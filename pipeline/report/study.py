@@ -52,13 +52,12 @@ def summarise(table: dict[str, Any], root: Path) -> tuple[list[Cell], list[Judge
     return cells, judge_claims(table, cells, runs)
 
 
-def examine(table: dict[str, Any], root: Path, *, png: bool = False) -> Study:
+def examine(table: dict[str, Any], root: Path) -> Study:
     """Read and draw everything that there is of a resolved table.
 
     Args:
         table: A resolved table.
         root: The workspace, under which ``artifacts/runs/<run id>`` lies.
-        png: Draw the curves as PNG, too.
 
     Raises:
         UserError: An artifact is damaged.
@@ -70,7 +69,7 @@ def examine(table: dict[str, Any], root: Path, *, png: bool = False) -> Study:
     sections = build_sections(table, layout, runs, root)
     judgements = judge_claims(table, cells, runs)
     page = build_page(table, layout, cells, runs, curves, sections, judgements)
-    drawn = draw_curves(layout, curves, _YLABEL, png=png)
+    drawn = draw_curves(layout, curves, _YLABEL)
     return Study(table, layout, cells, runs, judgements, curves, drawn, page)
 
 
@@ -85,7 +84,7 @@ def put(path: Path, content: str | bytes) -> bool:
 
 
 def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
-    """Write ``curves.svg .csv``, ``curves.png`` if it was drawn, and ``<figure>.svg .png .csv``, as far as a figure
+    """Write ``curves.svg .csv``, ``curves.png`` where there are any, and ``<figure>.svg .png .csv``, as far as a figure
     has a picture and numbers.
 
     Args:
