@@ -26,7 +26,8 @@ from pipeline.report.cells import collect_cells, to_frame
 from pipeline.report.measured import measure
 from pipeline.report.render import escape_latex, escape_markdown
 
-FILES = ["curves.csv", "curves.png", "curves.svg", "report.html", "report.md", "report.tex", "table.csv", "table.parquet"]
+FILES = [f"curves.{kind}" for kind in ("csv", "png", "svg")]
+FILES += [*(f"report.{kind}" for kind in ("html", "md", "tex")), "table.csv", "table.parquet"]
 
 
 def build(resolved: dict[str, Any], root: Path) -> dict[str, str]:
