@@ -25,17 +25,32 @@ def visits(run: Run) -> int:
     training, clients = run.record["training"], run.record["clients"]
     everyone = run.record["method"].get("schedule") == "every_round"
     cohort = clients if everyone else max(1, int(clients * training["sample_rate"] + 1e-9))
-    share = samples(run, train_only=True) / clients
+    share = held(run)[0] / clients
     steps = training["local_steps"]
     each = steps * min(share, training["batch_size"]) if steps else training["local_epochs"] * share
     return int(training["rounds"] * cohort * each)
 
 
-def samples(run: Run, train_only: bool = False) -> int:
+def held(run: Run) -> tuple[float, float]:
+    """Training and test samples of all clients together, where a partition deals out the whole dataset."""
+    train, test = _samples(run)
+    partition, clients = run.record["partition"], run.record["clients"]
+    drawn = partition.get("test_share")
+    if drawn is not None:
+        train, test = (train + test) * (1 - drawn), (train + test) * drawn
+    limit = partition.get("train_limit")
+    each = train * partition.get("train_share", 1.0) / clients
+    return (each if limit is None else min(each, limit)) * clients, test
+
+
+def samples(run: Run) -> int:
     """Samples of a run's dataset."""
-    stand_in = run.record["dataset"]["stand_in"]
-    train, test = (stand_in, stand_in // 4) if stand_in else dataset_of(run).expected or _UNKNOWN
-    return train if train_only else train + test
+    return sum(_samples(run))
+
+
+def _samples(run: Run) -> tuple[int, int]:
+    stand_in, dataset = run.record["dataset"]["stand_in"], dataset_of(run)
+    return (stand_in, stand_in // 4) if stand_in else dataset.expected or dataset.about or _UNKNOWN
 
 
 def dataset_of(run: Run) -> Dataset:

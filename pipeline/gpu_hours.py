@@ -11,7 +11,7 @@ import torch
 from pflcore.backbones import BACKBONES
 from pflcore.engine.cost import operations
 from pflcore.errors import UserError
-from pipeline.estimate import dataset_of, samples, visits
+from pipeline.estimate import dataset_of, held, visits
 from pipeline.run import Run
 from pipeline.stages.records import options
 
@@ -38,7 +38,7 @@ def gpu_hours(runs: Iterable[Run], tflops: float) -> float:
         measured = evaluation["window"] // evaluation["every"] + 1
         if evaluation["curve_every"]:
             measured += rounds // evaluation["curve_every"]
-        tested = (samples(run) - samples(run, train_only=True)) * measured
+        tested = held(run)[1] * measured
         total += 2 * forward[key] * (3 * visits(run) + tested)
     return total / (tflops * 1e12) / 3600
 

@@ -148,10 +148,16 @@ def test_a_damaged_timing_is_passed_over(project: Project, text: str) -> None:
     assert plan(project).untimed == 2
 
 
-def run_with(clients: int = 20, method: dict[str, Any] | None = None, **training: Any) -> Run:
+def run_with(
+    clients: int = 20,
+    method: dict[str, Any] | None = None,
+    partition: dict[str, Any] | None = None,
+    **training: Any,
+) -> Run:
     defaults = {"rounds": 10, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None, "batch_size": 64}
     record = {
         "dataset": {"name": "digits", "stand_in": 400},
+        "partition": partition or {"name": "iid"},
         "clients": clients,
         "method": method or {"name": "fedavg"},
         "training": {**defaults, **training},
@@ -169,6 +175,9 @@ def run_with(clients: int = 20, method: dict[str, Any] | None = None, **training
         (run_with(local_steps=7), 10 * 2 * 7 * 20),  # a batch is no larger than what a client has
         (run_with(method={"name": "local", "schedule": "every_round"}), 10 * 5 * 20 * 20),
         (run_with(method={"name": "local", "schedule": "when_sampled"}), 10 * 5 * 2 * 20),
+        (run_with(partition={"name": "iid", "train_limit": 7}), 10 * 5 * 2 * 7),
+        (run_with(partition={"name": "iid", "train_share": 0.25}), 10 * 5 * 2 * 5),
+        (run_with(partition={"name": "iid", "test_share": 0.2}), 10 * 5 * 2 * 20),  # of 500, 400 are left
     ],
 )
 def test_visits(project: Project, run: Run, expected: int) -> None:

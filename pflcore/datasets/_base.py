@@ -30,6 +30,8 @@ class Dataset(Entry, ABC):
     """Empty when only the data tell."""
     counts: ClassVar[tuple[int, int] | None] = None
     """Training and test samples of the complete dataset; None when only the data tell."""
+    about: ClassVar[tuple[int, int] | None] = None
+    """Roughly as many, for planning, where only the data tell."""
     mean: ClassVar[tuple[float, ...]] = ()
     """Per channel, of pixel values scaled to 0..1."""
     std: ClassVar[tuple[float, ...]] = ()

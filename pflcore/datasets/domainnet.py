@@ -85,6 +85,7 @@ class DomainNet(DomainImages):
     )
     files = tuple(pattern for domain in _DOMAINS for pattern in (f"{domain}.zip", f"{domain}/"))
     class_names = _TOP_TEN
+    about = (22_900, 0)  # of these ten classes
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}
 
     size: int = option(

@@ -47,6 +47,7 @@ class Shakespeare(RoleTexts):
     download_size = "5.5 MB; tiny Shakespeare: 1.1 MB"
     homepage = "https://www.gutenberg.org/ebooks/100"
     access = FOLDER
+    about = (2_062_679, 515_670)  # FedTP counts 2,578,349 and splits them 80/20
     files = (ARCHIVE, *TEXTS, "train/*.json", "all_data/*.json", TINY.name)
 
     source: str = option(
