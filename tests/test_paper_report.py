@@ -72,6 +72,9 @@ def test_papers_are_folders_in_the_order_of_their_tables() -> None:
     assert (fedtp.title, fedtp.citation) == ("FedTP", "Li et al.")
     assert fedtp.folder("fedtp/extra/deep") == "fedtp/extra/deep" and papers["quick"].folder("quick") == "quick/quick"
     assert (papers["quick"].title, papers["own"].citation) == ("T quick", "")
+    tables["own/c"] = table([], ["method"], [], spec="own/c", paper=CITED)
+    own = papers_of(tables)["own"]
+    assert (own.title, own.citation) == ("own", "")  # one of its studies is about a paper
 
 
 @pytest.mark.parametrize(("name", "where"), [("papers", "specs/papers.yaml"), ("papers/x", "specs/papers/")])

@@ -27,7 +27,7 @@ class Paper:
 
     Attributes:
         name: Of the folder, or of the spec.
-        title: What the specs call the paper; else the title of its only spec, else the name.
+        title: What all its specs call the paper; else the title of its only spec, else the name.
         citation: "" for a study of one's own.
         tables: Spec id → resolved table: the paper's tables first, then its figures, then the rest, by their numbers.
     """
@@ -131,9 +131,11 @@ def _paper(name: str, tables: dict[str, dict[str, Any]]) -> Paper:
         what = f"specs/{name}/" if any("/" in spec for spec in tables) else f"specs/{name}.yaml"
         raise UserError(f"{what}: reports/{name} is where the pages of papers are; rename it")
     told = [table["paper"] for table in tables.values() if table["paper"]]
-    titles = [paper["name"] for paper in told] or [table["title"] for table in tables.values()]
-    title = titles[0] if len(set(titles)) == 1 else name
-    return Paper(name, title, next((paper["citation"] for paper in told), ""), tables)
+    if len(told) == len(tables) and len({paper["name"] for paper in told}) == 1:
+        return Paper(name, told[0]["name"], told[0]["citation"], tables)
+    # One's own, of which some may be about a paper.
+    titles = {table["title"] for table in tables.values()}
+    return Paper(name, titles.pop() if len(titles) == 1 else name, "", tables)
 
 
 def _reading(spec: str) -> tuple[int, list[tuple[bool, int, str]]]:
