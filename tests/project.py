@@ -17,7 +17,7 @@ import yaml
 
 from pipeline import compiler, generated
 from pipeline.catalog import load_catalog
-from pipeline.compiler import Compilation, compile_workspace
+from pipeline.compiler import Compilation, compile_workspace, source_folder
 from pipeline.dvc import initialise
 from pipeline.fingerprint import Code
 from pipeline.generated import Changes
@@ -192,10 +192,13 @@ def _code(source: Path, known: Path) -> Code:
 
 @cache
 def _prepared() -> dict[str, bytes]:
-    """What each project begins with: DVC's own files and the catalog. Both take seconds to make."""
+    """What each project begins with: DVC's own files, the catalog and the parsed code. All take seconds to make."""
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, Project(Path(folder)).environment()):
         initialise(Path(folder))
         load_catalog(Path(folder))
+        code = Code(source_folder(), Path(folder) / ".pfl" / "fingerprints.json")
+        code.fingerprint(*code.modules)
+        code.remember()
         return {name: content for name, content in tree(Path(folder)).items() if not name.startswith(".dvc/tmp/")}
 
 

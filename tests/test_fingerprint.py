@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -73,8 +74,10 @@ def test_what_was_parsed_is_remembered_by_content(tmp_path: Path, monkeypatch: p
     assert read() == (first := Code(source).fingerprint("pflcore.a"), 3)
     assert read() == (first, 0)
     module.write_text("import pflcore.b\nA = 1\n")
+    before = known.read_text()
     edited, parsed = read()
     assert edited != first and parsed == 1
+    assert set(json.loads(known.read_text())) > set(json.loads(before))  # what others use is not forgotten
     for damage in ("", "[]", '{"1 x": 3}', "\udcff"):
         known.write_text(damage, errors="surrogateescape")
         assert read()[0] == edited
