@@ -7,6 +7,7 @@ torch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import inspect
@@ -109,10 +110,11 @@ def load_catalog(root: Path) -> Catalog:
         return catalog  # edited under way: what was imported may not be what has been hashed
     from pflcore.artifacts import write_text  # imports pyarrow, which a cached catalog does not need
 
-    write_text(path, catalog.to_json())
-    for other in path.parent.glob("catalog-*.json"):
-        if other != path:
-            other.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # what cannot be kept is made again the next time
+        write_text(path, catalog.to_json())
+        for other in path.parent.glob("catalog-*.json"):
+            if other != path:
+                other.unlink(missing_ok=True)
     return catalog
 
 

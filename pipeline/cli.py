@@ -28,11 +28,17 @@ Profile = Annotated[str, typer.Option(help="paper, smoke, or a profile that the 
 
 
 def main() -> None:
-    """Entry point. A :class:`UserError` becomes one line and exit code 2; an interruption one line and 130."""
+    """Entry point. A :class:`UserError` or a failing disk becomes one line and exit code 2; an interruption one line
+    and 130."""
     try:
         app()
     except UserError as error:
         print(f"pfl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a file cannot be written or read, and is left as it was
+        print(f"pfl: {error.filename2 or error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what Typer makes of a KeyboardInterrupt

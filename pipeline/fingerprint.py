@@ -6,6 +6,7 @@ The closure of imports is read from syntax trees, so nothing is executed and tor
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -40,7 +41,8 @@ class Code:
         if self._file is not None and not self._used.keys() <= self._known.keys():
             # A compilation of some specs uses less than one of all does; but what was edited long ago has to go.
             kept = self._known if len(self._known) < _MOST else {}
-            write_text(self._file, json.dumps({**kept, **self._used}))
+            with contextlib.suppress(OSError):  # what cannot be kept is parsed again the next time
+                write_text(self._file, json.dumps({**kept, **self._used}))
 
     def fingerprint(self, *roots: str) -> str:
         """One line per module in the import closure of `roots`: its name and the hash of its meaning.

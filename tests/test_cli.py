@@ -75,6 +75,19 @@ def test_validate(project: Project, pfl: Pfl) -> None:
     assert tree(project.root) == before
 
 
+def test_caches_that_cannot_be_kept_are_done_without(project: Project, pfl: Pfl) -> None:
+    shutil.rmtree(project.root / ".pfl")
+    (project.root / ".pfl").touch()
+    assert pfl("validate") == Outcome(0, "1 specs are valid: 2 run slots, 2 runs\n", "")
+
+
+def test_a_file_that_cannot_be_written_is_one_line(project: Project, pfl: Pfl) -> None:
+    (project.root / "dvc.yaml").mkdir()
+    done = pfl("compile")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"pfl: {project.root / 'dvc.yaml'}: Is a directory\n"
+
+
 def test_compile_and_check(project: Project, pfl: Pfl) -> None:
     stale = pfl("compile", "--check")
     assert (stale.code, stale.out) == (1, "")
