@@ -9,7 +9,7 @@ import ast
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -55,8 +55,24 @@ class Code:
         for folder in folders:
             for template in sorted(folder.glob("templates/*.j2")):
                 name = template.relative_to(self.source).as_posix()
-                lines.append(f"{name} {hashlib.sha256(template.read_bytes()).hexdigest()[:16]}")
+                lines.append(f"{name} {_text_hash(template.read_bytes())}")
         return "\n".join(lines) + "\n"
+
+    def on_disk(self, fingerprint: str) -> dict[str, bytes]:
+        """Name → content of each module and template of a fingerprint, empty for what is not there."""
+        names = [line.split()[0] for line in fingerprint.splitlines()]
+        paths = {name: self.source / name if _is_template(name) else self._path(name) for name in names}
+        return {name: path.read_bytes() if path and path.is_file() else b"" for name, path in paths.items()}
+
+    def altered(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
+        """The first module or template of a fingerprint that is among `contents` with another meaning."""
+        for line in fingerprint.splitlines():
+            name, _, expected = line.partition(" ")
+            if name in contents:
+                content = contents[name]
+                if (_text_hash(content) if _is_template(name) else self._meaning(content)[0]) != expected:
+                    return name
+        return None
 
     @cached_property
     def modules(self) -> dict[str, Path]:
@@ -92,10 +108,13 @@ class Code:
     def _parse(self, module: str) -> None:
         if module in self._hashes:
             return
-        source = self.modules[module].read_bytes()
+        self._hashes[module], self._imports[module] = self._meaning(self.modules[module].read_bytes())
+
+    def _meaning(self, source: bytes) -> tuple[str, list[str]]:
         key = f"{_METHOD} {hashlib.sha256(source).hexdigest()}"
-        self._used[key] = self._known.get(key) or _meaning(source)
-        self._hashes[module], self._imports[module] = self._used[key]
+        if key not in self._used:
+            self._used[key] = self._known.get(key) or _meaning(source)
+        return self._used[key]
 
 
 def digest(fingerprint: str) -> str:
@@ -110,6 +129,14 @@ def _read(known: Path | None) -> dict[str, tuple[str, list[str]]]:
         return {str(key): (str(meaning), [str(name) for name in names]) for key, (meaning, names) in content.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def _is_template(name: str) -> bool:
+    return name.endswith(".j2")
+
+
+def _text_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _meaning(source: bytes) -> tuple[str, list[str]]:

@@ -21,7 +21,7 @@ from pipeline.compiler import source_folder
 from pipeline.fingerprint import Code
 from pipeline.running.fleet import Fleet, Node
 from pipeline.running.jobs import Job
-from pipeline.running.node import Order, differing, variables
+from pipeline.running.node import Order, variables
 from pipeline.schema import Resources
 
 ROUNDS = 200
@@ -146,14 +146,20 @@ def test_no_cluster_and_no_remote_are_one_line(tmp_path: Path) -> None:
 
 
 def test_code_is_compared_module_by_module(tmp_path: Path) -> None:
-    code = Code(source_folder()).fingerprint("pipeline.stages.report", "pipeline.report.build")
+    ours = Code(source_folder())
+    code = ours.fingerprint("pipeline.stages.report", "pipeline.report.build")
     assert ".j2 " in code
-    assert differing(code, source_folder()) is None
-    assert differing(code.replace("pflcore.seeds ", "pflcore.gone "), source_folder()) == "pflcore.gone"
+    assert ours.altered(code, ours.on_disk(code)) is None
+    gone = code.replace("pflcore.seeds ", "pflcore.gone ")
+    assert ours.altered(gone, ours.on_disk(gone)) == "pflcore.gone"
     for package in ("pflcore", "pipeline"):
         shutil.copytree(source_folder() / package, tmp_path / package)
     (tmp_path / "pflcore/errors.py").write_text("class UserError(Exception): ...\n")
-    assert differing(code, tmp_path) == "pflcore.errors"
+    theirs = Code(tmp_path)
+    assert theirs.altered(code, theirs.on_disk(code)) == "pflcore.errors"
+    (tmp_path / "pflcore/errors.py").write_bytes((source_folder() / "pflcore/errors.py").read_bytes())
+    (tmp_path / "pipeline/report/templates/report.md.j2").write_text("other")
+    assert theirs.altered(code, theirs.on_disk(code)) == "pipeline/report/templates/report.md.j2"
 
 
 class _Ray:

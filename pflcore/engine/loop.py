@@ -92,6 +92,7 @@ def train(
     checkpoints: CheckpointFolder | None = None,
     checkpoint_every: float = 60.0,
     on_round: Callable[[Progress], None] | None = None,
+    confirm: Callable[[], None] = lambda: None,
     kinds: Sequence[int] | None = None,
 ) -> Result:
     """Train one run from its last checkpoint, or from the beginning, to its last round, and analyse it.
@@ -103,6 +104,7 @@ def train(
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints. It never changes a result.
         on_round: Called after each round.
+        confirm: Called when all is computed. When it or an analysis raises, the trained state is kept in a checkpoint.
         kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
 
     Raises:
@@ -127,7 +129,14 @@ def train(
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
                     checkpoints.save(run.round, join(run.parts))
                     saved = time.monotonic()
-        return run.result({} if run.diverged else analyses.find(run.subject(kinds)))
+        try:
+            result = run.result({} if run.diverged else analyses.find(run.subject(kinds)))
+            confirm()
+        except BaseException:
+            if checkpoints and not run.diverged:
+                checkpoints.save(run.round, join(run.parts))
+            raise
+        return result
 
 
 class _Run:

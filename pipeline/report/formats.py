@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-_TEMPLATES = Path(__file__).parent / "templates"
+from pflcore import sources
+
+# Read with the code and not when they are needed: a stage answers for both alike.
+_TEMPLATES = {path.name: sources.read(path) for path in sorted(Path(__file__).parent.glob("templates/*.j2"))}
 
 _MARKDOWN = str.maketrans(
     {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
@@ -59,7 +62,7 @@ def environment(*, autoescape: bool, angled: bool = False) -> Environment:
         for kind, (start, end) in {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")}.items():
             delimiters |= {f"{kind}_start_string": start, f"{kind}_end_string": end}
     made = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=DictLoader(_TEMPLATES),
         autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,

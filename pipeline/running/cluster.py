@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pflcore.artifacts import write_text
 from pflcore.errors import UserError
@@ -151,15 +151,11 @@ class Cluster:
         """A job as a node needs it; what it reads is in the remote then."""
         stage, root, asked = self.stages[job.address], self.local.root, self.asked[job.address]
         small = [dep for dep in stage.deps if dep.startswith("stages/")]
-        record = PurePosixPath(stage.command.split()[3])
         return Order(
             job=job,
             run=stage.subject,
             workspace=self.workspace,
-            texts={
-                path: (root / path).read_text(encoding="utf-8")
-                for path in (*small, str(record.with_name("federation.yaml")))
-            },
+            texts={path: (root / path).read_text(encoding="utf-8") for path in (*small, stage.file)},
             code=tuple(path for path in small if path.startswith("stages/code/")),
             inputs={dep: self._give(dep) for dep in stage.deps if dep not in small},
             remote=self.remote.settings,

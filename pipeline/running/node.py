@@ -98,13 +98,6 @@ def node_folder(workspace: str) -> Path:
     return (Path(home) if home else Path.home() / ".cache/pfl/node") / workspace
 
 
-def differing(code: str, source: Path) -> str | None:
-    """The first module of a fingerprint that is not the same in the packages in `source`."""
-    wanted = [line for line in code.splitlines() if line.strip()]
-    own = set(Code(source).fingerprint(*(line.split()[0] for line in wanted)).splitlines())
-    return next((line.split()[0] for line in wanted if line not in own), None)
-
-
 def variables(order: Order, environment: Mapping[str, str]) -> dict[str, str]:
     """What a job's processes see in their environment beside the node's own, which has the last word."""
     given = dict(order.variables)
@@ -130,8 +123,9 @@ def _work(order: Order, said: SimpleQueue[Said]) -> None:
 
 def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     """Raises :class:`UserError` for anything that is wrong with the remote."""
+    code = Code(source_folder())
     for path in order.code:
-        if module := differing(order.texts[path], source_folder()):
+        if module := code.altered(order.texts[path], code.on_disk(order.texts[path])):
             said.put(Refused(f"{module} is not the same there as here; install the same version of the project"))
             return
     folder, remote = node_folder(order.workspace), Remote(order.remote)

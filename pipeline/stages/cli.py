@@ -6,12 +6,14 @@ Nothing that differs between machines is an argument, since DVC's run cache goes
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pflcore.errors import UserError
+from pipeline.seal import sealed
 from pipeline.workspace import (
     Workspace,
     dataset_path,
@@ -24,46 +26,55 @@ from pipeline.workspace import (
 
 stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
 Record = Annotated[Path, typer.Argument(help="The resolved file of the stage.")]
+Seal = Annotated[str | None, typer.Option(help="What the stage was compiled from, as its stage file says.")]
 
 
 @stage.command()
-def data(record: Record) -> None:
+def data(record: Record, seal: Seal = None) -> None:
     """Make a dataset artifact."""
     from pipeline.progress import show_preparation
     from pipeline.stages.data import run
 
-    with show_preparation() as show:
+    with sealed("data", [record], seal), show_preparation() as show:
         line = run(record, Path(dataset_path(record.stem)), raw_data_folder(Path()), Path(".pfl/decoded"), show)
     print(line)
 
 
 @stage.command()
-def partition(record: Record) -> None:
+def partition(record: Record, seal: Seal = None) -> None:
     """Make a partition artifact."""
     from pipeline.stages.partition import run
 
-    dataset, federation = _inputs(record)
-    print(run(record, dataset, federation))
+    with sealed("partition", [record], seal):
+        dataset, federation = _inputs(record)
+        print(run(record, dataset, federation))
 
 
 @stage.command()
-def describe(record: Record) -> None:
+def describe(record: Record, seal: Seal = None) -> None:
     """Make the page of a partition."""
     from pipeline.stages.describe import run
 
-    dataset, federation = _inputs(record)
-    print(run(record, dataset, federation, Path(partition_report_path(federation.stem))))
+    with sealed("describe", [record], seal):
+        dataset, federation = _inputs(record)
+        print(run(record, dataset, federation, Path(partition_report_path(federation.stem))))
 
 
 @stage.command()
-def train(record: Record) -> None:
+def train(record: Record, seal: Seal = None) -> None:
     """Train one run, from its last checkpoint if there is one."""
     from pipeline.stages.ranks import launch, ranks_wanted
 
     ranks = ranks_wanted()
-    if ranks > 1 and "RANK" not in os.environ:
-        raise typer.Exit(launch(ranks, ["stage", "train", str(record)]))
+    with sealed("train", [record], seal) as confirm:
+        if ranks > 1 and "RANK" not in os.environ:  # each of the processes makes sure of itself
+            if code := launch(ranks, ["stage", "train", str(record), *(["--seal", seal] if seal else [])]):
+                raise typer.Exit(code)
+            return
+        _train(record, confirm)
 
+
+def _train(record: Path, confirm: Callable[[], None]) -> None:
     from pipeline.progress import show_training
     from pipeline.stages.records import read_record
     from pipeline.stages.train import run
@@ -83,32 +94,36 @@ def train(record: Record) -> None:
             executor=os.environ.get("PFL_EXECUTOR") or "auto",
             checkpoint_every=_checkpoint_seconds(),
             on_round=on_round,
+            confirm=confirm,
         )
 
 
 @stage.command()
-def evaluate(record: Record) -> None:
+def evaluate(record: Record, seal: Seal = None) -> None:
     """Turn a run's measurements into figures."""
     from pipeline.stages.evaluate import run
 
-    print(run(record, _run_folder(record), Path(metrics_path(record.stem))))
+    with sealed("evaluate", [record], seal):
+        print(run(record, _run_folder(record), Path(metrics_path(record.stem))))
 
 
 @stage.command()
-def report(table: Record) -> None:
+def report(table: Record, seal: Seal = None) -> None:
     """Render a spec's report."""
     from pipeline.stages.report import run
 
     spec = table.with_suffix("").as_posix().removeprefix("stages/")
-    print(run(table, Path(), Path(report_path(spec))))
+    with sealed("report", [table], seal):
+        print(run(table, Path(), Path(report_path(spec))))
 
 
 @stage.command()
-def index(tables: Annotated[list[Path], typer.Argument(help="Resolved tables.")]) -> None:
+def index(tables: Annotated[list[Path], typer.Argument(help="Resolved tables.")], seal: Seal = None) -> None:
     """Write the page that links the default reports."""
     from pipeline.stages.index import run
 
-    print(run(tables, Path("reports")))
+    with sealed("index", tables, seal):
+        print(run(tables, Path("reports")))
 
 
 @stage.command()
@@ -136,12 +151,9 @@ def _run_folder(record: Path) -> Path:
 
 
 def _inputs(record: Path) -> tuple[Path, Path]:
-    """The dataset and partition artifacts of a record below ``stages/federations/<federation>/``."""
+    """The dataset and partition artifacts of the record of a run or a federation."""
     from pipeline.run import Run
     from pipeline.stages.records import read_record
 
-    federation = record.with_name("federation.yaml")
-    run = Run(read_record(federation, "dataset", "partition", "clients", "seed"))
-    if record.parent.name != run.federation_id:
-        raise UserError(f"{federation}: does not belong to the folder it lies in; run `pfl compile`")
+    run = Run(read_record(record, "dataset", "partition", "clients", "seed"))
     return Path(dataset_path(run.data_id)), Path(partition_path(run.federation_id))

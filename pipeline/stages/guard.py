@@ -3,15 +3,21 @@
 DVC reads all stage files before it runs anything, so new stages cannot join a reproduction under way. The guard, which
 every other stage comes after, compiles; when that changes a stage file it stops DVC with one line that says what
 changed, and the next ``dvc repro`` runs it. Its output never changes, so passing the guard invalidates nothing.
+
+When the cache has been lost, DVC would make everything anew, of which it removes the old version first. But then it
+runs the guard before anything else, which puts back into the cache what lies in the workspace as it was recorded.
 """
 
 from __future__ import annotations
 
 from pflcore.artifacts import write_text
 from pflcore.errors import UserError
-from pipeline.compiler import GUARD, compile_workspace
+from pipeline.compiler import GUARD, Compilation, compile_workspace
+from pipeline.dvc import md5
 from pipeline.generated import write
 from pipeline.workspace import Workspace
+
+_TOKEN = "The stage files are what the specs compile to.\n"
 
 
 def run(workspace: Workspace) -> str:
@@ -20,5 +26,25 @@ def run(workspace: Workspace) -> str:
     changes = write(workspace, compilation.files)
     if changes:
         raise UserError(f"specs or code changed: {changes.summary()}. Compiled; type `dvc repro` again to run it")
-    write_text(workspace.root / GUARD, "The stage files are what the specs compile to.\n")
-    return f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date"
+    kept = _keep(workspace, compilation)
+    write_text(workspace.root / GUARD, _TOKEN)
+    told = f"; {kept} of them were lost from DVC's cache and are in it again" if kept else ""
+    return f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date{told}"
+
+
+def _keep(workspace: Workspace, compilation: Compilation) -> int:
+    """Put into DVC's cache what it has lost, if it has lost what it knows of the guard; the number of stages."""
+    known = md5(_TOKEN)
+    if (workspace.root / ".dvc/cache/files/md5" / known[:2] / known[2:]).exists():
+        return 0
+    made = [stage for stage in compilation.stages if (workspace.root / stage.file).with_name("dvc.lock").is_file()]
+    if not made:
+        return 0
+    from pipeline.running.finished import Finished  # with DVC, which takes a second
+    from pipeline.running.recorder import Recorder
+
+    recorder = Recorder(workspace.root, made, Finished(workspace.root, workspace.private / "finished"))
+    try:
+        return recorder.keep()
+    finally:
+        recorder.close()

@@ -41,6 +41,7 @@ def run(
     executor: str = "auto",
     checkpoint_every: float = 60.0,
     on_round: Callable[[Progress], None] | None = None,
+    confirm: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Train the run in the record and write ``rounds.parquet`` into the folder `out`.
@@ -58,12 +59,17 @@ def run(
         executor: How local training is carried out; the result is the same.
         checkpoint_every: Seconds between checkpoints.
         on_round: Progress display.
+        confirm: Called when all is computed. When it raises nothing is written, and what has been trained is kept in a
+            checkpoint.
         say: Called with lines for the reader.
     """
     record = read_record(record_path, "method", "backbone", "training", "evaluation", "seed")
     run_id = record_path.stem
     if not code.is_file():
         raise UserError(f"{code}: no such file; run `pfl compile`")
+    # First of all: what is imported by now cannot be edited any more.
+    backbone = BACKBONES.create(record["backbone"]["name"], **options(record["backbone"]))
+    method = METHODS.create(record["method"]["name"], **options(record["method"]))
     place = select_device(device)
     samples = read_samples(dataset, private / "decoded")
     assignment = read_assignment(partition)
@@ -78,8 +84,8 @@ def run(
     with folder if is_first() else nullcontext() as checkpoints:
         result = train(
             data=data,
-            backbone=BACKBONES.create(record["backbone"]["name"], **options(record["backbone"])),
-            method=METHODS.create(record["method"]["name"], **options(record["method"])),
+            backbone=backbone,
+            method=method,
             training=training,
             evaluation=evaluation,
             seed=record["seed"],
@@ -87,6 +93,7 @@ def run(
             checkpoints=checkpoints,
             checkpoint_every=checkpoint_every,
             on_round=on_round if is_first() else None,
+            confirm=confirm,
             kinds=_coarse_classes(samples, assignment),
         )
         if not checkpoints:

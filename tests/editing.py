@@ -1,0 +1,218 @@
+"""Code and stage files that are edited while runs are trained, and whether what is recorded then is true.
+
+A laboratory is a project with a copy of the packages in it, so that its code can be edited. It has two versions of one
+method, knows what the runs give under each, and can hold a run in the middle of its training. Whatever happens then:
+when all has settled, what lies there as up to date must be what the code that lies there gives; and so it must be with
+the other version afterwards, which may come from the run cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from project import Project, make_project, spec
+
+from pipeline.compiler import source_folder
+
+EDITED = "pflcore/methods/fedprox.py"
+# Where a round begins, and how it is held there.
+_ROUND = "        round_ = self.round + 1\n"
+_HOLD = """\
+        import pathlib
+        while self.round and pathlib.Path(f"hold-{self.method.name}").exists():
+            time.sleep(0.01)
+"""
+_WEIGHT = ("0.5 * self.mu", "50 * self.mu")  # in the two versions of FedProx
+PATIENCE = 300.0  # seconds that nothing here needs
+
+
+@dataclass
+class Laboratory:
+    """A project whose code can be edited.
+
+    Attributes:
+        truth: Version → run's method → hash of its measurements.
+        environment: Further variables of all that is called.
+    """
+
+    project: Project
+    truth: dict[str, dict[str, str]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, folder: Path, rounds: int, source: Path | None = None) -> Laboratory:
+        """A project with two runs, trained under both versions; the one that lies there is the first.
+
+        Args:
+            source: The folder of the packages to use.
+        """
+        project = make_project(folder, {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=rounds)})
+        project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\n')
+        for package in ("pflcore", "pipeline"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree((source or source_folder()) / package, folder / package, ignore=ignored)
+        loop = folder / "pflcore/engine/loop.py"
+        text = loop.read_text(encoding="utf-8")
+        assert text.count(_ROUND) == 1
+        loop.write_text(text.replace(_ROUND, _HOLD + _ROUND), encoding="utf-8")
+        made = cls(project, environment=_environment(folder))
+        made.call("pfl", "compile")
+        made.call("git", "init", "-q", "-b", "first")
+        project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
+        made.commit("first")
+        made.call("git", "checkout", "-q", "-b", "second")
+        made.edit()
+        made.call("pfl", "compile")
+        made.commit("second")
+        for version in ("second", "first"):
+            made.call("git", "checkout", "-q", version)
+            made.settle()
+            made.truth[version] = made.results()
+            for left in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts"):
+                shutil.rmtree(folder / left, ignore_errors=True)
+            for lock in [folder / "dvc.lock", *folder.glob("stages/**/dvc.lock")]:
+                lock.unlink(missing_ok=True)
+        made.call("dvc", "repro", *made.stages("partition", "describe"))
+        first, second = made.truth["first"], made.truth["second"]
+        assert first["fedavg"] == second["fedavg"] and first["fedprox"] != second["fedprox"]
+        project.write(".pfl/truth.json", json.dumps(made.truth))
+        return made
+
+    @classmethod
+    def found(cls, folder: Path) -> Laboratory:
+        """The one that has been made in a folder."""
+        truth = json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8"))
+        return cls(Project(folder), truth, _environment(folder))
+
+    def copy(self, folder: Path) -> Laboratory:
+        """The same in another place, with nothing trained yet."""
+        shutil.copytree(self.project.root, folder, ignore=shutil.ignore_patterns("tmp"), symlinks=True)
+        return Laboratory.found(folder)
+
+    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return self.project.call(*command, **self.environment)
+
+    def commit(self, what: str) -> None:
+        self.call("git", "add", "-A")
+        done = self.call("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", what)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def edit(self) -> None:
+        """The method's code as in the second version, and nothing else."""
+        path = self.project.root / EDITED
+        path.write_text(path.read_text(encoding="utf-8").replace(*_WEIGHT), encoding="utf-8")
+
+    def undo(self) -> None:
+        """The method's code as in the first version."""
+        path = self.project.root / EDITED
+        path.write_text(path.read_text(encoding="utf-8").replace(*reversed(_WEIGHT)), encoding="utf-8")
+
+    def compile(self) -> None:
+        self.call("pfl", "compile")
+
+    def checkout(self) -> None:
+        """The second version with its stage files."""
+        assert self.call("git", "checkout", "-q", "second").returncode == 0
+
+    def tamper(self) -> None:
+        """Another learning rate in the record of FedProx's run."""
+        (record,) = self.project.root.glob("stages/federations/*/fedprox-*.yaml")
+        record.write_text(record.read_text(encoding="utf-8").replace("lr: 0.1", "lr: 0.9"), encoding="utf-8")
+
+    @property
+    def version(self) -> str:
+        """Which of the versions lies there."""
+        return "second" if _WEIGHT[1] in (self.project.root / EDITED).read_text(encoding="utf-8") else "first"
+
+    def results(self) -> dict[str, str]:
+        """Run's method → hash of its measurements, of the runs that are there."""
+        found = self.project.root.glob("artifacts/runs/*/rounds.parquet")
+        return {path.parent.name.split("-")[0]: hashlib.sha256(path.read_bytes()).hexdigest()[:8] for path in found}
+
+    def stages(self, *names: str) -> list[str]:
+        """The addresses of the federation's stages whose names begin so."""
+        return [address for address in self.project.stages() if address.rpartition(":")[2].startswith(names)]
+
+    def start(self, program: str) -> subprocess.Popen[str]:
+        """Bring the runs up to date in the background: ``dvc repro`` with them as targets, or all by ``pfl run``."""
+        command = ["dvc", "repro", *self.stages("train-")] if program == "dvc" else ["pfl", "run", "-j", "1"]
+        return subprocess.Popen(
+            command,
+            cwd=self.project.root,
+            env=self.project.environment(**self.environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    @contextmanager
+    def amid(self, program: str, method: str) -> Iterator[subprocess.Popen[str]]:
+        """The time in which a run of all by ``dvc`` or ``pfl`` is held in the middle of a method's training."""
+        hold = self.project.write(f"hold-{method}", "")
+        process = self.start(program)
+        self.wait_for(f".pfl/checkpoints/{method}-*/round-*", process)
+        yield process
+        hold.unlink()
+
+    def wait_for(self, pattern: str, process: subprocess.Popen[str]) -> None:
+        """Until there is such a file."""
+        until = time.monotonic() + PATIENCE
+        while not any(self.project.root.glob(pattern)):
+            assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
+            time.sleep(0.01)
+
+    def settle(self, program: str = "dvc") -> list[str]:
+        """Call until nothing is left to do; what was said of the calls that failed."""
+        said = []
+        for _ in range(5):
+            process = self.start(program)
+            output = process.communicate(timeout=PATIENCE)[0]
+            if process.returncode == 0:
+                return said
+            said.append(complaint(output))
+        raise AssertionError(f"it does not settle: {said}")
+
+    def faults(self, program: str = "dvc") -> list[str]:
+        """What is recorded and is not true, under the version that lies there, and then under the other one."""
+        found = []
+        for change in (None, self.undo if self.version == "second" else self.edit):
+            if change:
+                change()
+            self.settle(program)
+            for method, result in self.results().items():
+                if result != self.truth[self.version][method]:
+                    found.append(f"{method} under the {self.version} code is {result}")
+        return found
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
+
+
+Act = Callable[[Laboratory], None]
+
+
+def then(*acts: Act, pause: float = 0.0) -> Act:
+    """One after the other."""
+
+    def act(laboratory: Laboratory) -> None:
+        for one in acts:
+            one(laboratory)
+            time.sleep(pause)
+
+    return act
+
+
+def complaint(output: str) -> str:
+    """What ``pfl`` said of a failure, in what DVC or a runner printed."""
+    lines = re.findall(r"^(?:pfl: |FAILED |ERROR: )(.*)$", output, re.MULTILINE)
+    return lines[0] if lines else output.strip().rpartition("\n")[2]
