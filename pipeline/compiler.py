@@ -18,6 +18,7 @@ from pipeline.resolve import resolve
 from pipeline.run import Run
 from pipeline.running.graph import ROOT, Stage
 from pipeline.schema import Resources
+from pipeline.seal import command, seal, text_hash
 from pipeline.serialise import Records, to_json, to_yaml
 from pipeline.specs import find_specs, load_spec
 from pipeline.table import ResolvedTable
@@ -27,7 +28,9 @@ from pipeline.workspace import (
     dataset_path,
     metrics_path,
     partition_path,
+    partition_report_files,
     partition_report_path,
+    report_files,
     report_path,
     run_path,
 )
@@ -129,6 +132,7 @@ class _Emitter:
         self.text: dict[str, str] = {}
         self.shards: dict[str, list[Stage]] = {}
         self.records = Records()
+        self.hashes: dict[str, str] = {}
 
     def files(self) -> dict[str, str]:
         for run in sorted(self.compilation.runs.values(), key=lambda run: run.id):
@@ -150,7 +154,7 @@ class _Emitter:
         self.text[record] = HEADER + to_yaml(run.data["dataset"])
         code = self._code(f"data.{run.dataset}", "pipeline.stages.data", f"pflcore.datasets.{run.dataset}")
         deps = [record, code, GUARD] if self.guarded else [record, code]
-        self._stage("stages/data", run.data_id, f"pfl stage data {record}", deps, [dataset_path(run.data_id)])
+        self._stage("stages/data", run.data_id, "data", [record], deps, [dataset_path(run.data_id)])
 
     def _partition(self, run: Run) -> None:
         record = f"stages/federations/{run.federation_id}/federation.yaml"
@@ -163,20 +167,21 @@ class _Emitter:
         self._stage(
             f"stages/federations/{run.federation_id}",
             "partition",
-            f"pfl stage partition {record}",
+            "partition",
+            [record],
             [record, code, dataset_path(run.data_id)],
             [partition_path(run.federation_id)],
         )
 
     def _describe(self, federation: str) -> str:
         """The stage that shows a partition; its page."""
-        shard, page = f"stages/federations/{federation}", partition_report_path(federation)
+        shard = f"stages/federations/{federation}"
         record = f"{shard}/federation.yaml"
         code = self._code("describe", "pipeline.stages.describe")
         data = next(stage.deps[-1] for stage in self.shards[f"{shard}/dvc.yaml"] if stage.name == "partition")
         deps = [record, code, data, partition_path(federation)]
-        self._stage(shard, "describe", f"pfl stage describe {record}", deps, [page])
-        return page
+        self._stage(shard, "describe", "describe", [record], deps, partition_report_files(federation))
+        return f"{partition_report_path(federation)}/index.md"
 
     def _train(self, run: Run) -> None:
         record = self.record_path(run)
@@ -191,7 +196,8 @@ class _Emitter:
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"train-{run.id}",
-            f"pfl stage train {record}",
+            "train",
+            [record],
             [record, self._train_code(run), *code, dataset_path(run.data_id), partition_path(run.federation_id)],
             outs,
         )
@@ -202,7 +208,8 @@ class _Emitter:
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"evaluate-{run.id}",
-            f"pfl stage evaluate {record}",
+            "evaluate",
+            [record],
             [record, code, run_path(run.id, "rounds.parquet")],
             [run_path(run.id, "evaluation.parquet"), metrics_path(run.id)],
         )
@@ -220,7 +227,7 @@ class _Emitter:
         inputs = [path for run in runs for path in (metrics_path(run), run_path(run, "rounds.parquet"))]
         inputs += self._figure_inputs(table)
         shard, _, stage = f"stages/{name}".rpartition("/")
-        self._stage(shard, stage, f"pfl stage report {path}", [path, code, *inputs, *pages], [report_path(name)])
+        self._stage(shard, stage, "report", [path], [path, code, *inputs, *pages], report_files(name))
 
     def _figure_inputs(self, table: ResolvedTable) -> list[str]:
         """What the figures of a report need beside what the table needs."""
@@ -237,13 +244,12 @@ class _Emitter:
         """The small root file: the guard, the page that a bare ``dvc repro`` ends with, and what DVC may show."""
         root: dict[str, Any] = {"stages": {}}
         if self.guarded:
-            self._stage("", "guard", "pfl stage guard", self._compiled_from(), [GUARD])
+            self._stage("", "guard", "guard", [], self._compiled_from(), [GUARD])
         if self.defaults:
-            reports = [report_path(name) for name in self.defaults]
+            reports = [f"{report_path(name)}/table.parquet" for name in self.defaults]
             code = self._code("index", "pipeline.stages.index")
             inputs = [f"stages/{name}.json" for name in self.defaults]
-            command = "pfl stage index " + " ".join(inputs)
-            self._stage("", "index", command, [*inputs, code, *reports], ["reports/index.md"])
+            self._stage("", "index", "index", inputs, [*inputs, code, *reports], ["reports/index.md"])
         root["stages"] = _entries(self.shards.get(ROOT, []))
         if self.guarded:
             root["params"] = [f"specs/{name}.yaml" for name in self.defaults]
@@ -251,7 +257,12 @@ class _Emitter:
         shown = {run for name in self.defaults for run in self.compilation.tables[name].runs}
         root["metrics"] = [metrics_path(run) for run in sorted(shown)]
         root["plots"] = [
-            {f"{report_path(name)}/curves.csv": {"x": "round", "title": _literal(self.compilation.tables[name].title)}}
+            {
+                f"{report_path(name)}/figures/curves.csv": {
+                    "x": "round",
+                    "title": _literal(self.compilation.tables[name].title),
+                }
+            }
             for name in self.defaults
         ]
         self.text["dvc.yaml"] = HEADER + to_yaml(root)
@@ -280,12 +291,23 @@ class _Emitter:
             self.text[path] = self.code.fingerprint(*roots)
         return path
 
-    def _stage(self, shard: str, name: str, command: str, deps: list[str], outs: list[str]) -> None:
-        """Add a stage to the stage file in the folder `shard`, unless it has it already."""
+    def _stage(self, shard: str, name: str, kind: str, files: list[str], deps: list[str], outs: list[str]) -> None:
+        """Add a stage to the stage file in the folder `shard`, unless it has it already.
+
+        Args:
+            kind, files: What its command names. Without files it has no seal: it is the guard, which compiles.
+        """
+        mark = seal({dep: self._hash(dep) for dep in deps if dep in self.text})
+        line = command(kind, files, mark) if files else f"pfl stage {kind}"
         file = f"{shard}/{ROOT}" if shard else ROOT
-        stage, stages = Stage(file, name, command, tuple(deps), tuple(outs)), self.shards.setdefault(file, [])
+        stage, stages = Stage(file, name, line, tuple(deps), tuple(outs)), self.shards.setdefault(file, [])
         if stage not in stages:
             stages.append(stage)
+
+    def _hash(self, path: str) -> str:
+        if path not in self.hashes:  # a fingerprint is part of hundreds of seals
+            self.hashes[path] = text_hash(self.text[path])
+        return self.hashes[path]
 
     @staticmethod
     def record_path(run: Run) -> str:

@@ -108,7 +108,7 @@ def _bring_up_to_date(
 ) -> Board | None:
     """Execute what is stale of the reports of `names`; how that went, or None when it was only to be told."""
     graph = Graph(compilation.stages)
-    targets = [_target(graph, report_path(name)) for name in names]
+    targets = [_target(graph, f"{report_path(name)}/table.parquet") for name in names]
     if not wish.specs:
         targets += [address for address, stage in graph.stages.items() if stage.kind == "index"]
     order = graph.needed(targets)

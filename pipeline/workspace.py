@@ -16,6 +16,8 @@ from pflcore.registry import did_you_mean
 PAPER = "paper"
 METRICS = "artifacts/metrics"
 PARTITION_REPORTS = "reports/partitions"
+_PARTITION_FILES = ("index.md", "index.html", "picture.svg", "clients.csv")
+_REPORT_FILES = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures")
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,16 @@ def metrics_path(run_id: str) -> str:
     return f"{METRICS}/{run_id}.json"
 
 
+def partition_report_files(federation_id: str) -> list[str]:
+    """What a partition's page consists of. Not the folder, where anything of a person's own may lie."""
+    return [f"{partition_report_path(federation_id)}/{name}" for name in _PARTITION_FILES]
+
+
 def report_path(spec_id: str) -> str:
     """The folder of a spec's report, relative to the workspace."""
     return f"reports/{spec_id}"
+
+
+def report_files(spec_id: str) -> list[str]:
+    """What a spec's report consists of, ``figures`` being a folder; whatever else lies beside it is a person's own."""
+    return [f"{report_path(spec_id)}/{name}" for name in _REPORT_FILES]

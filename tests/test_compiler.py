@@ -15,7 +15,8 @@ from pipeline.compiler import GUARD
 from pipeline.run import Run
 
 HOSTILE = '$(reboot); `id` & "a" | <b> ${x} \\${y} %s \'\n#'
-COMMAND = re.compile(r"pfl stage (guard|(data|partition|describe|train|evaluate|report|index)( stages/[a-z0-9_./-]+)+)")
+KINDS = "data|partition|describe|train|evaluate|report|index"
+COMMAND = re.compile(rf"pfl stage (guard|({KINDS})( stages/[a-z0-9_./-]+)+ --seal [0-9a-f]{{12}})")
 
 
 def hostile() -> str:
@@ -269,12 +270,13 @@ def test_the_root_file(project: Project) -> None:
         "deps": ["specs", "pyproject.toml", *tables, "stages/code"],
         "outs": [GUARD],
     }
-    assert root["stages"]["index"]["cmd"] == "pfl stage index stages/tiny.json stages/hostile.json"
-    assert set(root["stages"]["index"]["deps"]) >= {"reports/tiny", "reports/hostile"}
+    assert root["stages"]["index"]["cmd"].startswith("pfl stage index stages/tiny.json stages/hostile.json --seal ")
+    assert set(root["stages"]["index"]["deps"]) >= {"reports/tiny/table.parquet", "reports/hostile/table.parquet"}
     assert root["params"] == ["specs/tiny.yaml", "specs/hostile.yaml"]
     tables = [json.loads((project.root / f"stages/{name}.json").read_text("utf-8")) for name in ("tiny", "hostile")]
     assert root["metrics"] == sorted({f"artifacts/metrics/{run}.json" for table in tables for run in table["runs"]})
-    assert [list(plot) for plot in root["plots"]] == [["reports/tiny/curves.csv"], ["reports/hostile/curves.csv"]]
+    plots = [f"reports/{name}/figures/curves.csv" for name in ("tiny", "hostile")]
+    assert [list(plot) for plot in root["plots"]] == [[path] for path in plots]
 
 
 def test_the_guard_depends_on_code_that_lies_in_the_workspace(tmp_path: Path) -> None:
@@ -288,7 +290,7 @@ def test_the_guard_depends_on_code_that_lies_in_the_workspace(tmp_path: Path) ->
 def test_without_pyproject_the_first_spec_is_the_default(tmp_path: Path) -> None:
     project = make_project(tmp_path, {"specs/b.yaml": spec(), "specs/a.yaml": spec("[local]")})
     project.compile()
-    assert project.stages()["dvc.yaml:index"]["cmd"] == "pfl stage index stages/a.json"
+    assert project.stages()["dvc.yaml:index"]["cmd"].startswith("pfl stage index stages/a.json --seal ")
 
 
 def test_without_specs_there_is_only_the_guard(tmp_path: Path) -> None:

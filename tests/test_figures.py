@@ -16,7 +16,7 @@ import pytest
 from figure_demo import TOTAL, demo, picture_rows, record, study, write_analysis, write_noise, write_rounds
 from matplotlib import colormaps
 from pages import HOSTILE, Document, squeezed
-from project import CONVNET, make_project, spec
+from project import CONVNET, make_project, spec, tree
 from report_demo import demo as plain_demo
 
 from pflcore.artifacts import write_table
@@ -55,7 +55,7 @@ def rows_after(lines: list[str], start: str) -> list[list[str]]:
 
 def columns(out: Path, name: str) -> dict[str, list[str]]:
     """A CSV file of a report by column."""
-    rows = list(csv.DictReader(io.StringIO((out / name).read_text(encoding="utf-8"))))
+    rows = list(csv.DictReader(io.StringIO((out / "figures" / name).read_text(encoding="utf-8"))))
     return {key: [row[key] for row in rows] for key in rows[0]}
 
 
@@ -75,15 +75,15 @@ def test_every_format_has_every_figure(pages: Path) -> None:
         assert rf"\section*{{{title}}}" in tex
         assert title in document.text
     for name in DRAWN:
-        assert re.search(rf"^!\[[^]]+\]\({name}\.svg\)$", markdown, re.MULTILINE)
-        assert rf"\includegraphics{{{name}.png}}" in tex
-        ET.fromstring((pages / f"{name}.svg").read_text(encoding="utf-8"))
-        assert (pages / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert re.search(rf"^!\[[^]]+\]\(figures/{name}\.svg\)$", markdown, re.MULTILINE)
+        assert rf"\includegraphics{{figures/{name}.png}}" in tex
+        ET.fromstring((pages / f"figures/{name}.svg").read_text(encoding="utf-8"))
+        assert (pages / f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
     order = [markdown.index(f"## {title}") for title in FIGURES.values()]
     assert order == sorted(order)
     for words in ("multiply-adds", "mean gain", "least noise", "by chance", "position", "tuned"):
         assert words in markdown and words in tex and words in document.text
-    assert {path.name for path in pages.glob("*.csv")} == {
+    assert {path.name for path in pages.rglob("*.csv")} == {
         "table.csv", "curves.csv", *(f"{name}.csv" for name in FIGURES if name != "rollout"),
     }  # fmt: skip
 
@@ -107,16 +107,14 @@ def test_the_page_loads_nothing_and_names_nothing_twice(pages: Path) -> None:
 
 def test_the_same_artifacts_give_the_same_bytes(pages: Path, tmp_path: Path) -> None:
     build_report(json.loads(json.dumps(demo(tmp_path))), tmp_path, tmp_path / "again")
-    assert sorted(path.name for path in pages.iterdir()) == sorted(path.name for path in (tmp_path / "again").iterdir())
-    for path in pages.iterdir():
-        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+    assert tree(pages) == tree(tmp_path / "again")
 
 
 def test_no_word_about_figures_unless_asked(tmp_path: Path) -> None:
     build_report(plain_demo(tmp_path), tmp_path, tmp_path / "out")
     markdown = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert not any(f"## {title}" in markdown for title in FIGURES.values())
-    assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["curves.png"]
+    assert [path.name for path in (tmp_path / "out").rglob("*.png")] == ["curves.png"]
 
 
 def test_resources_are_those_of_fedperfix_table_2(tmp_path: Path) -> None:
@@ -233,7 +231,7 @@ def test_gain_of_clients_that_all_gain_the_same(tmp_path: Path) -> None:
     }
     lines, out = report(tmp_path, runs, "gain")
     assert rows_after(lines, "| method | mean gain")[1:] == [["A", "+2.00", "100.0", "3"], ["B", "+2.00", "100.0", "1"]]
-    ET.fromstring((out / "gain.svg").read_text(encoding="utf-8"))
+    ET.fromstring((out / "figures/gain.svg").read_text(encoding="utf-8"))
 
 
 def test_a_density_is_a_sum_of_normal_ones() -> None:
@@ -254,7 +252,7 @@ def test_without_local_there_is_one_line(tmp_path: Path) -> None:
     lines, out = report(tmp_path, {("A", "x"): {"a": record("fedavg")}}, "gain")
     start = lines.index("## Gain of the clients over Local")
     assert lines[start + 2].startswith("Nothing to compare: ") and lines[start + 4] == "## Partitions"
-    assert not list(out.glob("gain.*"))
+    assert not list(out.rglob("gain.*"))
 
 
 def test_a_cell_with_a_diverged_run_is_left_out(tmp_path: Path) -> None:
@@ -422,7 +420,7 @@ def test_rollout_shows_the_first_column_and_at_most_ten_images(tmp_path: Path) -
     lines, _ = report(tmp_path, runs)
     text = next(line for line in lines if line.startswith("Test images of some clients"))
     assert text.endswith("Shown for x, the first of 2 columns. 10 of 12 images.")
-    assert "![10 images of 10 clients, and over them what 1 method attends to.](rollout.svg)" in lines
+    assert "![10 images of 10 clients, and over them what 1 method attends to.](figures/rollout.svg)" in lines
 
 
 def test_images_that_are_not_square_are_not_drawn(tmp_path: Path) -> None:
@@ -430,7 +428,7 @@ def test_images_that_are_not_square_are_not_drawn(tmp_path: Path) -> None:
     write_analysis(tmp_path, "a", picture_rows(0, 7, np.zeros((3, 4, 8)), np.ones((2, 4))))
     lines, out = report(tmp_path, {("A", "x"): {"a": record("fedtp")}})
     assert any(line.startswith("Only square images are drawn") for line in lines)
-    assert not list(out.glob("rollout.*"))
+    assert not list(out.rglob("rollout.*"))
 
 
 def test_listed_figures_only_and_in_their_order(tmp_path: Path) -> None:
@@ -463,7 +461,7 @@ def test_hostile_labels_stay_text_in_figures(tmp_path: Path) -> None:
     assert document.tags.count("script") == 1 and document.text.count(HOSTILE) >= 6
     assert escape_latex(HOSTILE) in text["tex"] and HOSTILE not in text["tex"]
     for name in ("gain", "adaptation"):
-        ET.fromstring((out / f"{name}.svg").read_text(encoding="utf-8"))
+        ET.fromstring((out / f"figures/{name}.svg").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

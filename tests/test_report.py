@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pages import HOSTILE, Document, squeezed
+from project import tree
 from report_demo import cell, claim, demo, table, write_metrics, write_run
 
 from pflcore.artifacts import read_table, write_text
@@ -25,6 +26,7 @@ from pipeline.report.build import build_report
 from pipeline.report.cells import collect_cells, to_frame
 from pipeline.report.measured import measure
 from pipeline.report.render import escape_latex, escape_markdown
+from pipeline.workspace import report_files
 
 FILES = [f"curves.{kind}" for kind in ("csv", "png", "svg")]
 FILES += [*(f"report.{kind}" for kind in ("html", "md", "tex")), "table.csv", "table.parquet"]
@@ -34,11 +36,12 @@ def build(resolved: dict[str, Any], root: Path) -> dict[str, str]:
     """The text files of a report by name."""
     out = root / "reports" / "out"
     build_report(resolved, root, out)
-    names = sorted(path.name for path in out.iterdir())
-    text = {name: (out / name).read_text(encoding="utf-8") for name in names if not name.endswith((".png", ".parquet"))}
+    assert {path.relative_to(root).as_posix() for path in out.iterdir()} == set(report_files("out"))
+    paths = {path.name: path for path in out.rglob("*") if path.is_file()}
+    text = {name: paths[name].read_text("utf-8") for name in paths if not name.endswith((".png", ".parquet"))}
     drawn = text["curves.csv"].strip() != "round"
-    assert names == [name for name in FILES if drawn or name != "curves.png"]
-    assert ("includegraphics{curves.png}" in text["report.tex"]) == drawn
+    assert sorted(paths) == [name for name in FILES if drawn or name != "curves.png"]
+    assert ("includegraphics{figures/curves.png}" in text["report.tex"]) == drawn
     return text
 
 
@@ -187,8 +190,7 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
     build_report(resolved, tmp_path, tmp_path / "one")
     build_report(json.loads(json.dumps(resolved)), tmp_path, tmp_path / "two")
-    for name in FILES:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
     assert str(tmp_path) not in (tmp_path / "one" / "report.html").read_text()
 
 

@@ -140,7 +140,7 @@ def test_a_line_per_row_that_breaks_where_a_number_is_missing(tmp_path: Path, dr
     assert "\n## The table as a figure\n" in markdown and "A line breaks where a number is missing." in markdown
     assert "![Test accuracy over rate, 2 series in 1 panel: from 50.00 to 62.00 percent.](values.svg)" in markdown
     assert "evenly spaced" not in markdown and "published" not in markdown and "scale of its own" not in markdown
-    rows = rows_of(out / "values.csv")
+    rows = rows_of(out / "figures/values.csv")
     assert [row["obtained_mean"] for row in rows] == ["50", "54", "60", "61.5", "62"]
     assert rows[0] == {
         "method": "A", "training.rate": "1", "obtained_mean": "50", "obtained_std": "0.25",
@@ -167,7 +167,7 @@ def test_points_side_by_side_and_published_ones_hollow(tmp_path: Path, drawn: li
     assert places == sorted(places) and places[0] > -0.5 and places[-1] < 0.5
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [*METHODS, "published"]
     assert "Each panel has a scale of its own. Hollow, beside it: the published value." in markdown
-    assert rows_of(out / "values.csv")[-1]["obtained_mean"] == ""  # published all the same
+    assert rows_of(out / "figures/values.csv")[-1]["obtained_mean"] == ""  # published all the same
 
 
 def test_boxes_show_the_runs_of_each_cell(tmp_path: Path, drawn: list[Figure]) -> None:
@@ -186,7 +186,7 @@ def test_boxes_show_the_runs_of_each_cell(tmp_path: Path, drawn: list[Figure]) -
     assert {*box} == {91.0, 92.5}
     assert [92.0, 92.0] in [list(line) for line in lines] and [80.0, 81.0] in [list(line) for line in lines]
     assert [92.0, 80.5, 70.0] in [list(line) for line in lines]  # the means, joined
-    rows = rows_of(out / "boxes.csv")
+    rows = rows_of(out / "figures/boxes.csv")
     assert [float(row["accuracy"]) for row in rows] == [x for means in spread.values() for x in means]
     assert rows[5] == {"mix": "0.5", "run": "b0", "accuracy": "80"}
 
@@ -197,7 +197,7 @@ def test_boxes_leave_out_a_cell_of_which_a_run_diverged(tmp_path: Path) -> None:
         write_metrics(tmp_path, f"b{seed}", 90.0)
     write_run(tmp_path, "b4", 60.0, diverged=True)
     _, out = report(tmp_path, make({"method": ["A", "B"]}, {}, seeds=5), "boxes")
-    assert {row["method"] for row in rows_of(out / "boxes.csv")} == {"A"}
+    assert {row["method"] for row in rows_of(out / "figures/boxes.csv")} == {"A"}
 
 
 def test_a_cell_about_one_client_shows_that_client(tmp_path: Path) -> None:
@@ -205,16 +205,16 @@ def test_a_cell_about_one_client_shows_that_client(tmp_path: Path) -> None:
     resolved["cells"][1] |= {"client": 2, "runs": ["a0"]}
     write_run(tmp_path, "a0", 60.0)
     _, out = report(tmp_path, resolved, "values", "boxes")
-    mean, webcam = (float(row["obtained_mean"]) for row in rows_of(out / "values.csv"))
+    mean, webcam = (float(row["obtained_mean"]) for row in rows_of(out / "figures/values.csv"))
     assert mean != webcam
-    assert [float(row["accuracy"]) for row in rows_of(out / "boxes.csv")] == pytest.approx([mean, webcam])
+    assert [float(row["accuracy"]) for row in rows_of(out / "figures/boxes.csv")] == pytest.approx([mean, webcam])
 
 
 @pytest.mark.parametrize("name", ["values", "boxes"])
 def test_nothing_obtained_is_one_line(tmp_path: Path, name: str) -> None:
     markdown, out = report(tmp_path, make({"method": METHODS}, {}, published=True), name)
     assert "\nNo number of this table has been obtained yet.\n" in markdown
-    assert not list(out.glob(f"{name}.*"))
+    assert not list(out.rglob(f"{name}.*"))
 
 
 def test_hostile_and_long_labels(tmp_path: Path, drawn: list[Figure]) -> None:
@@ -224,7 +224,7 @@ def test_hostile_and_long_labels(tmp_path: Path, drawn: list[Figure]) -> None:
         write_metrics(tmp_path, f"{chr(ord('a') + index)}0", 60.0 + index)
     _, out = report(tmp_path, resolved, "values", "boxes")
     for name, figure in zip(("values", "boxes"), drawn, strict=True):
-        ET.fromstring((out / f"{name}.svg").read_text(encoding="utf-8"))
+        ET.fromstring((out / f"figures/{name}.svg").read_text(encoding="utf-8"))
         assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == labels
         assert {label.get_rotation() for label in figure.axes[0].get_xticklabels()} == {35.0}
     assert Document((out / "report.html").read_text(encoding="utf-8")).tags.count("script") == 1
@@ -237,4 +237,4 @@ def test_more_panels_than_there_is_room_for(tmp_path: Path, drawn: list[Figure])
         write_metrics(tmp_path, entry["runs"][0], 60.0)
     markdown, out = report(tmp_path, resolved, "values")
     assert len([axes for axes in drawn[0].axes if axes.axison]) == 8
-    assert "Columns without a panel: 1; see values.csv." in markdown and len(rows_of(out / "values.csv")) == 36
+    assert "Columns without a panel: 1; see values.csv." in markdown and len(rows_of(out / "figures/values.csv")) == 36

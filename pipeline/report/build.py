@@ -15,9 +15,10 @@ _META = ("spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 
 def build_report(table: dict[str, Any], root: Path, out: Path) -> None:
-    """Write ``report.md .tex .html``, ``table.csv .parquet`` and ``curves.svg .png .csv`` into `out`.
+    """Write ``report.md .tex .html`` and ``table.csv .parquet`` into `out`, and pictures into its folder ``figures``.
 
-    Every figure that the table asks for adds ``<figure>.svg .png .csv``, as far as it has a picture and numbers.
+    These are ``curves.svg .png .csv``, and ``<figure>.svg .png .csv`` of every figure that the table asks for, as far
+    as it has a picture and numbers.
 
     Runs that have not been made are reported as missing, so a report can be built at any time. The same table and
     artifacts give the same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead.
@@ -38,5 +39,5 @@ def build_report(table: dict[str, Any], root: Path, out: Path) -> None:
     write_text(out / "report.html", render_html(study))
     write_text(out / "table.csv", frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     write_table(out / "table.parquet", to_arrow(table, frame), "table/1", **{key: table[key] for key in _META})
-    write_pictures(study, out)
+    write_pictures(study, out / "figures")
     write_timings(table, root)

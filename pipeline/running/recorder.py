@@ -2,9 +2,13 @@
 
 The one place that uses DVC's Python interface instead of its command line, since a process per stage costs a second.
 The interface is stable but undocumented, so what is used of it is little: a repository, its locks, stages that are
-loaded, saved and committed. The order of things is that of DVC's own ``repro``, and so are the locks: a stage that is
-under way here is marked as such, so that a ``dvc repro`` beside it stops with one line instead of interfering, and
-what such a ``dvc repro`` has under way is left alone here.
+loaded, saved and committed. The order of things is that of DVC's own ``repro``, which removes what a stage wrote before
+it looks into the run cache, and so never has to ask what to do with files that were changed. So are the locks: a stage
+that is under way here is marked as such, so that a ``dvc repro`` beside it stops with one line instead of interfering,
+and what such a ``dvc repro`` has under way is left alone here.
+
+Where DVC would do work again although nothing is wrong, it is spared it: what has only been lost from the cache is put
+back there. And a report that a person has changed is set aside before it is made anew.
 
 A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last: whatever
 happens, it is taken from there and not executed again. The lock files follow every few seconds and at the end, since
@@ -17,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,14 +45,16 @@ class Verdict:
 
     Attributes:
         what: ``fresh`` and ``cached`` need nothing, the latter was in the run cache; ``run`` has to be executed, and
-            what it wrote before has been removed; ``busy`` is held by another process.
+            what it wrote before has been removed; ``busy`` is held by another process; ``broken`` is beyond DVC.
         key: Stands for the command and the content of all inputs.
-        why: For ``busy``, who holds it.
+        why: For ``busy``, who holds it; for ``broken``, what DVC said.
+        aside: Where files went that a person had changed.
     """
 
-    what: Literal["fresh", "cached", "run", "busy"]
+    what: Literal["fresh", "cached", "run", "busy", "broken"]
     key: str = ""
     why: str = ""
+    aside: tuple[str, ...] = ()
 
 
 class Recorder:
@@ -100,6 +107,14 @@ class Recorder:
         with self._locked():
             return {address: self._begin(address) for address in addresses}
 
+    def keep(self) -> int:
+        """Put everything into the cache that is as recorded and has only been lost there; the number of its stages."""
+        with self._locked():
+            lost = [address for address in self.known if self._is_lost(self._stage(address))]
+            for address in lost:
+                self._save(address)
+        return len(lost)
+
     def record(self, addresses: Iterable[str]) -> dict[str, str]:
         """Tell DVC of stages that have been executed. Returns what went wrong, by stage."""
         problems: dict[str, str] = {}
@@ -111,7 +126,7 @@ class Recorder:
                 try:
                     stage.save_deps()
                     if self._key(stage) != key:
-                        problems[address] = "its inputs changed while it ran"
+                        problems[address] = "what it depends on changed while it ran; nothing is recorded, run it again"
                         continue
                     self._save(address)
                 except self._error as error:
@@ -128,7 +143,6 @@ class Recorder:
 
     def _begin(self, address: str) -> Verdict:
         from dvc.lock import LockError
-        from dvc.stage.cache import RunCacheNotFoundError
 
         stage = self._stage(address)
         if not self._reason(stage):
@@ -139,20 +153,53 @@ class Recorder:
         except LockError as error:
             return Verdict("busy", why=_line(error))
         try:
-            self.repo.stage_cache.restore(stage)
+            return self._prepare(address)
+        except self._error as error:
+            return Verdict("broken", why=f"DVC: {_line(error)}")
+
+    def _prepare(self, address: str) -> Verdict:
+        from dvc.stage.cache import RunCacheNotFoundError
+
+        stage = self._stage(address)
+        if self._is_lost(stage):
             self._save(address)
-            return Verdict("cached")
-        except RunCacheNotFoundError:
-            stage.save_deps()
+            return Verdict("fresh")
+        stage.save_deps()
         key = self._key(stage)
         if self.finished.complete(address, key):
             self._save(address)
             return Verdict("cached")
+        aside = self._set_aside(stage)
         stage.remove_outs(ignore_remove=False, force=False)
+        try:
+            self.repo.stage_cache.restore(stage)
+            self._save(address)
+            return Verdict("cached", aside=aside)
+        except RunCacheNotFoundError:
+            stage.save_deps()
         held = ExitStack()
         held.enter_context(self._hold(stage))
         self._held[address] = held, key
-        return Verdict("run", key)
+        return Verdict("run", key, aside=aside)
+
+    def _is_lost(self, stage: Any) -> bool:
+        """Whether all is as recorded, but that the cache does not have what the stage wrote."""
+        if stage.changed_stage() or any(dep.status() for dep in stage.deps):
+            return False
+        return any(out.status() for out in stage.outs) and not any(out.workspace_status() for out in stage.outs)
+
+    def _set_aside(self, stage: Any) -> tuple[str, ...]:
+        """Move reports that are nothing that a stage wrote, as DVC knows; where to, relative to the workspace."""
+        moved = []
+        for out in stage.outs:
+            name = str(out.def_path)
+            changed = name.startswith("reports/") and out.hash_info and out.exists and out.changed_checksum()
+            if changed and not out.cache.exists(out.get_hash().value):
+                place = f".pfl/replaced/{time.strftime('%Y-%m-%d-%H%M%S')}/{name}"
+                (self.root / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(self.root / name, self.root / place)
+                moved.append(place)
+        return tuple(moved)
 
     def _save(self, address: str) -> None:
         """Hash and cache what a stage wrote, and enter it into the run cache; the lock file follows."""

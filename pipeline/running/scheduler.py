@@ -202,6 +202,8 @@ class Scheduler:
 
     def _decide(self, address: str, verdict: Verdict) -> None:
         entry = self.board.entries[address]
+        for place in verdict.aside:
+            self.display.say(f"{entry.name}: had been changed by hand; that version is kept as {place}")
         if verdict.what == "run":
             self.prepared.append((address, verdict))
         elif verdict.what == "busy":
@@ -209,6 +211,8 @@ class Scheduler:
                 self.display.say(f"{entry.name}: waiting, {verdict.why}")
             entry.state, entry.note = "waiting", verdict.why
             self.blocked[address] = time.monotonic() + BUSY_PAUSE
+        elif verdict.what == "broken":
+            self._fail(address, verdict.why)
         else:
             if verdict.what == "cached":
                 self.touched.add(address)
