@@ -104,7 +104,7 @@ def main() -> None:
         f"exit code {code}; the terminal stopped from {stopped - zero:.0f} s to {resumed - zero:.0f} s ({chosen.how})\n"
     )
     print("| run | began | ended | began while it stopped | ended while it stopped |\n|---|---:|---:|---|---|")
-    runs = [entry for entry in board["entries"].values() if entry["kind"] == "train"]
+    runs = [entry for entry in board["entries"] if entry["kind"] == "train"]
     for entry in sorted(runs, key=lambda entry: entry["began"]):
         times = entry["began"], entry["began"] + entry["seconds"]
         during = " | ".join("yes" if stopped < moment < resumed else "" for moment in times)

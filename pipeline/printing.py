@@ -112,7 +112,7 @@ class Printer:
         if self._live and stream.isatty():
             from rich.text import Text
 
-            self._live.console.print(Text(data.decode(errors="replace").removesuffix("\n")), soft_wrap=True)
+            self._live.console.print(Text(data.decode(stream.encoding or "utf-8", "replace").removesuffix("\n")), soft_wrap=True)
         else:
             _write(stream, data)
 
