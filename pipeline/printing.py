@@ -112,7 +112,8 @@ class Printer:
         if self._live and stream.isatty():
             from rich.text import Text
 
-            self._live.console.print(Text(data.decode(stream.encoding or "utf-8", "replace").removesuffix("\n")), soft_wrap=True)
+            line = data.decode(stream.encoding or "utf-8", "replace").removesuffix("\n")
+            self._live.console.print(Text(line), soft_wrap=True)
         else:
             _write(stream, data)
 
