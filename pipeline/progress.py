@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pipeline.printing import Printer
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
@@ -24,41 +26,42 @@ listener: Callable[[Progress], None] | None = None
 @contextmanager
 def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
     """A function to call after each round, for the time of the block."""
-    if sys.stderr.isatty():
-        with _bar() as bar:
-            yield _TrainingBar(bar, title)
-    elif listener is None:
-        yield _TrainingLines(title)
-    else:
-        lines, told = _TrainingLines(title), listener
+    with Printer() as printer:
+        if sys.stderr.isatty():
+            with _bar(printer) as bar:
+                yield _TrainingBar(bar, title)
+        elif listener is None:
+            yield _TrainingLines(title)
+        else:
+            lines, told = _TrainingLines(title), listener
 
-        def tell(progress: Progress) -> None:
-            lines(progress)
-            told(progress)
+            def tell(progress: Progress) -> None:
+                lines(progress)
+                told(progress)
 
-        yield tell
+            yield tell
 
 
 @contextmanager
 def show_preparation() -> Iterator[Callable[[str, int, int], None]]:
     """A function to call with what is done, how many steps of it are done, and how many there are."""
-    if sys.stderr.isatty():
-        with _bar() as bar:
-            tasks: dict[str, TaskID] = {}
+    with Printer() as printer:
+        if sys.stderr.isatty():
+            with _bar(printer) as bar:
+                tasks: dict[str, TaskID] = {}
 
-            def update(what: str, done: int, total: int) -> None:
-                if what not in tasks:
-                    tasks[what] = bar.add_task(what, total=total, state="")
-                bar.update(tasks[what], completed=done)
+                def update(what: str, done: int, total: int) -> None:
+                    if what not in tasks:
+                        tasks[what] = bar.add_task(what, total=total, state="")
+                    bar.update(tasks[what], completed=done)
 
-            yield update
-    else:
-        yield _PreparationLines()
+                yield update
+        else:
+            yield _PreparationLines()
 
 
 @contextmanager
-def _bar() -> Iterator[Bar]:
-    from rich.console import Console
+def _bar(printer: Printer) -> Iterator[Bar]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -68,7 +71,8 @@ def _bar() -> Iterator[Bar]:
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    bar = Progress(*columns)  # shown by the printer, so that it never waits for the terminal itself
+    with printer.live(lambda: bar, per_second=10):
         yield bar
 
 

@@ -21,9 +21,10 @@ from pipeline.compiler import Compilation, compile_workspace
 from pipeline.dvc import executables, initialise
 from pipeline.estimate import Speed
 from pipeline.generated import write
+from pipeline.printing import Printer
 from pipeline.report.provenance import timings_path
 from pipeline.running.board import Board, Entry, duration
-from pipeline.running.display import make_display, summary
+from pipeline.running.display import show, summary
 from pipeline.running.finished import Finished
 from pipeline.running.graph import Graph
 from pipeline.running.jobs import Pool
@@ -77,6 +78,11 @@ def run_specs(workspace: Workspace, wish: Wish) -> int:
         UserError: A spec is invalid, or one of these is only to be extended; nothing has been written then. Or a
             setting cannot be used.
     """
+    with Printer(complete=True) as printer:  # which does not even wait for its reader between work and pages
+        return _run(workspace, wish, printer)
+
+
+def _run(workspace: Workspace, wish: Wish, printer: Printer) -> int:
     own = workspace.root != workspace.home
     gpus = None if wish.cluster else visible_gpus(wish.gpus)
     names, compilation = _compile(workspace, wish)
@@ -88,7 +94,7 @@ def run_specs(workspace: Workspace, wish: Wish) -> int:
         if own:  # the raw data of the project, not of the profile's workspace
             os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))
         with chdir(workspace.root):  # DVC takes a few paths from there
-            board = _bring_up_to_date(workspace, wish, gpus, names, compilation)
+            board = _bring_up_to_date(workspace, wish, gpus, names, compilation, printer)
     if board is None:
         return 0
     lines = summary(board, board.title)
@@ -104,7 +110,12 @@ def run_specs(workspace: Workspace, wish: Wish) -> int:
 
 
 def _bring_up_to_date(
-    workspace: Workspace, wish: Wish, gpus: list[str] | None, names: list[str], compilation: Compilation
+    workspace: Workspace,
+    wish: Wish,
+    gpus: list[str] | None,
+    names: list[str],
+    compilation: Compilation,
+    printer: Printer,
 ) -> Board | None:
     """Execute what is stale of the reports of `names`; how that went, or None when it was only to be told."""
     graph = Graph(compilation.stages)
@@ -126,7 +137,7 @@ def _bring_up_to_date(
         board.entries[address] = Entry(address, stage.kind, stage.subject, expected=expected[address])
     if stale:
         pool = _pool(workspace, wish, gpus, compilation, graph, recorder)
-        _schedule(workspace, wish, graph, order, stale, recorder, pool, board, compilation)
+        _schedule(workspace, wish, graph, order, stale, recorder, pool, board, compilation, printer)
     else:
         recorder.close()
         for entry in board.entries.values():
@@ -146,6 +157,7 @@ def _schedule(
     pool: Pool,
     board: Board,
     compilation: Compilation,
+    printer: Printer,
 ) -> None:
     board.places = pool.capacity
     path = status_path(workspace)
@@ -154,7 +166,7 @@ def _schedule(
         for address in order
         if (run := graph.stages[address].run) in compilation.resources and graph.stages[address].kind == "train"
     }
-    with make_display(board) as display, _terminable():
+    with show(board, printer) as display, _terminable():
         try:
             Scheduler(
                 graph,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Self
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.printing import Printer
 from pipeline.running.board import Board, Entry, duration, in_words, tail
 
 TOLD = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
@@ -23,9 +24,14 @@ _MOST_RUNNING = 24  # rows of the live table
 _STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red", "waiting": "yellow", "skipped": "dim"}
 
 
-def make_display(board: Board) -> Lines | Bars:
-    """What suits standard error: bars for a terminal, lines for a file or a pipe."""
-    return Bars(board) if sys.stderr.isatty() else Lines()
+@contextmanager
+def show(board: Board, printer: Printer) -> Iterator[Lines]:
+    """For the time of a block, what suits standard error: bars for a terminal, lines for a file or a pipe."""
+    if sys.stderr.isatty():
+        with printer.live(lambda: live_view(board), per_second=4, transient=True):
+            yield Bars()
+    else:
+        yield Lines()
 
 
 class Lines:
@@ -33,11 +39,6 @@ class Lines:
 
     def __init__(self) -> None:
         self._next = time.monotonic() + LINE_EVERY
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
     def started(self, entry: Entry) -> None: ...
 
@@ -56,31 +57,8 @@ class Lines:
         self.say(f"{_overall(board)}{': ' + running if running else ''}")
 
 
-class Bars:
-    """A live table of what runs, below the lines about what has ended."""
-
-    def __init__(self, board: Board) -> None:
-        self.board = board
-        self.console = Console(stderr=True)
-        self.live = Live(
-            console=self.console, get_renderable=lambda: live_view(self.board), refresh_per_second=4, transient=True
-        )
-
-    def __enter__(self) -> Self:
-        self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.live.stop()
-
-    def started(self, entry: Entry) -> None: ...
-
-    def ended(self, entry: Entry) -> None:
-        if entry.kind in TOLD or entry.state == "failed":
-            self.say(_ending(entry))
-
-    def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+class Bars(Lines):
+    """Lines about what has ended, above a live table of what runs."""
 
     def tick(self, board: Board) -> None: ...
 
