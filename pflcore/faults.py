@@ -20,6 +20,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("pflcore", "pipeline")
 _ENTRIES = {f"pflcore/{kind}" for kind in ("methods", "backbones", "datasets", "partitions", "plugins")}
 _SPOKEN = ("who", "when", "step", "executor", "advice")  # of what is known, in the order of the note
+_KNOWN = "_pfl_where"  # the attribute of an error
 _LONGEST = 300  # characters of a message in one line
 
 
@@ -39,7 +40,7 @@ def locate(error: Exception, **facts: str) -> None:
     Args:
         facts: ``who``, ``when``, ``step``, ``executor``, ``advice``, in words.
     """
-    error.__dict__["where"] = {**facts, **_known(error)}
+    error.__dict__[_KNOWN] = {**facts, **_known(error)}
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def portable(error: Exception) -> Exception:
         copy = pickle.loads(pickle.dumps(error))  # noqa: S301
     except Exception:
         copy = RuntimeError(f"{type(error).__name__}: {error}")
-    copy.__dict__["where"] = {**_known(error), "process": "another"}
+    copy.__dict__[_KNOWN] = {**_known(error), "process": "another"}
     copy.__notes__ = [f"Raised in a worker process:\n{text}"]
     return copy
 
@@ -91,7 +92,7 @@ def shown(path: str) -> str:
 
 
 def _known(error: BaseException) -> dict[str, str]:
-    known: dict[str, str] = error.__dict__.get("where", {})
+    known: dict[str, str] = error.__dict__.get(_KNOWN, {})
     return known
 
 

@@ -57,6 +57,7 @@ class Boom(Exception):
 
     def __init__(self, what: str, where: str) -> None:
         super().__init__(f"{what} {where}")
+        self.where = where
 
 
 @dataclass(frozen=True, kw_only=True)

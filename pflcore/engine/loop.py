@@ -133,7 +133,8 @@ def train(
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
                     checkpoints.save(run.round, join(run.parts))
                     saved = time.monotonic()
-        return run.result({} if run.diverged else analyses.find(run.subject(kinds)))
+        with during(when="after the last round"):
+            return run.result({} if run.diverged else analyses.find(run.subject(kinds)))
 
 
 class _Run:
