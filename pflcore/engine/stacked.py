@@ -109,9 +109,9 @@ class Stacked:
 
     @torch.no_grad()
     def _score(self, jobs: Sequence[Job]) -> list[Score]:
-        alone = {client: partial(score_client, self.trainer, state, client) for client, state in jobs}
         if self.trainer.method.knn:  # neighbours are sought for one client at a time
-            return [score() for score in alone.values()]
+            return [score_client(self.trainer, state, client) for client, state in jobs]
+        alone = {client: partial(score_client, self.trainer, state, client) for client, state in jobs}
         return _or_blame(lambda: self._score_stacked(jobs), lambda: alone)
 
     def _score_stacked(self, jobs: Sequence[Job]) -> list[Score]:
@@ -159,7 +159,7 @@ def _or_blame(run: Callable[[], Done], suspects: Callable[[], Mapping[int, Calla
         with suppress(*harmless):
             alone()
     who = f"clients {', '.join(map(str, stack))} stacked"
-    locate(failed, who=who, advice="PFL_EXECUTOR=sequential takes one at a time, and does not vectorise")
+    locate(failed, who=who, advice="PFL_EXECUTOR=sequential takes one at a time without vmap")
     raise failed
 
 
