@@ -65,13 +65,18 @@ class Groups:
             below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
             below = below or {name for name in self.of if name.startswith(f"{self._counted(group)}.")}
             if not below:
-                near = difflib.get_close_matches(group, self.names(), n=1)
+                near = difflib.get_close_matches(group, [*self.names(), *self._modules()], n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise UserError(
                     f"the backbone has no parameter group {group!r}{hint} (its groups: {', '.join(self.names())})"
                 )
             chosen |= below
         return frozenset(chosen)
+
+    def _modules(self) -> list[str]:
+        """What state entries lie below, in the model's order."""
+        parts = [name.split(".")[:-1] for name in self.of]
+        return list(dict.fromkeys(".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)))
 
     def _counted(self, group: str) -> str:
         """A module counted from the end of its list by its own number; anything else as it is."""

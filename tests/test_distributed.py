@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,11 @@ import pytest
 from killing import Victim
 from test_executors import PAIRS, digest, trainer, uneven_run
 
+import pflcore
 from pflcore.engine import CheckpointFolder, Progress
 from pflcore.engine.executor import choose_executor
 from pflcore.errors import UserError
+from pipeline.running.worker import _attempt
 from pipeline.stages.ranks import launch, ranks_wanted
 
 
@@ -62,11 +66,13 @@ def test_a_wrong_number_of_processes(value: str, monkeypatch: pytest.MonkeyPatch
         ranks_wanted()
 
 
-def test_the_exit_code_of_the_process_that_fails_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_ends_a_process_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(2, ["--help"]) == 0
+    assert launch(2, ["stage", "trian"]) == 2
     capfd.readouterr()
-    assert launch(2, ["stage", "train", "stages/federations/absent.yaml"]) == 2
-    assert "Traceback" not in capfd.readouterr().err
+    with pytest.raises(UserError, match=r"^stages/federations/absent\.yaml: no such file"):
+        launch(2, ["stage", "train", "stages/federations/absent.yaml"])
+    assert capfd.readouterr().err == ""  # it is told once, by whoever launched them
 
 
 def test_the_train_stage_shares_a_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,3 +81,62 @@ def test_the_train_stage_shares_a_run_out(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PFL_RANKS", "2")
     shared, _ = victim.undisturbed()
     assert shared == alone and "rounds.parquet" in shared
+
+
+MINE = """
+import os
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pflcore.methods import METHODS
+from pflcore.methods.fedavg import FedAvg
+
+
+@METHODS.register
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedAvg):
+    facts: ClassVar[tuple[str, ...]] = ("class_counts",)
+
+    def loss(self, local, params, batch):
+        if "MISSPELT" in os.environ:
+            return local.received["data/class_count"].sum()
+        raise ValueError("boom")
+"""
+
+
+def test_what_fails_in_one_process_is_told_by_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once, and not by those that wait for it."""
+    victim = Victim(tmp_path, "fedavg", rounds=2)
+    source = Path(pflcore.__file__).parent.parent
+    for package in ("pflcore", "pipeline"):
+        shutil.copytree(source / package, tmp_path / "copy" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    victim.project.write("copy/pflcore/methods/mine.py", MINE)
+    code = tmp_path / "stages/code"
+    shutil.copy(code / "train.fedavg.convnet.txt", code / "train.mine.convnet.txt")
+    victim.record.write_text(victim.record.read_text().replace("name: fedavg", "name: mine"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "copy"))
+    monkeypatch.setenv("PFL_DEVICE", "cpu")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["stage", "train", str(victim.record.relative_to(tmp_path))]
+    capfd.readouterr()
+
+    outcome, line = _attempt(lambda: launch(2, arguments))
+    where = r"client \d, round 1, step 1 of \d+, executor distributed"
+    assert outcome == "failed"
+    assert re.fullmatch(rf"ValueError: boom \(pflcore/methods/mine\.py:{_line('raise')}; {where}\)", line)
+    logged = capfd.readouterr()
+    assert logged.out == "" and re.fullmatch(where, logged.err.splitlines()[-1])
+    assert logged.err.count(f'mine.py", line {_line("raise")}, in loss') == 1
+
+    monkeypatch.setenv("MISSPELT", "")
+    entry = "local.received has no entry 'data/class_count'; did you mean 'data/class_counts'?"
+    told = f"pflcore/methods/mine.py:{_line('return')}: {entry}"
+    assert _attempt(lambda: launch(2, arguments)) == ("failed", told)
+    assert capfd.readouterr() == (f"pfl: {told}\n", "")
+
+
+def _line(word: str) -> int:
+    """The first line of MINE with this word."""
+    return next(number for number, text in enumerate(MINE.splitlines(), 1) if word in text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from pflcore.engine.evaluate import Scores
 from pflcore.engine.packing import packed_size, packed_views
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.errors import UserError
+from pflcore.faults import portable
 from pflcore.groups import Tensors
 
 if TYPE_CHECKING:
@@ -82,12 +83,15 @@ class Distributed:
         own = self._shares([steps(client) for client, _ in cohort])
         mine = [cohort[index] for index in own[self.rank]]
         outcomes: list[Outcome] = []
-        failed: Diverged | None = None
-        try:
-            outcomes.extend(self.inner.train(round_, mine, tuning))
-        except Diverged as diverged:
-            failed = diverged
-        facts = self._all(([outcome.loss for outcome in outcomes], failed))
+
+        def train_mine() -> tuple[list[float], Diverged | None]:
+            try:
+                outcomes.extend(self.inner.train(round_, mine, tuning))
+            except Diverged as diverged:
+                return [], diverged
+            return [outcome.loss for outcome in outcomes], None
+
+        facts = self._all(train_mine)
         lost = {one.client: one for _, one in facts if one}
         first = next((lost[client] for client, _ in cohort if client in lost), None)
         if first:
@@ -101,8 +105,8 @@ class Distributed:
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         """Scores of every job's own model on its client's test samples."""
-        scores = self.inner.score_each(job for index, job in enumerate(jobs) if index % self.ranks == self.rank)
-        shares = self._all(scores)
+        mine = (job for index, job in enumerate(jobs) if index % self.ranks == self.rank)
+        shares = self._all(lambda: self.inner.score_each(mine))
         whole = sum(len(share.total) for share in shares)
         turns = [(index % self.ranks, index // self.ranks) for index in range(whole)]
         return Scores.join(shares[rank][at] for rank, at in turns)
@@ -127,11 +131,23 @@ class Distributed:
         sent = self._broadcast(tensors, like, 0) if round_ else {}
         return round_, {name: tensor.to("cpu", copy=True) for name, tensor in sent.items()}
 
-    def _all(self, mine: Any) -> list[Any]:
-        """What every process has, in the order of their ranks. They trust each other, so pickles may pass."""
+    def _all(self, compute: Callable[[], Any]) -> list[Any]:
+        """What every process computes, in the order of their ranks. They trust each other, so pickles may pass.
+
+        An error in one of them is raised in all: they would wait for it in vain.
+        """
+        mine: Any = None
+        failed: Exception | None = None
+        try:
+            mine = compute()
+        except Exception as error:
+            failed = error
         gathered: list[Any] = [None] * self.ranks
-        dist.all_gather_object(gathered, mine)
-        return gathered
+        dist.all_gather_object(gathered, (mine, failed and portable(failed)))
+        first = next((error for _, error in gathered if error), None)
+        if first:
+            raise failed or first
+        return [value for value, _ in gathered]
 
     def _broadcast(self, tensors: Tensors, like: Tensors, owner: int) -> Tensors:
         """The tensors that the process `owner` has, in all of them."""

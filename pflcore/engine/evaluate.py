@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from pflcore.engine.neighbours import Neighbours
 from pflcore.engine.trainer import Trainer
+from pflcore.faults import during
 from pflcore.federation import FederatedData
 from pflcore.groups import Tensors
 
@@ -67,8 +68,9 @@ def score_one_model(trainer: Trainer, state: Tensors) -> Scores:
 def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
     """The score of a client's own model on its own test samples."""
     data = trainer.data
-    memory = Neighbours.remember(trainer, state, client, batch_size(data.device)) if trainer.method.knn else None
-    parts = forward(trainer, state, torch.split(data.test[client], batch_size(data.device)), memory)
+    with during(who=f"client {client}"):
+        memory = Neighbours.remember(trainer, state, client, batch_size(data.device)) if trainer.method.knn else None
+        parts = forward(trainer, state, torch.split(data.test[client], batch_size(data.device)), memory)
     hits, losses, last = _joined(parts)
     return add_up(hits, losses, last, data.positions)
 

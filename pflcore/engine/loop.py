@@ -26,11 +26,12 @@ from pflcore.engine.features import Features
 from pflcore.engine.precision import use_precision
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
 from pflcore.engine.trainer import Job, Trainer
+from pflcore.faults import during, noted
 from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.memory import keep_freed_memory
 from pflcore.methods import Method
-from pflcore.methods._base import COMMON, DATA, OWN, Federation, Update, under
+from pflcore.methods._base import COMMON, DATA, OWN, Federation, Update, roles_of, under
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 
@@ -113,24 +114,30 @@ def train(
     """
     if data.device.type == "cpu":
         keep_freed_memory()
-    with torch.random.fork_rng(), use_precision(training.precision):
-        run = _Run(data, backbone, method, training, evaluation, seed, checkpoints.folder if checkpoints else None)
+    with torch.random.fork_rng(), use_precision(training.precision), noted():
+        with during(when="before the first round"):
+            run = _Run(data, backbone, method, training, evaluation, seed, checkpoints.folder if checkpoints else None)
         analyses.check(run.subject(kinds))
         if checkpoints:
             run.resume(checkpoints)
         saved = time.monotonic()
-        with choose_executor(executor, run.trainer, run.carried) as chosen:
+        with (
+            choose_executor(executor, run.trainer, run.carried) as chosen,
+            during(executor=f"executor {type(chosen).__name__.lower()}"),
+        ):
             if isinstance(chosen, Distributed):
                 run.agree(chosen)
             while run.round < training.rounds and not run.diverged:
-                loss = run.advance(chosen)
+                with during(when=f"round {run.round + 1}"):
+                    loss = run.advance(chosen)
                 if on_round and not run.diverged:
                     on_round(Progress(run.round, training.rounds, loss, run.accuracy()))
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
                     checkpoints.save(run.round, join(run.parts))
                     saved = time.monotonic()
         try:
-            result = run.result({} if run.diverged else analyses.find(run.subject(kinds)))
+            with during(when="after the last round"):
+                result = run.result({} if run.diverged else analyses.find(run.subject(kinds)))
             confirm()
         except BaseException:
             if checkpoints and not run.diverged:
@@ -160,7 +167,7 @@ class _Run:
         self.round = 0
         self.resumed_from = 0
         self.diverged: Diverged | None = None
-        roles = method.roles(groups)
+        roles = roles_of(method, groups)
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.trainer = Trainer(self.model, groups, data, method, training, seed)
         facts = self._federation(self.trainer.seen)
@@ -219,7 +226,8 @@ class _Run:
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
             try:
-                scores = self._score(executor)
+                with during(when=f"measured after round {round_}"):
+                    scores = self._score(executor)
             except Diverged as diverged:  # in tuning
                 self.diverged = diverged
                 return float("nan")

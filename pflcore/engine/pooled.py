@@ -27,6 +27,7 @@ from pflcore.engine.packing import packed_size, packed_views
 from pflcore.engine.pieces import Piece, cut
 from pflcore.engine.trainer import Job, Outcome, Trainer, Unfinished, chosen
 from pflcore.errors import UserError
+from pflcore.faults import portable
 from pflcore.groups import Tensors
 
 # Other systems cannot fork a process that has loaded their mathematical libraries.
@@ -243,10 +244,10 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
                 answer = score_client(trainer, state, rest[0])
             else:
                 (answer,) = forward(trainer, state, [pooled_chunks(trainer.data)[rest[0]]])
-        except (Diverged, UserError) as error:
-            answer = error
+        except Diverged as diverged:
+            answer = diverged
         except Exception as error:
-            answer = RuntimeError(f"in a worker process: {type(error).__name__}: {error}")
+            answer = portable(error)
         try:
             pipe.send(answer)
         except OSError:  # nobody is there any more
@@ -255,11 +256,12 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
 
 def _train(trainer: Trainer, state: Tensors, round_: int, client: int, begun: _Packed | None, stop: int) -> Any:
     """Local training up to the step `stop`; the loss after the last one, before it what another worker goes on from."""
-    unfinished = _unpack(begun) if begun else trainer.begin(state)
-    unfinished = trainer.advance(round_, client, state, unfinished, stop)
-    if stop < trainer.steps(client):
-        return _pack(unfinished)
-    outcome = trainer.finish(round_, client, unfinished)
+    with trainer.at(round_, client):
+        unfinished = _unpack(begun) if begun else trainer.begin(state)
+        unfinished = trainer.advance(round_, client, state, unfinished, stop)
+        if stop < trainer.steps(client):
+            return _pack(unfinished)
+        outcome = trainer.finish(round_, client, unfinished)
     for name, tensor in outcome.model.items():
         state[name].copy_(tensor)
     return outcome.loss

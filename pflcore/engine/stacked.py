@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from pflcore.engine.evaluate import Score, Scores, add_up, batch_size, measure, 
 from pflcore.engine.replay import Replay
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen, clipping
 from pflcore.errors import UserError
+from pflcore.faults import locate
 from pflcore.groups import Tensors
 from pflcore.methods._base import Batch, Local, LocalState
 
@@ -94,8 +96,9 @@ class Stacked:
     def _train(self, round_: int, jobs: Sequence[Job], tuning: bool) -> list[Outcome]:
         trainer, replay = chosen(self.trainer, tuning), self._replays[tuning]
         while True:
+            cohort = _Cohort(trainer, replay, self._passes[tuning], round_, jobs)
             try:
-                return _Cohort(trainer, replay, self._passes[tuning], round_, jobs).train()
+                return _or_blame(cohort.train, cohort.suspects)
             except _MorePasses:
                 self._passes[tuning] *= 2
                 replay.clear()
@@ -106,10 +109,14 @@ class Stacked:
 
     @torch.no_grad()
     def _score(self, jobs: Sequence[Job]) -> list[Score]:
+        if self.trainer.method.knn:  # neighbours are sought for one client at a time
+            return [score_client(self.trainer, state, client) for client, state in jobs]
+        alone = {client: partial(score_client, self.trainer, state, client) for client, state in jobs}
+        return _or_blame(lambda: self._score_stacked(jobs), lambda: alone)
+
+    def _score_stacked(self, jobs: Sequence[Job]) -> list[Score]:
         """Test samples are padded to the same number for all: in evaluation mode samples do not affect each other."""
         trainer, data = self.trainer, self.trainer.data
-        if trainer.method.knn:  # neighbours are sought for one client at a time
-            return [score_client(trainer, state, client) for client, state in jobs]
         trainer.model.eval()
         sizes = [len(data.test[client]) for client, _ in jobs]
         rows = torch.stack(
@@ -130,6 +137,30 @@ class Stacked:
 
 class _MorePasses(Exception):
     """A step made more forward passes than dropout masks were drawn for."""
+
+
+def _or_blame(run: Callable[[], Done], suspects: Callable[[], Mapping[int, Callable[[], object]]]) -> Done:
+    """What `run` gives. A fault in somebody's code is raised as the first client raises it that also fails by itself.
+
+    When none does, since what fails is the vectorising, it is raised as the fault of all.
+
+    Args:
+        suspects: For each client what it was at, to be done again without the others and without ``vmap``.
+    """
+    harmless = (UserError, Diverged, torch.OutOfMemoryError, _MorePasses)
+    try:
+        return run()
+    except harmless:
+        raise
+    except Exception as error:
+        failed = error
+    stack = suspects()
+    for alone in stack.values() if "CUDA error" not in str(failed) else ():  # after one, everything fails
+        with suppress(*harmless):
+            alone()
+    who = f"clients {', '.join(map(str, stack))} stacked"
+    locate(failed, who=who, advice="PFL_EXECUTOR=sequential takes one at a time without vmap")
+    raise failed
 
 
 @dataclass
@@ -216,12 +247,13 @@ class _Cohort:
     """The clients that are trained together in a round."""
 
     def __init__(self, trainer: Trainer, replay: Replay, passes: int, round_: int, jobs: Sequence[Job]) -> None:
-        self.trainer, self.replay, self.passes, self.round = trainer, replay, passes, round_
+        self.trainer, self.replay, self.passes, self.round, self.jobs = trainer, replay, passes, round_, jobs
         self.clients = [client for client, _ in jobs]
         self.received = _stack([received for _, received in jobs])
         self.rows = [trainer.batches(round_, client) for client in self.clients]
         self.losses: list[list[Tensor]] = [[] for _ in jobs]
         self.step = _Step(trainer)
+        self.tick = [(one, 0) for one in range(len(jobs))]  # the clients that are at work, and their steps before
 
     def train(self) -> list[Outcome]:
         """All local steps of all clients."""
@@ -231,9 +263,22 @@ class _Cohort:
             ticks = list(schedule([[len(batch) for batch in batches] for batches in self.rows]))
             chunks = [torch.stack([self.rows[one][step] for one, step in tick]) for tick in ticks]
             for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round), strict=True):
+                self.tick = tick
                 state = self._advance(state, tick, batch)
+            self.tick = [(one, len(batches)) for one, batches in enumerate(self.rows)]
             state = vmap(self.step.end)(state)
         return [self._outcome(index, state) for index in range(len(self.clients))]
+
+    def suspects(self) -> dict[int, Callable[[], None]]:
+        """For each client that is at work: its training so far, with the step that it is at, by itself."""
+        return {self.clients[one]: partial(self._alone, one, step) for one, step in self.tick}
+
+    def _alone(self, one: int, step: int) -> None:
+        trainer, (client, received) = self.trainer, self.jobs[one]
+        with trainer.at(self.round, client):
+            unfinished = trainer.advance(self.round, client, received, trainer.begin(received), step + 1)
+            if step == len(self.rows[one]):
+                trainer.finish(self.round, client, unfinished)
 
     def _advance(self, state: LocalState, tick: Sequence[tuple[int, int]], batch: Batch) -> LocalState:
         """One step of the clients in `tick`; the others stay as they are."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,6 +17,7 @@ from pflcore.engine.dropout import Noise
 from pflcore.engine.features import Features
 from pflcore.engine.precision import autocast
 from pflcore.errors import UserError
+from pflcore.faults import during, locate
 from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Tensors
 from pflcore.methods import Method
@@ -139,9 +141,13 @@ class Trainer:
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.batches(round_, client)[unfinished.step : stop]
-        for batch in self.data.batches(batches, round_):
-            state, loss = self.take_step(round_, client, received, state, batch, len(losses))
-            losses.append(loss.detach())
+        try:
+            for batch in self.data.batches(batches, round_):
+                state, loss = self.take_step(round_, client, received, state, batch, len(losses))
+                losses.append(loss.detach())
+        except Exception as error:
+            locate(error, step=f"step {len(losses) + 1} of {self.steps(client)}")
+            raise
         return Unfinished(state, losses)
 
     def take_step(
@@ -162,7 +168,13 @@ class Trainer:
 
     def train(self, round_: int, client: int, received: Tensors) -> Outcome:
         """All of a client's local training. Raises :class:`Diverged`."""
-        return self.finish(round_, client, self.advance(round_, client, received, self.begin(received)))
+        with self.at(round_, client):
+            return self.finish(round_, client, self.advance(round_, client, received, self.begin(received)))
+
+    def at(self, round_: int, client: int) -> AbstractContextManager[None]:
+        """Let an error in the block know that it is of this client's training."""
+        when = f"round {round_}" if self.stream == "batches" else f"tuned after round {round_}"
+        return during(who=f"client {client}", when=when)
 
     def features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of a model state and what the classifier gets, in the run's precision.

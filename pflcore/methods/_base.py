@@ -7,17 +7,21 @@ or two of the functions. Executors in :mod:`pflcore.engine` decide how the funct
 
 from __future__ import annotations
 
+import difflib
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pflcore.errors import UserError
+from pflcore.faults import shown
 from pflcore.groups import Groups, Roles, Tensors
 from pflcore.options import option
-from pflcore.registry import Entry
+from pflcore.registry import Entry, did_you_mean
 
 # A client's state holds the entries of its model under their own names, and further ones below these. Model entries
 # have no slash in their names.
@@ -83,6 +87,26 @@ class Batch:
     labels: Tensor
 
 
+class Received(dict[str, Tensor]):
+    """The state that a client began its round with. Raises :class:`UserError` for an entry that it does not have."""
+
+    def __missing__(self, name: str) -> Tensor:
+        reader = sys._getframe(1)
+        known = [*self, *(f"{DATA}{fact}" for fact in FACTS)]
+        (near,) = difflib.get_close_matches(name, known, n=1) or ("",)
+        if not self:
+            hint = "; it is empty in end() and predict(): take it from the state"
+        elif near in self:
+            hint = f"; did you mean {near!r}?"
+        elif near:
+            hint = f"; {near!r} must be asked for: facts = ({near.removeprefix(DATA)!r},)"
+        else:
+            hint = ""
+        raise UserError(
+            f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}: local.received has no entry {name!r}{hint}"
+        )
+
+
 @dataclass(frozen=True)
 class Local:
     """One client's view of its round, made by the executor.
@@ -104,6 +128,10 @@ class Local:
     received: Mapping[str, Tensor]
     parameters: frozenset[str]
     roles: Roles
+
+    def __post_init__(self) -> None:
+        # Here, as what vmap hands over must be a plain dict.
+        object.__setattr__(self, "received", Received(self.received))
 
     def forward(self, state: Tensors, inputs: Tensor) -> Tensor:
         """Logits of a state."""
@@ -214,6 +242,14 @@ class Method(Entry):
     )
     neighbours: int = option(10, ge=1, help="How many nearest neighbours vote, where `knn` is above 0.")
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raises :class:`UserError` for a fact that there is not."""
+        super().__init_subclass__(**kwargs)
+        for fact in cls.facts:
+            if fact not in FACTS:
+                file = getattr(sys.modules[cls.__module__], "__file__", None) or cls.__module__
+                raise UserError(f"{shown(file)}: facts: there is no fact {fact!r}{did_you_mean(fact, list(FACTS))}")
+
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         """Add modules of the method's own to a freshly built model, in place.
 
@@ -295,6 +331,19 @@ class Method(Entry):
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Server state after a round. It may reuse the storage of `server`, which is not used again."""
         return Server(average(updates, roles.shared), server.extra)
+
+
+def roles_of(method: Method, groups: Groups) -> Roles:
+    """The method's roles. Raises :class:`UserError` for a group that the backbone lacks, and says what names it."""
+    try:
+        return method.roles(groups)
+    except UserError as error:
+        for name in ("personal", "generated", *(field_.name for field_ in fields(method))):
+            value = getattr(method, name)
+            if any(f"no parameter group {one!r}" in str(error) for one in (value if isinstance(value, tuple) else ())):
+                who = getattr(method, "name", type(method).__name__)
+                raise UserError(f"method {who}: {name}: {error}") from None
+        raise
 
 
 def descend(

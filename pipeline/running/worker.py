@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflcore.errors import UserError
+from pflcore.faults import in_a_line
 from pipeline.running.finished import Finished
 from pipeline.running.jobs import Ended, Job, Outcome, Progressed
 
@@ -96,7 +97,7 @@ def _diverged(job: Job, root: Path) -> bool:
     return bool(rounds and read_meta(root / rounds, "rounds/2").get("diverged"))
 
 
-def _attempt(act: Callable[[], None]) -> tuple[Outcome, str]:
+def _attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
     try:
         act()
     except UserError as error:
@@ -104,7 +105,7 @@ def _attempt(act: Callable[[], None]) -> tuple[Outcome, str]:
         return "failed", str(error)
     except BaseException as error:
         traceback.print_exc()
-        return ("memory" if _is_memory(error) else "failed"), f"{type(error).__name__}: {_first_line(error)}"
+        return ("memory" if _is_memory(error) else "failed"), in_a_line(error)
     return "done", ""
 
 
@@ -117,10 +118,6 @@ def _is_memory(error: BaseException) -> bool:
         or "DefaultCPUAllocator: can't allocate memory" in text
         or "CUDA out of memory" in text
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "")[:300]
 
 
 def _redirect(log: Path) -> None:
