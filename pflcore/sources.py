@@ -61,8 +61,8 @@ def agree(others: Mapping[str, bytes]) -> None:
     Raises:
         UserError: A module that both have imported was edited in between.
     """
-    for name, own in digests().items():
-        if others.get(name, own) != own:
+    for name, theirs in others.items():
+        if name in _read and hashlib.sha256(_read[name]).digest() != theirs:
             raise UserError(f"{name} was edited while processes that work together were started; start again")
 
 

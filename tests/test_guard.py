@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from project import Project, make_project, spec, tree
 
 from pflcore.artifacts import read_table
@@ -79,29 +78,6 @@ def test_stages_edited_by_hand_are_restored(project: Project) -> None:
     project.write("dvc.yaml", "stages: {}\n")
     assert stop(project).startswith("specs or code changed: 1 stage file changed.")
     assert project.generated() == before
-
-
-@pytest.fixture(scope="session")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project that DVC has reproduced, made once for all of pytest's processes; not to be changed."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "reproduced"
-    with FileLock(folder.with_suffix(".lock")):
-        if (folder / "done").exists():
-            return Project(folder)
-        made = make_project(folder, default=["tiny"])
-        made.compile()
-        reproduction = made.repro()
-        assert reproduction.code == 0, reproduction.output
-        made.write("done", "")
-        return made
-
-
-@pytest.fixture
-def reproduced(original: Project, tmp_path: Path) -> Project:
-    """A copy of the reproduced project in another place."""
-    shutil.copytree(original.root, tmp_path / "copy", ignore=shutil.ignore_patterns("tmp"), symlinks=True)
-    return Project(tmp_path / "copy")
 
 
 SCHEMAS = {

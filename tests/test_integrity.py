@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
 import yaml
 from editing import Laboratory, complaint
 from filelock import FileLock
 from project import BIN, Project, make_project, spec
 
+from pflcore import sources
+from pflcore.engine import pooled
 from pflcore.errors import UserError
 from pipeline.compiler import source_folder
 from pipeline.seal import seal, sealed, text_hash
@@ -233,3 +236,11 @@ def test_bytecode_is_used_again_and_by_python_itself(tmp_path: Path) -> None:
     subprocess.run(plain, cwd=tmp_path, env=environment, check=True, capture_output=True)
     subprocess.run(call, cwd=tmp_path, env=environment, check=True)
     assert bytecode.stat().st_mtime_ns == made
+
+
+def test_a_worker_that_imports_anew_must_have_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where processes cannot be forked. Here the parent's code is another than the one that lies on disk."""
+    monkeypatch.setattr(pooled, "_START", "spawn")
+    monkeypatch.setitem(sources._read, "pflcore.seeds", b"other")
+    with pytest.raises(UserError, match=r"pflcore\.seeds was edited while processes that work together were started"):
+        tiny.run(tiny.method("fedavg"), tiny.backbone("convnet"), executor="pooled")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -21,6 +21,7 @@ import torch
 import torch.multiprocessing
 from torch import Tensor
 
+from pflcore import sources
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores, client_scores, forward, pooled_chunks, score_client
 from pflcore.engine.packing import packed_size, packed_views
@@ -174,9 +175,10 @@ class Pooled:
                 buffer: Tensor = torch.zeros(packed_size(self.like), dtype=torch.uint8)
                 buffer.share_memory_()  # type: ignore[no-untyped-call]
                 # A worker must not hold the pipes of the others open, or these would outlive this process.
+                code = {} if _START == "fork" else sources.digests()  # which is imported anew there
                 inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
                 process = context.Process(
-                    target=_work, args=(theirs, buffer, self.trainer, self.like, inherited), daemon=True
+                    target=_work, args=(theirs, buffer, self.trainer, self.like, inherited, code), daemon=True
                 )
                 with warnings.catch_warnings():
                     # Newer Pythons warn of threads; a progress bar's is harmless, as workers print nothing.
@@ -224,7 +226,14 @@ class _Worker:
         )
 
 
-def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inherited: list[Connection]) -> None:
+def _work(
+    pipe: Connection,
+    buffer: Tensor,
+    trainer: Trainer,
+    like: Tensors,
+    inherited: list[Connection],
+    code: Mapping[str, bytes],
+) -> None:
     """The life of a worker: answer messages until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     for other in inherited:
@@ -237,6 +246,7 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
         except (EOFError, OSError):
             return
         try:
+            sources.agree(code)
             answer: Any
             if kind == "train":
                 answer = _train(chosen(trainer, rest[0]), state, *rest[1:])

@@ -37,6 +37,7 @@ from pipeline.running.finished import Finished
 from pipeline.running.graph import Stage
 
 DUMP_EVERY = 10.0  # seconds between two versions of a lock file
+_IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
 
 
 @dataclass(frozen=True)
@@ -145,16 +146,15 @@ class Recorder:
         from dvc.lock import LockError
 
         stage = self._stage(address)
-        if not self._reason(stage):
-            return Verdict("fresh")
         try:
+            if not self._reason(stage):
+                return Verdict("fresh")
             with self._hold(stage):  # is anybody at work on it?
                 pass
+            return self._prepare(address)
         except LockError as error:
             return Verdict("busy", why=_line(error))
-        try:
-            return self._prepare(address)
-        except self._error as error:
+        except (self._error, *_IN_THE_WAY) as error:
             return Verdict("broken", why=f"DVC: {_line(error)}")
 
     def _prepare(self, address: str) -> Verdict:
@@ -222,7 +222,11 @@ class Recorder:
         if stage.changed_stage():
             return "its command changed" if any(out.hash_info for out in stage.outs) else "not made yet"
         for entry in (*stage.deps, *stage.outs):
-            for path, what in entry.status().items():
+            try:
+                status: dict[str, str] = entry.status()
+            except _IN_THE_WAY as error:
+                return str(error)
+            for path, what in status.items():
                 known = bool(entry.hash_info)
                 return f"{path} is {what}" if known else "not made yet"
         return ""
