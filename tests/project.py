@@ -21,6 +21,7 @@ from pipeline.compiler import Compilation, compile_workspace, source_folder
 from pipeline.dvc import initialise
 from pipeline.fingerprint import Code
 from pipeline.generated import Changes
+from pipeline.seal import seal, text_hash
 from pipeline.stages import data, describe, evaluate, partition, report, train
 from pipeline.workspace import (
     PAPER,
@@ -200,6 +201,18 @@ def _prepared() -> dict[str, bytes]:
         code.fingerprint(*code.modules)
         code.remember()
         return {name: content for name, content in tree(Path(folder)).items() if not name.startswith(".dvc/tmp/")}
+
+
+def seal_anew(project: Project, record: Path) -> None:
+    """Let the stages of a record that a test has edited pass for compiled from it."""
+    file = record.with_name("dvc.yaml")
+    text = file.read_text(encoding="utf-8")
+    for stage in yaml.safe_load(text)["stages"].values():
+        if stage["deps"][0] == record.relative_to(project.root).as_posix():
+            deps = [dep for dep in stage["deps"] if dep.startswith("stages/")]
+            hashes = {dep: text_hash((project.root / dep).read_text(encoding="utf-8")) for dep in deps}
+            text = text.replace(stage["cmd"].split()[-1], seal(hashes))
+    file.write_text(text, encoding="utf-8")
 
 
 def tree(folder: Path) -> dict[str, bytes]:

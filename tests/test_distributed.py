@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from killing import Victim
+from project import seal_anew
 from test_executors import PAIRS, digest, trainer, uneven_run
 
 import pflcore
@@ -116,6 +117,7 @@ def test_what_fails_in_one_process_is_told_by_the_stage(
     code = tmp_path / "stages/code"
     shutil.copy(code / "train.fedavg.convnet.txt", code / "train.mine.convnet.txt")
     victim.record.write_text(victim.record.read_text().replace("name: fedavg", "name: mine"))
+    seal_anew(victim.project, victim.record)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "copy"))
     monkeypatch.setenv("PFL_DEVICE", "cpu")
     monkeypatch.chdir(tmp_path)

@@ -263,7 +263,9 @@ def test_inputs_that_change_while_a_stage_runs_are_noticed(project: Project) -> 
         recorder.begin([address])
         project.write("artifacts/guard.txt", "made\n")
         project.write("specs/other.yaml", spec())
-        assert recorder.record([address]) == {address: "its inputs changed while it ran"}
+        assert recorder.record([address]) == {
+            address: "what it depends on changed while it ran; nothing is recorded, run it again"
+        }
         recorder.close()
         assert not (project.root / "dvc.lock").exists()
 

@@ -177,7 +177,7 @@ def test_figures_draw_a_run_once(tmp_path: Path, labels: tuple[str, ...]) -> Non
     made = study(["s0"], labels=labels)
     made["runs"]["s0"]["record"]["training"]["rounds"] = 1
     build_report({**made, "figures": ["resources"]}, tmp_path, tmp_path / "out")
-    data = (tmp_path / "out/resources.csv").read_text(encoding="utf-8").splitlines()
+    data = (tmp_path / "out/figures/resources.csv").read_text(encoding="utf-8").splitlines()
     assert len(data) == 2
     assert data[0].startswith("method,domain,model" if "All" in labels else "method,model")
 
@@ -201,7 +201,7 @@ def test_weights_of_mixed_attention_by_client(tmp_path: Path) -> None:
         "| | B | se | 0.350±0.050 | 0.550±0.050 | 0.450±0.050 |",
         "| | | eca | 0.650±0.050 | 0.450±0.050 | 0.550±0.050 |",
     ]
-    data = (tmp_path / "out/mixing.csv").read_text(encoding="utf-8").splitlines()
+    data = (tmp_path / "out/figures/mixing.csv").read_text(encoding="utf-8").splitlines()
     assert data[:2] == ["method,domain,client,position,kind,mean,std,runs", "M,All,A,conv1,se,0.45,0.05,2"]
 
 

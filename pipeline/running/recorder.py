@@ -111,10 +111,7 @@ class Recorder:
     def keep(self) -> int:
         """Put everything into the cache that is as recorded and has only been lost there; the number of its stages."""
         with self._locked():
-            lost = [address for address in self.known if self._is_lost(self._stage(address))]
-            for address in lost:
-                self._save(address)
-        return len(lost)
+            return sum(self._keep(self._stage(address)) for address in self.known)
 
     def record(self, addresses: Iterable[str]) -> dict[str, str]:
         """Tell DVC of stages that have been executed. Returns what went wrong, by stage."""
@@ -161,8 +158,7 @@ class Recorder:
         from dvc.stage.cache import RunCacheNotFoundError
 
         stage = self._stage(address)
-        if self._is_lost(stage):
-            self._save(address)
+        if self._keep(stage):
             return Verdict("fresh")
         stage.save_deps()
         key = self._key(stage)
@@ -182,11 +178,15 @@ class Recorder:
         self._held[address] = held, key
         return Verdict("run", key, aside=aside)
 
-    def _is_lost(self, stage: Any) -> bool:
-        """Whether all is as recorded, but that the cache does not have what the stage wrote."""
-        if stage.changed_stage() or any(dep.status() for dep in stage.deps):
+    def _keep(self, stage: Any) -> bool:
+        """Put what a stage wrote into the cache, if it is not there and all else is as recorded; whether it was."""
+        if stage.changed_stage() or any(entry.workspace_status() for entry in (*stage.deps, *stage.outs)):
             return False
-        return any(out.status() for out in stage.outs) and not any(out.workspace_status() for out in stage.outs)
+        if not any(out.status() for out in stage.outs):
+            return False
+        stage.commit()
+        self.repo.stage_cache.save(stage)
+        return True
 
     def _set_aside(self, stage: Any) -> tuple[str, ...]:
         """Move reports that are nothing that a stage wrote, as DVC knows; where to, relative to the workspace."""

@@ -26,8 +26,8 @@ def run(workspace: Workspace) -> str:
     changes = write(workspace, compilation.files)
     if changes:
         raise UserError(f"specs or code changed: {changes.summary()}. Compiled; type `dvc repro` again to run it")
-    kept = _keep(workspace, compilation)
     write_text(workspace.root / GUARD, _TOKEN)
+    kept = _keep(workspace, compilation)
     told = f"; {kept} of them were lost from DVC's cache and are in it again" if kept else ""
     return f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date{told}"
 
@@ -37,7 +37,11 @@ def _keep(workspace: Workspace, compilation: Compilation) -> int:
     known = md5(_TOKEN)
     if (workspace.root / ".dvc/cache/files/md5" / known[:2] / known[2:]).exists():
         return 0
-    made = [stage for stage in compilation.stages if (workspace.root / stage.file).with_name("dvc.lock").is_file()]
+    made = [
+        stage
+        for stage in compilation.stages
+        if (workspace.root / stage.file).with_name("dvc.lock").is_file() and stage.kind != "guard"  # DVC has it in hand
+    ]
     if not made:
         return 0
     from pipeline.running.finished import Finished  # with DVC, which takes a second
