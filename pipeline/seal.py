@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import NamedTuple
 
 import yaml
 
@@ -70,9 +70,18 @@ def sealed(kind: str, files: Sequence[Path], mark: str | None) -> Iterator[Calla
     try:
         stage.check_end()
     except UserError:
-        for out in map(Path, stage.outs):
-            rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
+        for out in map(Path, stage.entry.outs):
+            if out.resolve().is_relative_to(Path.cwd()):
+                rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
         raise
+
+
+class _Entry(NamedTuple):
+    """What a stage file says of a stage."""
+
+    cmd: str
+    deps: list[str]
+    outs: list[str]
 
 
 class _Stage:
@@ -87,11 +96,9 @@ class _Stage:
             raise UserError(f"{self.named}: no stage of {self.file}; run `pfl compile`, or name a file below stages/")
         if entry is None:
             raise UserError(f"{self.file}: compiled anew after DVC had read it; {AGAIN}")
-        self.command = entry["cmd"]
-        deps: list[str] = entry["deps"]
-        self.outs: list[str] = entry["outs"]
-        self.inputs = [Path(dep) for dep in deps if not dep.startswith("stages/")]
-        self.texts = {dep: _text(Path(dep)) for dep in deps if dep.startswith("stages/")}
+        self.entry, self.command = entry, entry.cmd
+        self.inputs = [Path(dep) for dep in entry.deps if not dep.startswith("stages/")]
+        self.texts = {dep: _text(Path(dep)) for dep in entry.deps if dep.startswith("stages/")}
         self.looks = self._looks()
         self.code = Code(Path(sources.__file__).parent.parent, _remembered())
 
@@ -124,15 +131,16 @@ class _Stage:
     def _fingerprints(self) -> list[tuple[str, str]]:
         return [(path, text) for path, text in self.texts.items() if path.startswith(_CODE)]
 
-    def _entry(self) -> dict[str, Any] | None:
+    def _entry(self) -> _Entry | None:
         """What the stage file says of the stage with this very command, or but for the seal; None for no such stage."""
         try:
             text = self.file.read_bytes() if self.file.is_file() else b"stages: {}"
             stages = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"].values()
-            exact = not self.command.endswith(" ")
-            return next(
-                (one for one in stages if (one["cmd"] if exact else one["cmd"][:-_LENGTH]) == self.command), None
-            )
+            sealed = not self.command.endswith(" ")
+            for stage in stages:
+                if (stage["cmd"] if sealed else stage["cmd"][:-_LENGTH]) == self.command:
+                    return _Entry(stage["cmd"], [*map(str, stage["deps"])], [*map(str, stage["outs"])])
+            return None
         except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, AttributeError):
             raise UserError(f"{self.file}: not what `pfl compile` writes; run it") from None
 

@@ -240,6 +240,7 @@ WRONG: list[tuple[list[str], str]] = [
     ),
     (["stage", "train", "odd/run.yaml"], "odd/run.yaml: no stage of odd/dvc.yaml; run `pfl compile`, or name a file"),
     (["stage", "train", "cut/run.yaml"], "cut/dvc.yaml: not what `pfl compile` writes; run it"),
+    (["stage", "train", "half/run.yaml"], "half/dvc.yaml: not what `pfl compile` writes; run it"),
     (["stage", "index", "stages/nothing.json"], "stages/nothing.json: no such file; run `pfl compile`"),
 ]
 
@@ -247,9 +248,11 @@ WRONG: list[tuple[list[str], str]] = [
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(arguments) for arguments, _ in WRONG])
 def test_wrong_usage_is_one_line(project: Project, pfl: Pfl, arguments: list[str], message: str) -> None:
     project.write("specs/base.yaml", "abstract: true\n")
-    for folder in ("odd", "cut"):
+    for folder in ("odd", "cut", "half"):
         project.write(f"{folder}/run.yaml", "method: {name: fedavg}\nbackbone: {name: convnet}\n")
     project.write("cut/dvc.yaml", b"stages:\n  train-a:\n    cmd: pfl\xff")
+    half = "stages:\n  train-a:\n    cmd: pfl stage train half/run.yaml --seal 0123456789ab\n    outs: [a]\n"
+    project.write("half/dvc.yaml", half)
     before = tree(project.root)
     assert refused(pfl(*arguments)).startswith(message)
     assert tree(project.root) == before
