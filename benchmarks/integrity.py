@@ -3,8 +3,8 @@
 A project with two runs is brought up to date, and at a random instant of that its code or stage files are changed:
 edited and undone, edited and compiled, exchanged for those of another branch, or a resolved record is edited by hand.
 Then everything settles: the change is undone where that belongs to the case, and the same command is typed until it has
-nothing to do. What then counts as up to date is compared with what the code at hand really gives; and so for the other
-version of the code after that, since a wrong entry may wait in the run cache.
+nothing to do. What DVC has recorded in its lock files and its run cache, and what counts as up to date in the end, is
+compared with what that code really gives for that record.
 
     python benchmarks/integrity.py                        # a table; exit code 1 if anything recorded is wrong
     python benchmarks/integrity.py --source ../older      # the same with the packages of another checkout

@@ -58,10 +58,16 @@ class Code:
                 lines.append(f"{name} {_text_hash(template.read_bytes())}")
         return "\n".join(lines) + "\n"
 
+    @staticmethod
+    def names(fingerprint: str) -> list[str]:
+        """The modules and templates of a fingerprint."""
+        return [line.split()[0] for line in fingerprint.splitlines() if line.strip()]
+
     def on_disk(self, fingerprint: str) -> dict[str, bytes]:
         """Name → content of each module and template of a fingerprint, empty for what is not there."""
-        names = [line.split()[0] for line in fingerprint.splitlines()]
-        paths = {name: self.source / name if _is_template(name) else self._path(name) for name in names}
+        paths = {
+            name: self.source / name if _is_template(name) else self._path(name) for name in self.names(fingerprint)
+        }
         return {name: path.read_bytes() if path and path.is_file() else b"" for name, path in paths.items()}
 
     def altered(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:

@@ -4,7 +4,9 @@ DVC hashes what a stage depends on when its command has ended. Whatever was edit
 would lend its name to a result that it did not make. So every command ends with a seal, a hash of the small files that
 its stage was compiled from: a resolved record or table, and fingerprints of code. DVC records a command as it was when
 it was read, and goes by it when it looks for earlier results; so what has been recorded can only be found again by
-those very files. That they are what the process has read and imported is checked here, when it begins and when it ends.
+those very files. That they are what a process works with is checked here. It begins by importing all modules that its
+fingerprints name, so that an edit from then on reaches neither its result nor a checkpoint; when it ends, the files
+must still be what they were.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple
@@ -103,21 +106,14 @@ class _Stage:
         self.code = Code(Path(sources.__file__).parent.parent, _remembered())
 
     def check_begin(self) -> None:
-        for path, text in self._fingerprints():
-            # What is not imported yet may be; then it is checked again at the end.
-            name = self.code.altered(text, {**self.code.on_disk(text), **sources.loaded()})
-            if name:
-                raise UserError(
-                    f"{name} was edited after {path} had been compiled; undo the edit, or {AGAIN}, which compiles it"
-                )
         if seal({path: text_hash(text) for path, text in self.texts.items()}) != self.command.split()[-1]:
             raise UserError(f"{self.named}: edited by hand, or of another commit than {self.file}; run `pfl compile`")
+        for path, text in self.texts.items():
+            if path.startswith(_CODE):
+                self._import(path, text)
         self.code.remember()
 
     def check_end(self) -> None:
-        for _, text in self._fingerprints():
-            if name := self.code.altered(text, sources.loaded()):
-                raise UserError(f"{name} was edited before this stage had imported it; nothing is recorded; {AGAIN}")
         for path, text in self.texts.items():
             if _text(Path(path)) != text:
                 raise UserError(f"{path}: changed while this stage ran, so nothing is recorded; undo that, or {AGAIN}")
@@ -128,8 +124,22 @@ class _Stage:
             if now.get(path) != look:
                 raise UserError(f"{path}: replaced while this stage read it, so nothing is recorded; {AGAIN}")
 
-    def _fingerprints(self) -> list[tuple[str, str]]:
-        return [(path, text) for path, text in self.texts.items() if path.startswith(_CODE)]
+    def _import(self, path: str, fingerprint: str) -> None:
+        """Import all that a fingerprint names, and make sure that it is what it says."""
+        names, fault = self.code.names(fingerprint), None
+        for name in names:
+            try:
+                if name in self.code.modules:  # templates are read with their modules
+                    import_module(name)
+            except Exception as error:
+                fault = fault or error
+        absent = (name for name in names if name not in sources.loaded())
+        if altered := next(absent, None) or self.code.altered(fingerprint, sources.loaded()):
+            raise UserError(
+                f"{altered} was edited after {path} had been compiled; undo the edit, or {AGAIN}, which compiles it"
+            )
+        if fault:
+            raise fault
 
     def _entry(self) -> _Entry | None:
         """What the stage file says of the stage with this very command, or but for the seal; None for no such stage."""

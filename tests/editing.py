@@ -2,8 +2,8 @@
 
 A laboratory is a project with a copy of the packages in it, so that its code can be edited. It has two versions of one
 method, knows what the runs give under each, and can hold a run in the middle of its training. Whatever happens then:
-when all has settled, what lies there as up to date must be what the code that lies there gives; and so it must be with
-the other version afterwards, which may come from the run cache.
+what DVC has recorded, in lock files and in its run cache, must be what that code gives for that record; and when all
+has settled, what lies there as up to date must be what the code that lies there gives.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
 from project import Project, make_project, spec
 
 from pipeline.compiler import source_folder
@@ -41,11 +42,13 @@ class Laboratory:
 
     Attributes:
         truth: Version → run's method → hash of its measurements.
+        files: Hash of a record or fingerprint → the version that it belongs to.
         environment: Further variables of all that is called.
     """
 
     project: Project
     truth: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, list[str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -77,6 +80,8 @@ class Laboratory:
             made.call("git", "checkout", "-q", version)
             made.settle()
             made.truth[version] = made.results()
+            for path in (*folder.glob("stages/code/train.*.txt"), *folder.glob("stages/federations/*/*-*.yaml")):
+                made.files.setdefault(_md5(path), []).append(version)
             for left in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts"):
                 shutil.rmtree(folder / left, ignore_errors=True)
             for lock in [folder / "dvc.lock", *folder.glob("stages/**/dvc.lock")]:
@@ -84,14 +89,14 @@ class Laboratory:
         made.call("dvc", "repro", *made.stages("partition", "describe"))
         first, second = made.truth["first"], made.truth["second"]
         assert first["fedavg"] == second["fedavg"] and first["fedprox"] != second["fedprox"]
-        project.write(".pfl/truth.json", json.dumps(made.truth))
+        project.write(".pfl/truth.json", json.dumps([made.truth, made.files]))
         return made
 
     @classmethod
     def found(cls, folder: Path) -> Laboratory:
         """The one that has been made in a folder."""
-        truth = json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8"))
-        return cls(Project(folder), truth, _environment(folder))
+        truth, files = json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8"))
+        return cls(Project(folder), truth, files, _environment(folder))
 
     def copy(self, folder: Path) -> Laboratory:
         """The same in another place, with nothing trained yet."""
@@ -136,7 +141,7 @@ class Laboratory:
     def results(self) -> dict[str, str]:
         """Run's method → hash of its measurements, of the runs that are there."""
         found = self.project.root.glob("artifacts/runs/*/rounds.parquet")
-        return {path.parent.name.split("-")[0]: hashlib.sha256(path.read_bytes()).hexdigest()[:8] for path in found}
+        return {path.parent.name.split("-")[0]: _md5(path) for path in found}
 
     def stages(self, *names: str) -> list[str]:
         """The addresses of the federation's stages whose names begin so."""
@@ -181,17 +186,36 @@ class Laboratory:
             said.append(complaint(output))
         raise AssertionError(f"it does not settle: {said}")
 
-    def faults(self, program: str = "dvc") -> list[str]:
-        """What is recorded and is not true, under the version that lies there, and then under the other one."""
+    def wrongly_recorded(self) -> list[str]:
+        """What DVC has recorded of training, in lock files or the run cache, that is not true."""
+        root, entries = self.project.root, []
+        for lock in root.glob("stages/federations/*/dvc.lock"):
+            entries += list(yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values())
+        for path in (path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()):
+            entries.append(yaml.safe_load(path.read_text(encoding="utf-8")))
         found = []
-        for change in (None, self.undo if self.version == "second" else self.edit):
-            if change:
-                change()
-            self.settle(program)
-            for method, result in self.results().items():
-                if result != self.truth[self.version][method]:
-                    found.append(f"{method} under the {self.version} code is {result}")
-        return found
+        for entry in (entry for entry in entries if entry["cmd"].startswith("pfl stage train ")):
+            method = entry["cmd"].rpartition("/")[2].split("-")[0]
+            small = [dep for dep in entry["deps"] if dep["path"].startswith("stages/")]
+            made = next(out["md5"] for out in entry["outs"] if out["path"].endswith("rounds.parquet"))
+            known = [set(self.files.get(dep["md5"], [])) for dep in small]
+            versions = set.intersection(*known)
+            if made not in {self.truth[version][method] for version in versions}:
+                found.append(f"{method} of {' and '.join(versions) or 'a record that nobody compiled'} is {made[:6]}")
+        return sorted(set(found))
+
+    def faults(self, program: str = "dvc") -> list[str]:
+        """What is recorded and not true, now and when all has settled; and what then lies there and is not true."""
+        found = self.wrongly_recorded()
+        self.settle(program)
+        for method, result in self.results().items():
+            if result != self.truth[self.version][method]:
+                found.append(f"{method}, up to date under the {self.version} code, is {result[:6]}")
+        return sorted({*found, *self.wrongly_recorded()})
+
+
+def _md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -125,7 +125,7 @@ def test_each_of_several_processes_makes_sure_of_itself(laboratory: Laboratory) 
     laboratory.wait_for("late", process)
     laboratory.edit()
     output = process.communicate()[0]
-    assert process.returncode == 255 and "pflcore.methods.fedprox was edited before this stage had" in output, output
+    assert process.returncode == 255 and "pflcore.methods.fedprox was edited after stages/code/" in output, output
     assert set(laboratory.results()) == {"fedavg"}
 
 
