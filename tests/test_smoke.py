@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -34,7 +35,7 @@ def run_smoke(name: str, root: Path) -> None:
     assert len(trained) and trained["obtained_mean"].between(0, 100).all()
     title = load_spec(SPECS[name], ROOT / "specs", load_catalog(ROOT)).title
     for kind in ("md", "tex", "html"):
-        page = (reports / "papers" / f"{name.partition('/')[0]}.{kind}").read_text(encoding="utf-8")
+        page = unescape((reports / "papers" / f"{name.partition('/')[0]}.{kind}").read_text(encoding="utf-8"))
         assert "SMOKE PROFILE" in page and title.split(":")[0] in page
 
 
