@@ -42,7 +42,7 @@ class Laboratory:
 
     Attributes:
         truth: Version → run's method → hash of its measurements.
-        files: Hash of a record or fingerprint → the version that it belongs to.
+        files: Hash of a record or fingerprint, and command of a stage → the versions that it belongs to.
         environment: Further variables of all that is called.
     """
 
@@ -82,6 +82,8 @@ class Laboratory:
             made.truth[version] = made.results()
             for path in (*folder.glob("stages/code/train.*.txt"), *folder.glob("stages/federations/*/*-*.yaml")):
                 made.files.setdefault(_md5(path), []).append(version)
+            for stage in project.stages().values():
+                made.files.setdefault(stage["cmd"], []).append(version)
             for left in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts"):
                 shutil.rmtree(folder / left, ignore_errors=True)
             for lock in [folder / "dvc.lock", *folder.glob("stages/**/dvc.lock")]:
@@ -187,7 +189,11 @@ class Laboratory:
         raise AssertionError(f"it does not settle: {said}")
 
     def wrongly_recorded(self) -> list[str]:
-        """What DVC has recorded of training, in lock files or the run cache, that is not true."""
+        """What DVC has recorded of training, in lock files or the run cache, that is not true.
+
+        It finds an entry by its command and its files alike, so one whose command is of another version than its files
+        is never found.
+        """
         root, entries = self.project.root, []
         for lock in root.glob("stages/federations/*/dvc.lock"):
             entries += list(yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values())
@@ -200,6 +206,8 @@ class Laboratory:
             made = next(out["md5"] for out in entry["outs"] if out["path"].endswith("rounds.parquet"))
             known = [set(self.files.get(dep["md5"], [])) for dep in small]
             versions = set.intersection(*known)
+            if versions and not versions.intersection(self.files.get(entry["cmd"], [])):
+                continue
             if made not in {self.truth[version][method] for version in versions}:
                 found.append(f"{method} of {' and '.join(versions) or 'a record that nobody compiled'} is {made[:6]}")
         return sorted(set(found))
