@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import configparser
+import contextlib
 import hashlib
 import os
 import shutil
@@ -62,6 +64,17 @@ def _is_alone(settings: Path) -> bool:
     """Whether DVC has been told that there is no git here, without the second that asking it takes."""
     files = [path for path in (settings / "config", settings / "config.local") if path.is_file()]
     return any("no_scm = true" in path.read_text(encoding="utf-8", errors="replace").lower() for path in files)
+
+
+def in_cache(root: Path, content: str) -> bool:
+    """Whether DVC's cache has a file with this content, as far as the repository's own settings say where it is."""
+    settings = configparser.ConfigParser(interpolation=None, strict=False)
+    with contextlib.suppress(configparser.Error, UnicodeDecodeError):  # DVC itself will complain
+        settings.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
+    known = md5(content)
+    return (
+        root / ".dvc" / settings.get("cache", "dir", fallback="cache") / "files/md5" / known[:2] / known[2:]
+    ).exists()
 
 
 def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:

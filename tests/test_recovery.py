@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from project import Project, tree
+from project import Project, make_project, tree
 
+from pipeline.dvc import in_cache
 from pipeline.runner import Wish, run_specs, status_path
 from pipeline.running.board import Board
 
@@ -139,3 +140,18 @@ def test_what_dvc_cannot_do_concerns_one_stage(project: Project, capfd: pytest.C
     assert "FAILED fedper-" in told and "FAILED fedavg" not in told
     folder.unlink()
     assert heal(project, "pfl") == set()
+
+
+def test_where_the_cache_is(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    object_of_a = "files/md5/0c/c175b9c0f1b6a831c399e269772661"
+    project.write(f".dvc/cache/{object_of_a}", "a")
+    assert in_cache(tmp_path, "a") and not in_cache(tmp_path, "b")
+    project.write(
+        ".dvc/config", "[core]\n    remote = x\n['remote \"x\"']\n    url = s3://%x\n[cache]\n    dir = ../other\n"
+    )
+    assert not in_cache(tmp_path, "a")
+    project.write(f"other/{object_of_a}", "a")
+    assert in_cache(tmp_path, "a")
+    project.write(".dvc/config", "[cache")
+    assert not in_cache(tmp_path, "b")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pflcore.artifacts import write_text
 from pflcore.errors import UserError
 from pipeline.compiler import GUARD, Compilation, compile_workspace
-from pipeline.dvc import md5
+from pipeline.dvc import in_cache
 from pipeline.generated import write
 from pipeline.workspace import Workspace
 
@@ -34,8 +34,7 @@ def run(workspace: Workspace) -> str:
 
 def _keep(workspace: Workspace, compilation: Compilation) -> int:
     """Put into DVC's cache what it has lost, if it has lost what it knows of the guard; the number of stages."""
-    known = md5(_TOKEN)
-    if (workspace.root / ".dvc/cache/files/md5" / known[:2] / known[2:]).exists():
+    if in_cache(workspace.root, _TOKEN):
         return 0
     made = [
         stage
