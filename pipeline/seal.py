@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -48,7 +48,7 @@ def command(kind: str, files: Sequence[str], mark: str) -> str:
 
 
 @contextmanager
-def sealed(kind: str, files: Sequence[Path], mark: str | None) -> Iterator[Callable[[], None]]:
+def sealed(kind: str, files: Sequence[Path], mark: str | None) -> Iterator[Sealed]:
     """The time in which a stage works, in the folder of the workspace.
 
     Args:
@@ -57,8 +57,7 @@ def sealed(kind: str, files: Sequence[Path], mark: str | None) -> Iterator[Calla
         mark: The seal that its command ends with; None, by hand, is that in the stage file.
 
     Yields:
-        A check that everything still is what it was. It is made at the end as well; when it fails there, what the stage
-        wrote is removed.
+        The stage. It is confirmed at the end; when that fails, what the stage wrote is removed.
 
     Raises:
         UserError: A file is not what the command was compiled from, or this process has imported other code; or
@@ -67,11 +66,11 @@ def sealed(kind: str, files: Sequence[Path], mark: str | None) -> Iterator[Calla
     for file in files:
         if not file.is_file():
             raise UserError(f"{file}: no such file; run `pfl compile`, or name a file below stages/")
-    stage = _Stage(kind, files, mark)
-    stage.check_begin()
-    yield stage.check_end
+    stage = Sealed(kind, files, mark)
+    stage.begin()
+    yield stage
     try:
-        stage.check_end()
+        stage.confirm()
     except UserError:
         for out in map(Path, stage.entry.outs):
             if out.resolve().is_relative_to(Path.cwd()):
@@ -87,7 +86,7 @@ class _Entry(NamedTuple):
     outs: list[str]
 
 
-class _Stage:
+class Sealed:
     """A stage as its stage file has it, and what it was made of when it began."""
 
     def __init__(self, kind: str, files: Sequence[Path], mark: str | None) -> None:
@@ -105,15 +104,23 @@ class _Stage:
         self.looks = self._looks()
         self.code = Code(Path(sources.__file__).parent.parent, _remembered())
 
-    def check_begin(self) -> None:
+    @property
+    def fingerprints(self) -> str:
+        """Of the code that the stage works with, whatever lies on disk by now."""
+        return "".join(text for path, text in self.texts.items() if path.startswith(_CODE))
+
+    def begin(self) -> None:
+        """Make sure of the record, and import the code. Raises as :func:`sealed`."""
         if seal({path: text_hash(text) for path, text in self.texts.items()}) != self.command.split()[-1]:
             raise UserError(f"{self.named}: edited by hand, or of another commit than {self.file}; run `pfl compile`")
         for path, text in self.texts.items():
             if path.startswith(_CODE):
                 self._import(path, text)
         self.code.remember()
+        self.confirm()  # importing takes seconds, and the stage reads its record next
 
-    def check_end(self) -> None:
+    def confirm(self) -> None:
+        """Make sure that all still is what it was when the stage began. Raises :class:`UserError`."""
         for path, text in self.texts.items():
             if _text(Path(path)) != text:
                 raise UserError(f"{path}: changed while this stage ran, so nothing is recorded; undo that, or {AGAIN}")

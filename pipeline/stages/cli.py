@@ -6,14 +6,13 @@ Nothing that differs between machines is an argument, since DVC's run cache goes
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pflcore.errors import UserError
-from pipeline.seal import sealed
+from pipeline.seal import Sealed, sealed
 from pipeline.workspace import (
     Workspace,
     dataset_path,
@@ -66,35 +65,32 @@ def train(record: Record, seal: Seal = None) -> None:
     from pipeline.stages.ranks import launch, ranks_wanted
 
     ranks = ranks_wanted()
-    with sealed("train", [record], seal) as confirm:
+    with sealed("train", [record], seal) as sealed_stage:
         if ranks > 1 and "RANK" not in os.environ:  # each of the processes makes sure of itself
             if code := launch(ranks, ["stage", "train", str(record), *(["--seal", seal] if seal else [])]):
                 raise typer.Exit(code)
             return
-        _train(record, confirm)
+        _train(record, sealed_stage)
 
 
-def _train(record: Path, confirm: Callable[[], None]) -> None:
+def _train(record: Path, sealed_stage: Sealed) -> None:
     from pipeline.progress import show_training
-    from pipeline.stages.records import read_record
     from pipeline.stages.train import run
 
-    names = read_record(record, "method", "backbone")
     dataset, federation = _inputs(record)
-    code = Path("stages/code") / f"train.{names['method']['name']}.{names['backbone']['name']}.txt"
     with show_training(record.stem) as on_round:
         run(
             record,
             dataset=dataset,
             partition=federation,
-            code=code,
+            code=sealed_stage.fingerprints,
             out=_run_folder(record),
             private=Path(".pfl"),
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",
             checkpoint_every=_checkpoint_seconds(),
             on_round=on_round,
-            confirm=confirm,
+            confirm=sealed_stage.confirm,
         )
 
 

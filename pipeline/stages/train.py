@@ -20,7 +20,6 @@ from pflcore.artifacts import atomic_path, write_table, write_text
 from pflcore.assignment import Assignment, read_assignment
 from pflcore.backbones import BACKBONES
 from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_device, train, use_threads
-from pflcore.errors import UserError
 from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
 from pflcore.sample_files import read_samples
@@ -34,7 +33,7 @@ def run(
     *,
     dataset: Path,
     partition: Path,
-    code: Path,
+    code: str,
     out: Path,
     private: Path,
     device: str = "auto",
@@ -53,7 +52,7 @@ def run(
 
     Args:
         dataset, partition: Artifacts.
-        code: The fingerprint file of the code that can affect this run; part of a checkpoint's identity.
+        code: The fingerprint of the code that this process has imported; part of a checkpoint's identity.
         private: The machine's own folder, for checkpoints and timings.
         device: A PyTorch device, or ``auto``.
         executor: How local training is carried out; the result is the same.
@@ -65,8 +64,6 @@ def run(
     """
     record = read_record(record_path, "method", "backbone", "training", "evaluation", "seed")
     run_id = record_path.stem
-    if not code.is_file():
-        raise UserError(f"{code}: no such file; run `pfl compile`")
     # First of all: what is imported by now cannot be edited any more.
     backbone = BACKBONES.create(record["backbone"]["name"], **options(record["backbone"]))
     method = METHODS.create(record["method"]["name"], **options(record["method"]))
@@ -160,9 +157,9 @@ def _write_rounds(
     )
 
 
-def _identity(record: dict[str, Any], code: Path, hashes: dict[str, str], device: torch.device) -> str:
+def _identity(record: dict[str, Any], code: str, hashes: dict[str, str], device: torch.device) -> str:
     """What a checkpoint belongs to: the run, the code and the data; and the kind of device, as sums differ there."""
-    facts = {"record": record, "code": code.read_text(encoding="utf-8"), "device": device.type, **hashes}
+    facts = {"record": record, "code": code, "device": device.type, **hashes}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
