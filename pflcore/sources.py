@@ -21,7 +21,7 @@ from types import CodeType, ModuleType
 from pflcore.errors import UserError
 
 _CHECKED = MAGIC_NUMBER + (0b11).to_bytes(4, "little")  # bytecode that names the hash of its source
-_read: dict[str, bytes] = {}
+_contents: dict[str, bytes] = {}
 _packages: set[str] = set()
 
 
@@ -29,27 +29,27 @@ def note(package: str) -> None:
     """Remember the sources of a package from now on. To be called by the package itself, first of all."""
     _packages.add(package)
     for name, module in list(sys.modules.items()):  # this one, and what came before it
-        if name.partition(".")[0] == package and name not in _read:
-            _read[name] = Path(str(module.__file__)).read_bytes()
+        if name.partition(".")[0] == package and name not in _contents:
+            _contents[name] = Path(str(module.__file__)).read_bytes()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def loaded() -> Mapping[str, bytes]:
     """Module, or file that :func:`read` was given → its content as this process has it."""
-    return _read
+    return _contents
 
 
 def read(path: Path) -> str:
     """A text file that belongs to the code, such as a template; what was read is remembered like a module's source."""
     content = path.read_bytes()
-    _read[path.relative_to(Path(__file__).parent.parent).as_posix()] = content
+    _contents[path.relative_to(Path(__file__).parent.parent).as_posix()] = content
     return content.decode()
 
 
 def digests() -> dict[str, bytes]:
     """Module → digest of its source, to be compared by :func:`agree` in another process."""
-    return {name: hashlib.sha256(source).digest() for name, source in _read.items()}
+    return {name: hashlib.sha256(source).digest() for name, source in _contents.items()}
 
 
 def agree(others: Mapping[str, bytes]) -> None:
@@ -62,7 +62,7 @@ def agree(others: Mapping[str, bytes]) -> None:
         UserError: A module that both have imported was edited in between.
     """
     for name, theirs in others.items():
-        if name in _read and hashlib.sha256(_read[name]).digest() != theirs:
+        if name in _contents and hashlib.sha256(_contents[name]).digest() != theirs:
             raise UserError(f"{name} was edited while processes that work together were started; start again")
 
 
@@ -86,7 +86,7 @@ class _Finder(MetaPathFinder):
 class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        source = _read[fullname] = self.get_data(path)
+        source = _contents[fullname] = self.get_data(path)
         begin = _CHECKED + source_hash(source)
         bytecode = cache_from_source(path)
         try:

@@ -71,10 +71,8 @@ def in_cache(root: Path, content: str) -> bool:
     settings = configparser.ConfigParser(interpolation=None, strict=False)
     with contextlib.suppress(configparser.Error, UnicodeDecodeError):  # DVC itself will complain
         settings.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
-    known = md5(content)
-    return (
-        root / ".dvc" / settings.get("cache", "dir", fallback="cache") / "files/md5" / known[:2] / known[2:]
-    ).exists()
+    cache, known = settings.get("cache", "dir", fallback="cache"), md5(content)
+    return (root / ".dvc" / cache / "files/md5" / known[:2] / known[2:]).exists()
 
 
 def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:

@@ -29,12 +29,11 @@ from pipeline.workspace import Workspace
 
 AGAIN = "type the same command again"
 _CODE = "stages/code/"
-_LENGTH = 12  # of a seal
 
 
 def seal(hashes: Mapping[str, str]) -> str:
     """Twelve hex digits that stand for the small files that a stage was compiled from: path → :func:`text_hash`."""
-    return text_hash(json.dumps(sorted(hashes.items())))[:_LENGTH]
+    return text_hash(json.dumps(sorted(hashes.items())))[:12]
 
 
 def text_hash(text: str) -> str:
@@ -48,13 +47,14 @@ def command(kind: str, files: Sequence[str], mark: str) -> str:
 
 
 @contextmanager
-def sealed(kind: str, files: Sequence[Path], mark: str | None) -> Iterator[Sealed]:
+def sealed(kind: str, files: Sequence[Path], mark: str | None, *, works: bool = True) -> Iterator[Sealed]:
     """The time in which a stage works, in the folder of the workspace.
 
     Args:
         kind: The stage's kind.
         files: The resolved files that its command names.
         mark: The seal that its command ends with; None, by hand, is that in the stage file.
+        works: False in a process that only launches those that do the work, which make sure of their code themselves.
 
     Yields:
         The stage. It is confirmed at the end; when that fails, what the stage wrote is removed.
@@ -67,7 +67,7 @@ def sealed(kind: str, files: Sequence[Path], mark: str | None) -> Iterator[Seale
         if not file.is_file():
             raise UserError(f"{file}: no such file; run `pfl compile`, or name a file below stages/")
     stage = Sealed(kind, files, mark)
-    stage.begin()
+    stage.begin(works)
     yield stage
     try:
         stage.confirm()
@@ -109,12 +109,12 @@ class Sealed:
         """Of the code that the stage works with, whatever lies on disk by now."""
         return "".join(text for path, text in self.texts.items() if path.startswith(_CODE))
 
-    def begin(self) -> None:
-        """Make sure of the record, and import the code. Raises as :func:`sealed`."""
+    def begin(self, works: bool) -> None:
+        """Make sure of the record, and import the code if this process works with it. Raises as :func:`sealed`."""
         if seal({path: text_hash(text) for path, text in self.texts.items()}) != self.command.split()[-1]:
             raise UserError(f"{self.named}: edited by hand, or of another commit than {self.file}; run `pfl compile`")
         for path, text in self.texts.items():
-            if path.startswith(_CODE):
+            if works and path.startswith(_CODE):
                 self._import(path, text)
         self.code.remember()
         self.confirm()  # importing takes seconds, and the stage reads its record next
@@ -149,13 +149,12 @@ class Sealed:
             raise fault
 
     def _entry(self) -> _Entry | None:
-        """What the stage file says of the stage with this very command, or but for the seal; None for no such stage."""
+        """What the stage file says of the stage whose command begins like this one; None when it has no such."""
         try:
             text = self.file.read_bytes() if self.file.is_file() else b"stages: {}"
             stages = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"].values()
-            sealed = not self.command.endswith(" ")
             for stage in stages:
-                if (stage["cmd"] if sealed else stage["cmd"][:-_LENGTH]) == self.command:
+                if stage["cmd"].startswith(self.command):  # which lacks its seal when it was typed without
                     return _Entry(stage["cmd"], [*map(str, stage["deps"])], [*map(str, stage["outs"])])
             return None
         except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, AttributeError):

@@ -241,6 +241,6 @@ def test_bytecode_is_used_again_and_by_python_itself(tmp_path: Path) -> None:
 def test_a_worker_that_imports_anew_must_have_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where processes cannot be forked. Here the parent's code is another than the one that lies on disk."""
     monkeypatch.setattr(pooled, "_START", "spawn")
-    monkeypatch.setitem(sources._read, "pflcore.seeds", b"other")
+    monkeypatch.setitem(sources._contents, "pflcore.seeds", b"other")
     with pytest.raises(UserError, match=r"pflcore\.seeds was edited while processes that work together were started"):
         tiny.run(tiny.method("fedavg"), tiny.backbone("convnet"), executor="pooled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -141,7 +142,8 @@ def train(
             confirm()
         except BaseException:
             if checkpoints and not run.diverged:
-                checkpoints.save(run.round, join(run.parts))
+                with suppress(OSError):  # of the two, why there is no result is what has to be told
+                    checkpoints.save(run.round, join(run.parts))
             raise
         return result
 

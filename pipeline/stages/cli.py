@@ -64,9 +64,9 @@ def train(record: Record, seal: Seal = None) -> None:
     """Train one run, from its last checkpoint if there is one."""
     from pipeline.stages.ranks import launch, ranks_wanted
 
-    ranks = ranks_wanted()
-    with sealed("train", [record], seal) as sealed_stage:
-        if ranks > 1 and "RANK" not in os.environ:  # each of the processes makes sure of itself
+    ranks = ranks_wanted() if "RANK" not in os.environ else 1
+    with sealed("train", [record], seal, works=ranks == 1) as sealed_stage:
+        if ranks > 1:
             if code := launch(ranks, ["stage", "train", str(record), *(["--seal", seal] if seal else [])]):
                 raise typer.Exit(code)
             return

@@ -64,9 +64,6 @@ def run(
     """
     record = read_record(record_path, "method", "backbone", "training", "evaluation", "seed")
     run_id = record_path.stem
-    # First of all: what is imported by now cannot be edited any more.
-    backbone = BACKBONES.create(record["backbone"]["name"], **options(record["backbone"]))
-    method = METHODS.create(record["method"]["name"], **options(record["method"]))
     place = select_device(device)
     samples = read_samples(dataset, private / "decoded")
     assignment = read_assignment(partition)
@@ -81,8 +78,8 @@ def run(
     with folder if is_first() else nullcontext() as checkpoints:
         result = train(
             data=data,
-            backbone=backbone,
-            method=method,
+            backbone=BACKBONES.create(record["backbone"]["name"], **options(record["backbone"])),
+            method=METHODS.create(record["method"]["name"], **options(record["method"])),
             training=training,
             evaluation=evaluation,
             seed=record["seed"],
