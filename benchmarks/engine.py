@@ -35,10 +35,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from pflcore.backbones import BACKBONES
+from pflcore.data.federation import FederatedData
 from pflcore.engine import is_first, train
-from pflcore.federation import FederatedData
-from pflcore.hypernetworks import HyperNetwork
 from pflcore.methods import METHODS
+from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.settings import Evaluation, Training
 
 HERE = Path(__file__).parent

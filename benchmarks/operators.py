@@ -13,8 +13,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from pflcore.backbones import BACKBONES
+from pflcore.data.federation import FederatedData
 from pflcore.engine.trainer import Trainer
-from pflcore.federation import FederatedData
 from pflcore.memory import keep_freed_memory
 from pflcore.methods import METHODS
 from pflcore.settings import Training

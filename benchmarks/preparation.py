@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pflcore.data.sample_files import write_samples
+from pflcore.data.samples import Attribute, Samples
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
-from pflcore.sample_files import write_samples
-from pflcore.samples import Attribute, Samples
 
 SIDES = ("ours", "torchvision")
 CLIENTS = (100, 10_000, 100_000)

@@ -22,7 +22,7 @@ sys.path[0] = str(Path(__file__).parents[1])
 import yaml  # noqa: E402
 
 from pflcore.methods import METHODS  # noqa: E402
-from pipeline.seal import sealed  # noqa: E402
+from pipeline.compile.seal import sealed  # noqa: E402
 
 KINDS = ("data", "partition", "describe", "train", "evaluate", "report", "index")
 TIMES = 15

@@ -54,7 +54,7 @@ def main() -> None:
 @app.command()
 def validate(specs: Specs = None) -> None:
     """Check specs and resolve all their runs, without writing anything."""
-    from pipeline.compiler import compile_workspace
+    from pipeline.compile.compiler import compile_workspace
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, _known(workspace, specs))
@@ -66,8 +66,8 @@ def compile_(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when stages are stale.")] = False,
 ) -> None:
     """Compile all specs to stages/ and dvc.yaml. What is up to date is not touched."""
-    from pipeline.compiler import compile_workspace
-    from pipeline.generated import compare, write
+    from pipeline.compile.compiler import compile_workspace
+    from pipeline.compile.generated import compare, write
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace)
@@ -90,8 +90,8 @@ def plan(
     ] = None,
 ) -> None:
     """Say what there is to do, before anything runs: stages, runs, what is cached, time and disk."""
-    from pipeline.compiler import compile_workspace
-    from pipeline.plan import make_plan
+    from pipeline.compile.compiler import compile_workspace
+    from pipeline.plan.plan import make_plan
 
     workspace = Workspace.find(profile=profile)
     compilation = compile_workspace(workspace, _known(workspace, specs))
@@ -107,7 +107,7 @@ def plan(
     print(f"time              {hours if missing else 'none'}{untimed}")
     print(f"disk              about {figures.bytes / 1e6:.0f} MB of artifacts")
     if gpu:
-        from pipeline.gpu_hours import gpu_hours
+        from pipeline.plan.gpu_hours import gpu_hours
 
         hours_on_gpu = gpu_hours(figures.missing, gpu)
         print(f"GPU hours         about {hours_on_gpu:.2g} at {gpu:g} TFLOP/s sustained")
@@ -116,8 +116,8 @@ def plan(
 @app.command("list")
 def list_(what: Annotated[str, typer.Argument(help="specs, datasets, partitions, backbones or methods")]) -> None:
     """List the specs, or what a spec can name."""
-    from pipeline.catalog import load_catalog
-    from pipeline.listing import list_kind
+    from pipeline.browse.listing import list_kind
+    from pipeline.spec.catalog import load_catalog
 
     workspace = Workspace.find()
     list_kind(what, workspace, load_catalog(workspace.home), Console())
@@ -133,10 +133,10 @@ def describe(
 ) -> None:
     """Explain a dataset, partition, backbone or method: options, defaults, source. A partition is also drawn."""
     from pflcore.registry import KINDS
-    from pipeline.catalog import load_catalog
-    from pipeline.listing import describe as describe_entry
-    from pipeline.partition_view import Drawing, draw_spec, example_record
-    from pipeline.specs import find_specs
+    from pipeline.browse.listing import describe as describe_entry
+    from pipeline.browse.partition_view import Drawing, draw_spec, example_record
+    from pipeline.spec.catalog import load_catalog
+    from pipeline.spec.specs import find_specs
 
     if len(names) > 2 or (len(names) == 2 and names[0] not in KINDS):
         raise UserError(f"describe takes a name, or a kind ({', '.join(KINDS)}) and a name; got {' '.join(names)!r}")
@@ -158,8 +158,8 @@ def describe(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of specs, for editors that complete and check YAML."""
-    from pipeline.catalog import load_catalog
-    from pipeline.schema import json_schema
+    from pipeline.spec.catalog import load_catalog
+    from pipeline.spec.schema import json_schema
 
     print(json.dumps(json_schema(load_catalog(Workspace.find().home)), indent=1))
 
@@ -181,7 +181,7 @@ def run(
     profile: Profile = PAPER,
 ) -> None:
     """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
-    from pipeline.runner import Wish, run_specs
+    from pipeline.running.runner import Wish, run_specs
 
     workspace = Workspace.find(profile=profile)
     known = _known(workspace, specs)
@@ -197,9 +197,9 @@ def status(
     profile: Profile = PAPER,
 ) -> None:
     """Say how far the `pfl run` of this workspace is, or how the last one ended."""
-    from pipeline.runner import status_path
     from pipeline.running.board import Board
     from pipeline.running.display import show_status
+    from pipeline.running.runner import status_path
 
     board = Board.load(status_path(Workspace.find(profile=profile)))
     if board is None:
@@ -218,8 +218,8 @@ def report(
     profile: Profile = PAPER,
 ) -> None:
     """Write a page per paper, and an index over all of them, from what has been run so far."""
-    from pipeline.report.papers import Papers
-    from pipeline.report.watch import watch
+    from pipeline.papers.pages import Papers
+    from pipeline.papers.watch import watch
 
     workspace = Workspace.find(profile=profile)
     if watching:
@@ -235,14 +235,14 @@ def report(
 @app.command()
 def setup() -> None:
     """Prepare this checkout for DVC, with or without git."""
-    from pipeline.dvc import initialise
+    from pipeline.dvc.program import initialise
 
     initialise(Workspace.find().root)
 
 
 def _known(workspace: Workspace, specs: list[str] | None) -> list[str] | None:
     """The named specs, also when they are given as paths. Raises :class:`UserError` for an unknown one."""
-    from pipeline.specs import find_specs
+    from pipeline.spec.specs import find_specs
 
     if not specs:
         return None

@@ -13,12 +13,12 @@ import pytest
 import scipy.io
 from official import Files, Trust, encoded, no_downloads, plain, trusting
 
+from pflcore.data.samples import Samples
 from pflcore.datasets.mnist import Mnist
 from pflcore.datasets.mnistm import MnistM
 from pflcore.datasets.svhn import Svhn
 from pflcore.datasets.synthdigits import SynthDigits
 from pflcore.datasets.usps import Usps
-from pflcore.samples import Samples
 
 SETS = (Mnist, Svhn, Usps, SynthDigits, MnistM)
 TRAIN, TEST = 15, 10  # images of every miniature, unless a test says otherwise

@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 from project import Project, make_project, spec
 
-from pipeline.compiler import source_folder
+from pipeline.compile.compiler import source_folder
 
 EDITED = "pflcore/methods/fedprox.py"
 # Where a round begins, and how it is held there.

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS, Dataset
-from pflcore.samples import Samples
 
 
 def create(**options: Any) -> Dataset:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from pflcore.options import option
 from pflcore.registry import Entry
-from pipeline.catalog import SETTINGS, Catalog, describe_entry
-from pipeline.resolve import Resolved, resolve
-from pipeline.specs import load_spec
+from pipeline.spec.catalog import SETTINGS, Catalog, describe_entry
+from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.specs import load_spec
 
 
 @dataclass(frozen=True, kw_only=True)

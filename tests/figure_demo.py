@@ -13,10 +13,10 @@ import pyarrow as pa
 from report_demo import cell, table, write_metrics
 
 from pflcore.artifacts import write_table
-from pflcore.assignment import Assignment, write_assignment
-from pflcore.noise import Noise
-from pipeline.figure_names import FIGURES
-from pipeline.run import Run
+from pflcore.data.assignment import Assignment, write_assignment
+from pflcore.data.noise import Noise
+from pipeline.spec.figure_names import FIGURES
+from pipeline.spec.run import Run
 from pipeline.workspace import partition_path
 
 TOTAL = 200
@@ -172,7 +172,7 @@ def _rollout(shift: int = 0) -> list[tuple[str, int, str, int, float]]:
 
 
 if __name__ == "__main__":
-    from pipeline.report.build import build_report
+    from pipeline.report.pages.build import build_report
 
     where = Path(sys.argv[1])
     build_report(demo(where), where, where / "report")

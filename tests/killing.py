@@ -21,7 +21,7 @@ from typing import Literal
 
 from project import CONVNET, Project, make_project
 
-from pipeline.run import Run
+from pipeline.spec.run import Run
 from pipeline.stages import data, evaluate, partition
 from pipeline.workspace import dataset_path, metrics_path, partition_path, run_path
 

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.catalog import Catalog, load_catalog
-from pipeline.resolve import Resolved, resolve
-from pipeline.specs import load_spec
+from pipeline.spec.catalog import Catalog, load_catalog
+from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.specs import load_spec
 
 SPECS = Path(__file__).parent.parent / "specs"
 

@@ -15,13 +15,13 @@ from unittest.mock import patch
 
 import yaml
 
-from pipeline import compiler, generated
-from pipeline.catalog import load_catalog
-from pipeline.compiler import Compilation, compile_workspace, source_folder
-from pipeline.dvc import initialise
-from pipeline.fingerprint import Code
-from pipeline.generated import Changes
-from pipeline.seal import seal, text_hash
+from pipeline.compile import compiler, generated
+from pipeline.compile.compiler import Compilation, compile_workspace, source_folder
+from pipeline.compile.fingerprint import Code
+from pipeline.compile.generated import Changes
+from pipeline.compile.seal import seal, text_hash
+from pipeline.dvc.program import initialise
+from pipeline.spec.catalog import load_catalog
 from pipeline.stages import data, describe, evaluate, partition, report, train
 from pipeline.workspace import (
     PAPER,

@@ -179,7 +179,7 @@ def demo(root: Path, **changes: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from pipeline.report.build import build_report
+    from pipeline.report.pages.build import build_report
 
     where = Path(sys.argv[1])
     build_report(demo(where, profile=sys.argv[2] if len(sys.argv) > 2 else "paper"), where, where / "report")

@@ -17,13 +17,13 @@ from torch.nn import functional as F
 
 from pflcore.analyses import adaptation
 from pflcore.analyses.adaptation import Newcomer
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
 from pflcore.engine.evaluate import Score, score_client
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
-from pflcore.hypernetworks import HyperNetwork
 from pflcore.methods import METHODS
-from pflcore.pruning import masked, masks
+from pflcore.operators.hypernetworks import HyperNetwork
+from pflcore.operators.pruning import masked, masks
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation
 

@@ -32,17 +32,17 @@ from pflcore.analyses.embeddings import plane
 from pflcore.analyses.rollout import attention, grid, rollout
 from pflcore.analyses.table import write_findings
 from pflcore.artifacts import read_table
-from pflcore.assignment import Assignment
 from pflcore.backbones import Backbone
+from pflcore.data.assignment import Assignment
+from pflcore.data.federation import FederatedData
+from pflcore.data.samples import Attribute, Samples
 from pflcore.engine import Result
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
 from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options
-from pflcore.samples import Attribute, Samples
 from pflcore.settings import ANALYSES, PARTS, Evaluation
-from pipeline.fingerprint import Code
+from pipeline.compile.fingerprint import Code
 from pipeline.stages.train import _coarse_classes
 
 EXECUTORS = ("sequential", "pooled", "stacked")

@@ -16,9 +16,9 @@ from figure_demo import record
 from pages import HOSTILE
 from report_demo import demo
 
-from pipeline.report.build import build_report
-from pipeline.report.paper import papers_of
-from pipeline.report.paper_page import write_paper
+from pipeline.papers.paper import papers_of
+from pipeline.papers.paper_page import write_paper
+from pipeline.report.pages.build import build_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium here")

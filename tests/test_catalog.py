@@ -10,8 +10,8 @@ import pytest
 from fake_catalog import CATALOG, FedPer, FedTP, Vit
 
 from pflcore.registry import KINDS, registry_of
-from pipeline import catalog as module
-from pipeline.catalog import COMPONENTS, STAND_IN, Catalog, describe_entry, load_catalog
+from pipeline.spec import catalog as module
+from pipeline.spec.catalog import COMPONENTS, STAND_IN, Catalog, describe_entry, load_catalog
 
 
 def test_an_entry_as_data() -> None:
@@ -68,7 +68,8 @@ def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_real_catalog_is_read_without_torch(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from pipeline.catalog import load_catalog; import pipeline.resolve;"
+        "import sys; from pathlib import Path; from pipeline.spec.catalog import load_catalog;"
+        "import pipeline.spec.resolve;"
         "catalog = load_catalog(Path(sys.argv[1])); print('torch' in sys.modules); print(catalog.to_json())"
     )
     outputs = [

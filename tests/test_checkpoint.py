@@ -21,8 +21,8 @@ from torch import Tensor
 from pflcore.engine import CheckpointFolder, Progress, Result
 from pflcore.engine.state import compare
 from pflcore.errors import UserError
+from pflcore.method import Update
 from pflcore.methods import METHODS
-from pflcore.methods._base import Update
 
 ROUNDS = 5
 SETTINGS: dict[str, Any] = {"training": training(rounds=ROUNDS, momentum=0.5, local_epochs=1)}

@@ -13,11 +13,11 @@ from figure_demo import TOTAL, record, study, write_rounds
 from report_demo import cell, table, write_metrics
 
 from pflcore.artifacts import write_table
-from pipeline.report.cells import collect_cells
-from pipeline.report.claim_forms import Pair
-from pipeline.report.claim_words import Claim, claim_in_words
-from pipeline.report.claims import Finding, Judgement, judge_claims
-from pipeline.report.measured import measure
+from pipeline.report.claims.claims import Finding, Judgement, judge_claims
+from pipeline.report.claims.forms import Pair
+from pipeline.report.claims.words import Claim, claim_in_words
+from pipeline.report.table.cells import collect_cells
+from pipeline.report.table.measured import measure
 
 Value = tuple[float, float | None] | None
 Rows = dict[str, dict[str, Value]]  # method → setting → mean and deviation; None: not run yet

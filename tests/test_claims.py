@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from report_demo import cell, claim, table, write_metrics
 
-from pipeline.report.cells import collect_cells
-from pipeline.report.claims import Judgement, judge_claims
-from pipeline.report.measured import measure
+from pipeline.report.claims.claims import Judgement, judge_claims
+from pipeline.report.table.cells import collect_cells
+from pipeline.report.table.measured import measure
 
 Entry = tuple[str, str, Any, Any]  # method, setting, obtained (mean, std) or None or "no run", published or None
 

@@ -18,8 +18,9 @@ from report_demo import write_run
 
 from pflcore.methods import METHODS
 from pflcore.registry import KINDS, registry_of
-from pipeline import cli, compiler
-from pipeline.compiler import compile_workspace
+from pipeline import cli
+from pipeline.compile import compiler
+from pipeline.compile.compiler import compile_workspace
 
 
 @dataclass(frozen=True)

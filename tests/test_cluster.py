@@ -17,12 +17,12 @@ pytest.importorskip("ray")
 from cluster_nodes import RayCluster, RayNode, free_port, stop
 
 from pflcore.errors import UserError
-from pipeline.compiler import source_folder
-from pipeline.fingerprint import Code
-from pipeline.running.fleet import Fleet, Node
+from pipeline.compile.compiler import source_folder
+from pipeline.compile.fingerprint import Code
+from pipeline.running.cluster.fleet import Fleet, Node
+from pipeline.running.cluster.node import Order, variables
 from pipeline.running.jobs import Job
-from pipeline.running.node import Order, variables
-from pipeline.schema import Resources
+from pipeline.spec.schema import Resources
 
 ROUNDS = 200
 METHODS = "{FedAvg: fedavg, FedPer: fedper}"
@@ -147,7 +147,7 @@ def test_no_cluster_and_no_remote_are_one_line(tmp_path: Path) -> None:
 
 def test_code_is_compared_module_by_module(tmp_path: Path) -> None:
     ours = Code(source_folder())
-    code = ours.fingerprint("pipeline.stages.report", "pipeline.report.build")
+    code = ours.fingerprint("pipeline.stages.report", "pipeline.report.pages.build")
     assert ".j2 " in code
     assert ours.altered(code, ours.on_disk(code)) is None
     gone = code.replace("pflcore.seeds ", "pflcore.gone ")

@@ -11,8 +11,8 @@ import yaml
 from project import CONVNET, VIT, Project, make_project, spec, tree
 
 from pflcore.errors import UserError
-from pipeline.compiler import GUARD
-from pipeline.run import Run
+from pipeline.compile.compiler import GUARD
+from pipeline.spec.run import Run
 
 HOSTILE = '$(reboot); `id` & "a" | <b> ${x} \\${y} %s \'\n#'
 KINDS = "data|partition|describe|train|evaluate|report|index"

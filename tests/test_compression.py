@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pflcore.compression import factors_size, pack_sparse, truncate, unpack_sparse
 from pflcore.errors import UserError
-from pflcore.pruning import masks
+from pflcore.operators.compression import factors_size, pack_sparse, truncate, unpack_sparse
+from pflcore.operators.pruning import masks
 
 
 @settings(max_examples=40, deadline=None)

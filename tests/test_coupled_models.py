@@ -28,8 +28,8 @@ from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
 from pflcore.groups import Roles, Tensors
+from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS, Method
-from pflcore.methods._base import Federation, Server, Update
 
 SEED = 3
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.datasets import DATASETS, Dataset, stand_in
 from pflcore.datasets._base import DOWNLOAD, FOLDER, INCLUDED
-from pflcore.sample_files import read_samples, write_samples
 
 # Their files lie in the folders of other datasets.
 COMPOSED = {"digits5"}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pflcore.data.preparation import preparing
 from pflcore.datasets import _decode
 from pflcore.datasets._decode import decode_images
 from pflcore.errors import UserError
-from pflcore.preparation import preparing
 
 SHAPE = (3, 6, 5)
 

@@ -17,7 +17,7 @@ from test_executors import PAIRS, digest, trainer, uneven_run
 
 import pflcore
 from pflcore.engine import CheckpointFolder, Progress
-from pflcore.engine.executor import choose_executor
+from pflcore.engine.executors.executor import choose_executor
 from pflcore.errors import UserError
 from pipeline.running.worker import _attempt
 from pipeline.stages.ranks import launch, ranks_wanted

@@ -32,14 +32,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Progress, select_device, use_threads
 from pflcore.engine.evaluate import Scores, score_client, score_one_model
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
 from pflcore.groups import Groups
+from pflcore.method import Batch, Local
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Local
 from pflcore.methods.fedavg import FedAvg
 from pflcore.seeds import generator, torch_seed
 from pflcore.settings import Evaluation, Training
@@ -435,7 +435,7 @@ import torch
 from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.engine import select_device, train
-from pflcore.federation import FederatedData
+from pflcore.data.federation import FederatedData
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS, partition
 from pflcore.settings import Evaluation, Training
@@ -460,7 +460,7 @@ print(result.round.tolist(), result.total.tolist(), bool((result.loss > 0).all()
 LAZY = """
 import sys
 import pflcore, pflcore.errors, pflcore.options, pflcore.registry, pflcore.seeds, pflcore.settings
-import pflcore.artifacts, pflcore.samples, pflcore.assignment, pflcore.protocols
+import pflcore.artifacts, pflcore.data.samples, pflcore.data.assignment, pflcore.protocols
 from pflcore.registry import registry_of
 assert {"cifar10", "digits"} <= set(registry_of("dataset").names()) and "iid" in registry_of("partition").names()
 print([name for name in ("torch", "sklearn", "pooch", "timm", "PIL", "pandas", "pipeline") if name in sys.modules])

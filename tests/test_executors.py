@@ -33,15 +33,15 @@ from pflcore.engine import Result
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import Noise
 from pflcore.engine.evaluate import Score
-from pflcore.engine.executor import choose_executor, worker_count
-from pflcore.engine.pooled import Pooled
-from pflcore.engine.sequential import Sequential
-from pflcore.engine.stacked import Stacked, schedule, stack_width
+from pflcore.engine.executors.executor import choose_executor, worker_count
+from pflcore.engine.executors.pooled import Pooled
+from pflcore.engine.executors.sequential import Sequential
+from pflcore.engine.executors.stacked import Stacked, schedule, stack_width
 from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
+from pflcore.method import Batch, Local
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Local
 from pflcore.methods.fedavg import FedAvg
 
 # Clients of several sizes: one smaller than a batch, one of whole batches, the others with a last partial one.

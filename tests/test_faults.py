@@ -19,8 +19,8 @@ import pflcore
 from pflcore.errors import UserError
 from pflcore.faults import in_a_line, portable, shown
 from pflcore.groups import Tensors
+from pflcore.method import FACTS, Batch, Local, Tuning
 from pflcore.methods import Method
-from pflcore.methods._base import FACTS, Batch, Local, Tuning
 from pflcore.methods.fedavg import FedAvg
 
 EXECUTORS = ("sequential", "pooled", "stacked")

@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Progress, Result
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
 from pflcore.groups import Roles
-from pflcore.methods._base import Federation, Update
+from pflcore.method import Federation, Update
 from pflcore.methods.fedkd import compressed, divergence
 from pflcore.seeds import generator
 from pflcore.settings import Training

@@ -12,9 +12,9 @@ import torch
 from tiny import backbone, federation, method, result_bytes, run
 from torch import Tensor
 
-from pflcore.federation import FederatedData
-from pflcore.sample_files import read_samples, write_samples
-from pflcore.samples import Samples
+from pflcore.data.federation import FederatedData
+from pflcore.data.sample_files import read_samples, write_samples
+from pflcore.data.samples import Samples
 
 
 class Elsewhere(FederatedData):

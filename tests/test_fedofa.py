@@ -31,10 +31,10 @@ from torch.nn import functional as F
 from pflcore.backbones import BACKBONES
 from pflcore.engine import Result
 from pflcore.errors import UserError
-from pflcore.filter_attention import FilterAttention, orthogonality
 from pflcore.groups import Roles, Tensors
+from pflcore.method import Federation, Server, Update, weights
 from pflcore.methods import METHODS
-from pflcore.methods._base import Federation, Server, Update, weights
+from pflcore.operators.filter_attention import FilterAttention, orthogonality
 
 SEED = 3
 PLAIN: dict[str, Any] = {"server_momentum": 0.9, "server_weight_decay": 1e-3, "server_clip": 50.0, "percent": 0.0}

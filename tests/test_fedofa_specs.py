@@ -10,7 +10,7 @@ from paper_specs import SPECS, first_record, resolve_specs
 from papers import PAPERS, occurs
 
 from pflcore.settings import Training
-from pipeline.resolve import Resolved
+from pipeline.spec.resolve import Resolved
 
 DATASETS, CLIENTS, SEEDS = ["CIFAR-10", "CIFAR-100"], ["10", "50", "100"], 5
 FEDERATED = [

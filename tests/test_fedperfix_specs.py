@@ -9,7 +9,7 @@ from paper_specs import SPECS, first_record, resolve_specs
 from papers import PAPERS, occurs
 
 from pflcore.settings import Evaluation, Training
-from pipeline.resolve import Resolved
+from pipeline.spec.resolve import Resolved
 
 RUNS = {
     "table1": 13, "table2": 27, "table3": 15, "table4": 20, "table5": 15, "table6": 5, "fig3": 9, "variants": 19,

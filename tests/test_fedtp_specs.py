@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from papers import PAPERS, occurs
 
-from pipeline.catalog import Catalog, load_catalog
-from pipeline.resolve import Resolved, resolve
-from pipeline.specs import find_specs, load_spec
+from pipeline.spec.catalog import Catalog, load_catalog
+from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.specs import find_specs, load_spec
 
 SPECS = Path(__file__).parent.parent / "specs"
 DATASETS, PARTITIONS = ["CIFAR-10", "CIFAR-100"], ["Pathological", "Dirichlet"]

@@ -21,14 +21,14 @@ from report_demo import demo as plain_demo
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
-from pipeline.catalog import load_catalog
-from pipeline.figure_names import FIGURES
-from pipeline.report.build import build_report
-from pipeline.report.gain import density
-from pipeline.report.render import escape_latex
-from pipeline.report.rollout import overlaid
-from pipeline.run import Run
-from pipeline.schema import json_schema
+from pipeline.report.figures.gain import density
+from pipeline.report.figures.rollout import overlaid
+from pipeline.report.pages.build import build_report
+from pipeline.report.pages.render import escape_latex
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.figure_names import FIGURES
+from pipeline.spec.run import Run
+from pipeline.spec.schema import json_schema
 from pipeline.workspace import Workspace, partition_path
 
 DRAWN = [name for name in FIGURES if name not in ("resources", "mixing")]

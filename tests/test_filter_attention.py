@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.filter_attention import FilterAttention, orthogonality
 from pflcore.groups import Tensors
-from pflcore.hypernetworks import HyperNetwork
+from pflcore.operators.filter_attention import FilterAttention, orthogonality
+from pflcore.operators.hypernetworks import HyperNetwork
 
 TARGETS = {"conv1.weight": (3, 2, 2, 2), "conv1.bias": (3,), "conv2.weight": (4, 3, 1, 2), "fc.weight": (5, 6)}
 CONVS = ("conv1.weight", "conv2.weight")

@@ -16,9 +16,9 @@ import pytest
 from project import Project, make_project, spec
 
 from pflcore.methods import METHODS
-from pipeline import compiler, fingerprint
-from pipeline.compiler import compile_workspace, source_folder
-from pipeline.fingerprint import PACKAGES, Code, digest
+from pipeline.compile import compiler, fingerprint
+from pipeline.compile.compiler import compile_workspace, source_folder
+from pipeline.compile.fingerprint import PACKAGES, Code, digest
 
 
 def other_docstrings(text: str) -> str:
@@ -186,20 +186,20 @@ def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
     ("module", "concerned"),
     [
         ("pflcore/engine/loop.py", ["train."]),
-        ("pflcore/methods/_base.py", ["train."]),
-        ("pflcore/hypernetworks.py", [f"train.{name}." for name in GENERATING]),
+        ("pflcore/method.py", ["train."]),
+        ("pflcore/operators/hypernetworks.py", [f"train.{name}." for name in GENERATING]),
         ("pipeline/stages/train.py", ["train."]),
         ("pflcore/datasets/digits.py", ["data.digits"]),
         ("pflcore/datasets/cifar10.py", []),
         ("pflcore/partitions/dirichlet.py", ["partition.dirichlet"]),
         ("pipeline/stages/evaluate.py", ["evaluate"]),
         ("pflcore/protocols.py", ["evaluate", "report"]),
-        ("pipeline/report/cells.py", ["report"]),
-        ("pipeline/report/partition_page.py", ["describe"]),
+        ("pipeline/report/table/cells.py", ["report"]),
+        ("pipeline/report/partitions/page.py", ["describe"]),
         ("pipeline/report/drawing.py", ["describe", "report"]),
         ("pipeline/stages/index.py", ["index"]),
         ("pipeline/stages/guard.py", []),
-        ("pipeline/compiler.py", []),
+        ("pipeline/compile/compiler.py", []),
         ("pipeline/cli.py", []),
         ("pflcore/artifacts.py", [""]),
         ("pflcore/__init__.py", [""]),
@@ -266,7 +266,7 @@ ROOTS = [
     ("pipeline.stages.partition", "pflcore.partitions.pathological"),
     ("pipeline.stages.train", "pflcore.methods.fedtp", "pflcore.backbones.tiny_vit"),
     ("pipeline.stages.evaluate",),
-    ("pipeline.stages.report", "pipeline.report.build"),
+    ("pipeline.stages.report", "pipeline.report.pages.build"),
     ("pipeline.stages.index",),
 ]
 

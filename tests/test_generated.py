@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from project import Project, make_project, spec, tree
 
-from pipeline import generated
-from pipeline.generated import Changes, compare, write
+from pipeline.compile import generated
+from pipeline.compile.generated import Changes, compare, write
 
 
 def write_locks(project: Project) -> list[str]:

@@ -16,7 +16,7 @@ from project import Project, make_project, spec, tree
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
-from pipeline.compiler import GUARD
+from pipeline.compile.compiler import GUARD
 from pipeline.stages import guard
 
 MORE = "{FedAvg: fedavg, FedPer: fedper, FedProx: fedprox}"

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
 from pflcore.groups import Roles, Tensors, pick
-from pflcore.hypernetworks import HyperNetwork
+from pflcore.method import Federation, Server, Update, average, weights
 from pflcore.methods import METHODS, Method
-from pflcore.methods._base import Federation, Server, Update, average, weights
+from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.seeds import generator
 from pflcore.settings import Training
 

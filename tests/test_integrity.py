@@ -16,10 +16,10 @@ from filelock import FileLock
 from project import BIN, Project, make_project, spec
 
 from pflcore import sources
-from pflcore.engine import pooled
+from pflcore.engine.executors import pooled
 from pflcore.errors import UserError
-from pipeline.compiler import source_folder
-from pipeline.seal import seal, sealed, text_hash
+from pipeline.compile.compiler import source_folder
+from pipeline.compile.seal import seal, sealed, text_hash
 
 ROUNDS = 6
 

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
-from pflcore.methods._base import Method, Tuning
+from pflcore.method import Method, Tuning
 from pflcore.methods.fedavg import FedAvg
 from pflcore.seeds import generator
 

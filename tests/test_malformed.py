@@ -8,8 +8,8 @@ import pytest
 from fake_catalog import BASE, CATALOG, write_specs
 
 from pflcore.errors import UserError
-from pipeline.resolve import resolve
-from pipeline.specs import find_specs, load_spec
+from pipeline.spec.resolve import resolve
+from pipeline.spec.specs import find_specs, load_spec
 
 GRID = f"""\
 title: A table

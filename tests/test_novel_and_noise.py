@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny import backbone, federation, method, training
 
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Result, train
-from pflcore.federation import FederatedData
 from pflcore.settings import Evaluation
 
 EXECUTORS = ("sequential", "pooled", "stacked")

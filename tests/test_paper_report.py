@@ -22,17 +22,17 @@ from report_demo import cell, claim, demo, table, write_metrics, write_run
 
 from pflcore.artifacts import read_table, write_table
 from pflcore.errors import UserError
-from pipeline.compiler import compile_workspace
-from pipeline.report import papers as papers_module
-from pipeline.report.cells import collect_cells
-from pipeline.report.coverage import Claims, Coverage, cover
-from pipeline.report.hover import MOST_POINTS, hover_data
-from pipeline.report.measured import measure
-from pipeline.report.paper import Summary, papers_of, summary
-from pipeline.report.paper_page import write_paper
-from pipeline.report.papers import Papers, refresh
-from pipeline.report.study import examine
-from pipeline.report.watch import watch
+from pipeline.compile.compiler import compile_workspace
+from pipeline.papers import pages as papers_module
+from pipeline.papers.coverage import Claims, Coverage, cover
+from pipeline.papers.pages import Papers, refresh
+from pipeline.papers.paper import Summary, papers_of, summary
+from pipeline.papers.paper_page import write_paper
+from pipeline.papers.watch import watch
+from pipeline.report.figures.hover import MOST_POINTS, hover_data
+from pipeline.report.pages.study import examine
+from pipeline.report.table.cells import collect_cells
+from pipeline.report.table.measured import measure
 from pipeline.workspace import metrics_path, run_path
 
 KINDS = ("md", "tex", "html")
@@ -419,7 +419,7 @@ class Watched:
             if self._end.wait(seconds):
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("pipeline.report.watch.time.sleep", sleep)
+        monkeypatch.setattr("pipeline.papers.watch.time.sleep", sleep)
         self._thread = threading.Thread(target=watch, args=(project.workspace(), [], self.said.append, 0.05))
         self._thread.start()
 

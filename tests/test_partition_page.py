@@ -15,15 +15,15 @@ import pytest
 from rich.console import Console
 from test_partitions import make_samples
 
-from pflcore.assignment import Assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.heterogeneity import heterogeneity
+from pflcore.data.noise import Noise
+from pflcore.data.samples import Attribute, Samples
 from pflcore.errors import UserError
-from pflcore.heterogeneity import heterogeneity
-from pflcore.noise import Noise
 from pflcore.partitions import PARTITIONS, partition
-from pflcore.samples import Attribute, Samples
-from pipeline.catalog import build_catalog
-from pipeline.partition_view import Drawing, example_record
-from pipeline.report.partition_page import write_partition_page
+from pipeline.browse.partition_view import Drawing, example_record
+from pipeline.report.partitions.page import write_partition_page
+from pipeline.spec.catalog import build_catalog
 
 CATALOG = build_catalog()
 

@@ -11,15 +11,15 @@ import torch
 from scipy.stats import chisquare, kstest
 from test_partitions import class_counts, flat, make_samples
 
-from pflcore.assignment import Assignment, read_assignment, write_assignment
+from pflcore.data.assignment import Assignment, read_assignment, write_assignment
+from pflcore.data.federation import FederatedData
+from pflcore.data.fresh_noise import normals
+from pflcore.data.noise import Noise
+from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
-from pflcore.fresh_noise import normals
-from pflcore.noise import Noise
 from pflcore.partitions import PARTITIONS, partition
 from pflcore.partitions._mixes import draw_counts
-from pflcore.samples import Attribute, Samples
 
 SAMPLES = make_samples()
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from pflcore.assignment import Assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.samples import Attribute, Samples
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, Partition, _base, partition
 from pflcore.partitions._base import part_sizes
-from pflcore.samples import Attribute, Samples
 
 
 def make_samples(train: int = 10_000, test: int = 2_000, classes: int = 10) -> Samples:

@@ -27,12 +27,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES, Backbone
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
+from pflcore.method import Batch, LocalState, Update
 from pflcore.methods import METHODS, Method
-from pflcore.methods._base import Batch, LocalState, Update
 from pflcore.methods.fedrep import PersonalPart
 from pflcore.methods.per_fedavg import halves
 from pflcore.seeds import generator

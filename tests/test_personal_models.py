@@ -23,10 +23,10 @@ from tiny import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
-from pflcore.federation import FederatedData
 from pflcore.groups import Roles
-from pflcore.methods._base import Federation, Update
+from pflcore.method import Federation, Update
 from pflcore.methods.fednova import gradient_weight
 from pflcore.seeds import generator
 from pflcore.settings import Training

@@ -13,7 +13,7 @@ from papers import PAPERS, occurs
 
 from pflcore.datasets import DATASETS
 from pflcore.settings import Training
-from pipeline.resolve import Resolved
+from pipeline.spec.resolve import Resolved
 
 SEEDS = 5
 CELLS = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pflcore.engine.pieces import Piece, cut
+from pflcore.engine.executors.pieces import Piece, cut
 
 
 def finish(pieces: list[Piece], workers: int) -> int:

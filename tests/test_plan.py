@@ -11,12 +11,12 @@ import yaml
 from project import Project, make_project, spec
 
 from pflcore.errors import UserError
-from pipeline.compiler import Compilation
-from pipeline.dvc import md5
-from pipeline.estimate import visits
-from pipeline.gpu_hours import forward_macs, gpu_hours
-from pipeline.plan import Plan, make_plan
-from pipeline.run import Run
+from pipeline.compile.compiler import Compilation
+from pipeline.dvc.program import md5
+from pipeline.plan.estimate import visits
+from pipeline.plan.gpu_hours import forward_macs, gpu_hours
+from pipeline.plan.plan import Plan, make_plan
+from pipeline.spec.run import Run
 from pipeline.workspace import run_path
 
 # Digits have 1438 training samples; two rounds of three clients that hold them all.

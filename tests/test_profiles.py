@@ -17,10 +17,10 @@ from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
-from pipeline import generated
-from pipeline.catalog import load_catalog
-from pipeline.compiler import Compilation
-from pipeline.profiles import check_profile, smoke_clients, smoke_patch
+from pipeline.compile import generated
+from pipeline.compile.compiler import Compilation
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.profiles import check_profile, smoke_clients, smoke_patch
 
 PAPER = """\
 title: Every method as published

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.pruning import masked, masks
+from pflcore.operators.pruning import masked, masks
 
 SHAPES = {"conv1.weight": (16, 3, 5, 5), "conv1.bias": (16,), "conv2.weight": (32, 16, 5, 5), "head.weight": (10, 84)}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from paper_specs import SPECS, resolve_specs
 
-from pipeline.report.cells import collect_cells
-from pipeline.report.claims import Judgement, judge_claims
-from pipeline.report.measured import measure
+from pipeline.report.claims.claims import Judgement, judge_claims
+from pipeline.report.table.cells import collect_cells
+from pipeline.report.table.measured import measure
 
 CONTRADICTED = {
     "fedtp/table2": {

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pipeline.cli import app
-from pipeline.specs import find_specs
+from pipeline.spec.specs import find_specs
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ from pathlib import Path
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.backbones import BACKBONES
 from pflcore.engine import train
-from pflcore.federation import FederatedData
+from pflcore.data.federation import FederatedData
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS, partition
 from pflcore.settings import Evaluation, Training

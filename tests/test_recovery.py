@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from project import Project, make_project, tree
 
-from pipeline.dvc import in_cache
-from pipeline.runner import Wish, run_specs, status_path
+from pipeline.dvc.program import in_cache
 from pipeline.running.board import Board
+from pipeline.running.runner import Wish, run_specs, status_path
 
 
 @pytest.fixture

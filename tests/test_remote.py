@@ -10,7 +10,7 @@ import pytest
 from project import make_project
 
 from pflcore.errors import UserError
-from pipeline.running.remote import Content, Missing, Remote, Result, default_remote
+from pipeline.dvc.remote import Content, Missing, Remote, Result, default_remote
 
 KEY = "0" * 64
 OUT = "artifacts/runs/a/rounds.parquet"

@@ -9,7 +9,7 @@ import torch
 from tiny import assert_states_close, backbone, federation, method, run, training
 from torch import Tensor
 
-from pflcore.engine.replay import Replay, _copy, _leaves, _signature
+from pflcore.engine.executors.replay import Replay, _copy, _leaves, _signature
 
 TREE = ({"model": {"a": torch.ones(2), "b": torch.ones(1, dtype=torch.int64)}, "momenta": {}}, torch.zeros(3))
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

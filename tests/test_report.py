@@ -22,10 +22,10 @@ from report_demo import cell, claim, demo, table, write_metrics, write_run
 
 from pflcore.artifacts import read_table, write_text
 from pflcore.errors import UserError
-from pipeline.report.build import build_report
-from pipeline.report.cells import collect_cells, to_frame
-from pipeline.report.measured import measure
-from pipeline.report.render import escape_latex, escape_markdown
+from pipeline.report.pages.build import build_report
+from pipeline.report.pages.render import escape_latex, escape_markdown
+from pipeline.report.table.cells import collect_cells, to_frame
+from pipeline.report.table.measured import measure
 from pipeline.workspace import report_files
 
 FILES = [f"curves.{kind}" for kind in ("csv", "png", "svg")]
@@ -387,5 +387,5 @@ def test_more_columns_than_panels(tmp_path: Path) -> None:
 
 
 def test_reports_do_not_import_torch() -> None:
-    code = "import sys, pipeline.report.build, pflcore.protocols; sys.exit('torch' in sys.modules)"
+    code = "import sys, pipeline.report.pages.build, pflcore.protocols; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

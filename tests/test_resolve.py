@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fake_catalog import BASE, CATALOG, resolved, write_specs
 
-from pipeline.profiles import smoke_clients
-from pipeline.resolve import Resolved, resolve
-from pipeline.run import Run
-from pipeline.specs import load_spec
+from pipeline.spec.profiles import smoke_clients
+from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.run import Run
+from pipeline.spec.specs import load_spec
 
 TABLE = """\
 title: Accuracy
@@ -381,7 +381,7 @@ def test_resolving_is_deterministic(tmp_path: Path, table: Resolved) -> None:
 
 
 def test_components_are_validated_once_each(tmp_path: Path, monkeypatch: Any) -> None:
-    from pipeline import fields
+    from pipeline.spec import fields
 
     validated = []
     original = fields.Fields.model

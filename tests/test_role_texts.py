@@ -10,8 +10,8 @@ import pytest
 from editions import create, texts, windows
 from official import failure
 
+from pflcore.data.samples import Samples
 from pflcore.datasets._text import RoleTexts, read_text
-from pflcore.samples import Samples
 
 
 @pytest.mark.parametrize(("lines", "test"), [(3, 1), (9, 1), (10, 1), (11, 2), (20, 3), (21, 4), (100, 19)])

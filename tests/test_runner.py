@@ -18,11 +18,11 @@ from filelock import FileLock
 from project import Project, make_project, spec, tree
 
 from pflcore.errors import UserError
-from pipeline.runner import Wish, run_specs, status_path
+from pipeline.dvc.finished import Finished
+from pipeline.dvc.recorder import Recorder
 from pipeline.running import local
 from pipeline.running.board import Board
-from pipeline.running.finished import Finished
-from pipeline.running.recorder import Recorder
+from pipeline.running.runner import Wish, run_specs, status_path
 
 FEDTP_NEEDS_A_TRANSFORMER = "{FedTP: fedtp, FedAvg: fedavg}"
 

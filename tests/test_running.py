@@ -13,11 +13,11 @@ from project import make_project
 from rich.console import Console
 
 from pflcore.errors import UserError
+from pipeline.compile.graph import Graph, Stage
+from pipeline.dvc.finished import Finished
 from pipeline.running import local
 from pipeline.running.board import Board, Entry, duration
 from pipeline.running.display import Lines, live_view, show_status, summary
-from pipeline.running.finished import Finished
-from pipeline.running.graph import Graph, Stage
 from pipeline.running.jobs import Ended, Job, Slot
 from pipeline.running.local import Local, slots, visible_gpus
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pflcore.artifacts import read_table, write_table
-from pflcore.assignment import Assignment, read_assignment, write_assignment
+from pflcore.data.assignment import Assignment, read_assignment, write_assignment
+from pflcore.data.sample_files import read_facts, read_samples, write_samples
+from pflcore.data.samples import Attribute, Boxes, Samples
 from pflcore.errors import UserError
-from pflcore.sample_files import read_facts, read_samples, write_samples
-from pflcore.samples import Attribute, Boxes, Samples
 
 
 def make_samples(n: int = 12) -> Samples:
@@ -101,7 +101,7 @@ def test_texts_are_samples_too(tmp_path: Path) -> None:
 
 
 def test_artifacts_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pflcore.sample_files._GROUP", 5 * 60)
+    monkeypatch.setattr("pflcore.data.sample_files._GROUP", 5 * 60)
     samples = dataclasses.replace(make_samples(), **MORE)  # type: ignore[arg-type]
     write_samples(tmp_path / "a.parquet", samples)
     assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 3

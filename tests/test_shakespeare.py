@@ -12,10 +12,10 @@ import pytest
 from editions import AEGEON, BERTRAM, COUNTESS, OLD, create, texts, windows
 from official import failure, unreachable, write_zip
 
+from pflcore.data.preparation import preparing
+from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.datasets import shakespeare, stand_in
 from pflcore.errors import UserError
-from pflcore.preparation import preparing
-from pflcore.sample_files import read_samples, write_samples
 
 ZIP = "1994-01-100.zip"
 

@@ -16,18 +16,18 @@ from paper_specs import catalog_of_all
 from report_demo import cell, table
 
 from pflcore.artifacts import write_table, write_text
+from pflcore.data.samples import Attribute, Samples
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import partition
-from pflcore.samples import Attribute, Samples
-from pipeline.report.build import build_report
-from pipeline.report.cells import collect_cells
-from pipeline.report.coverage import cover
-from pipeline.report.details import Details
-from pipeline.report.measured import Value, measure
-from pipeline.report.study import examine
-from pipeline.resolve import resolve
-from pipeline.specs import load_spec
+from pipeline.papers.coverage import cover
+from pipeline.report.pages.build import build_report
+from pipeline.report.pages.details import Details
+from pipeline.report.pages.study import examine
+from pipeline.report.table.cells import collect_cells
+from pipeline.report.table.measured import Value, measure
+from pipeline.spec.resolve import resolve
+from pipeline.spec.specs import load_spec
 from pipeline.workspace import metrics_path
 
 SPEC = f"""\

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.catalog import load_catalog
-from pipeline.specs import find_specs, load_spec
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.specs import find_specs, load_spec
 
 ROOT = Path(__file__).parent.parent
 SPECS = find_specs(ROOT / "specs")

@@ -8,9 +8,9 @@ from typing import Any
 
 from fake_catalog import BASE, CATALOG, write_specs
 
-from pipeline.schema import json_schema
-from pipeline.specs import find_specs, flat_id, load_spec
-from pipeline.yamlfile import Mark
+from pipeline.spec.schema import json_schema
+from pipeline.spec.specs import find_specs, flat_id, load_spec
+from pipeline.spec.yamlfile import Mark
 
 
 def test_ids_are_paths_below_the_folder(tmp_path: Path) -> None:

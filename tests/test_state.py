@@ -13,7 +13,7 @@ from pflcore.engine.evaluate import Scores
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, join, misfit, restore
 from pflcore.errors import UserError
 from pflcore.memory import memory_limit
-from pflcore.methods._base import Server
+from pflcore.method import Server
 
 INITIAL = {"head.weight": torch.zeros(3, 2), "head.count": torch.tensor(0)}
 

@@ -9,10 +9,10 @@ from tiny import CLASSES, LENGTH, backbone, create, method, run, texts, training
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from pflcore.assignment import Assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.federation import FederatedData
+from pflcore.data.samples import Samples
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
-from pflcore.samples import Samples
 
 CPU = torch.device("cpu")
 

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from pages import HOSTILE, Document, squeezed
 from report_demo import cell, table, write_metrics, write_run
 
-from pipeline.report.arrangement import Arrangement, arrange
-from pipeline.report.build import build_report
-from pipeline.report.cells import collect_cells
 from pipeline.report.drawing import svg_and_png
-from pipeline.report.layout import Layout
-from pipeline.report.measured import measure
+from pipeline.report.figures.arrangement import Arrangement, arrange
+from pipeline.report.pages.build import build_report
+from pipeline.report.table.cells import collect_cells
+from pipeline.report.table.layout import Layout
+from pipeline.report.table.measured import measure
 
 Axes = dict[str, list[str]]
 
@@ -67,7 +67,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
         return original(kept, style)
 
-    monkeypatch.setattr("pipeline.report.sections.svg_and_png", keep)
+    monkeypatch.setattr("pipeline.report.figures.sections.svg_and_png", keep)
     return figures
 
 

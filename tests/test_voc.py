@@ -11,10 +11,10 @@ import pooch
 import pytest
 from official import Files, Trust, failure, no_downloads, plain, trusting, unreachable, write_files, write_tar
 
+from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.datasets import DATASETS, Dataset, voc2007, voc2012
 from pflcore.datasets._voc import CLASSES
 from pflcore.errors import UserError
-from pflcore.sample_files import read_samples, write_samples
 
 SIZE = 8
 WIDTH, HEIGHT = 50, 40

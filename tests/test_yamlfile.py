@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline import yamlfile
-from pipeline.yamlfile import MAX_NODES, Mark, dotted, load_yaml, parse_yaml, show
+from pipeline.spec import yamlfile
+from pipeline.spec.yamlfile import MAX_NODES, Mark, dotted, load_yaml, parse_yaml, show
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES, Backbone
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Result, train
 from pflcore.engine.dropout import Noise
 from pflcore.errors import UserError
-from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors
+from pflcore.method import COMMON, Federation, Server, Update, under
 from pflcore.methods import METHODS, Method
-from pflcore.methods._base import COMMON, Federation, Server, Update, under
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 

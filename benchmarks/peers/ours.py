@@ -12,8 +12,8 @@ import torch
 from common import CLASSES, MEAN, STD, WORKLOADS, Data, arguments, report
 
 from pflcore.backbones import BACKBONES
+from pflcore.data.federation import FederatedData
 from pflcore.engine import Progress, train
-from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
 from pflcore.settings import Evaluation, Training
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:  # the engine imports this package
     from pflcore.engine.trainer import Trainer
     from pflcore.groups import Groups, Tensors
-    from pflcore.methods._base import Server
+    from pflcore.method import Server
     from pflcore.settings import Evaluation
 
 

@@ -20,7 +20,7 @@ from pflcore.engine.evaluate import score_client
 from pflcore.engine.trainer import Trainer, differentiate
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.methods._base import NO_PARAMETERS, OWN, Batch, Local, Server, cross_entropy, own_part
+from pflcore.method import NO_PARAMETERS, OWN, Batch, Local, Server, cross_entropy, own_part
 from pflcore.methods._hypernetwork_server import HypernetworkMethod
 from pflcore.seeds import generator
 from pflcore.settings import PARTS

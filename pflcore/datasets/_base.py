@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples
 from pflcore.errors import UserError
 from pflcore.registry import Entry
-from pflcore.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples
 
 INCLUDED, DOWNLOAD, FOLDER = "included", "download", "folder"
 

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pflcore.data.samples import Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._image_tables import read_images
 from pflcore.datasets._pickle import load_batch
 from pflcore.datasets._sources import Source
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.samples import Bytes, Mask, Rows, Samples, check_labels
 
 HOST = "https://www.cs.toronto.edu/~kriz"
 _SHAPE = (3, 32, 32)

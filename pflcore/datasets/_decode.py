@@ -15,9 +15,9 @@ from threading import Thread
 
 import numpy as np
 
+from pflcore.data.preparation import allocate, track
+from pflcore.data.samples import Bytes
 from pflcore.errors import UserError
-from pflcore.preparation import allocate, track
-from pflcore.samples import Bytes
 
 _CHUNK = 64  # images per task: small enough to occupy all cores, large enough to make tasks cheap
 _AHEAD = 3  # tasks per process that are read before they are needed

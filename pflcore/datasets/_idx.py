@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
+from pflcore.data.samples import Bytes
 from pflcore.errors import UserError
-from pflcore.samples import Bytes
 
 _UINT8 = 8  # the format's number for unsigned bytes
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pflcore.data.samples import Bytes, Rows, check_labels
 from pflcore.datasets._decode import decode_images
 from pflcore.errors import UserError
-from pflcore.samples import Bytes, Rows, check_labels
 
 
 def read_images(

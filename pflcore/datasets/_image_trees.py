@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from pflcore.data.preparation import track
+from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets._base import FOLDER, Dataset
 from pflcore.datasets._decode import decode_images
 from pflcore.datasets._sources import DAMAGED, Source, check_name, read_members
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.preparation import track
-from pflcore.samples import Attribute, Bytes, Mask, Rows, Samples
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 

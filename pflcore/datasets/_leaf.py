@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pflcore.data.preparation import track
+from pflcore.data.samples import Bytes
 from pflcore.datasets._text import CHARACTERS, UNKNOWN, Windows, encode
 from pflcore.errors import UserError
-from pflcore.preparation import track
-from pflcore.samples import Bytes
 
 LENGTH = 80
 """Characters of a text in the shards."""

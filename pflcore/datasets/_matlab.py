@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pflcore.data.preparation import allocate, track
+from pflcore.data.samples import Bytes, Rows
 from pflcore.errors import UserError
-from pflcore.preparation import allocate, track
-from pflcore.samples import Bytes, Rows
 
 _NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "double", "single")
 

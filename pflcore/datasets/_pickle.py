@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from pflcore.data.samples import Bytes
 from pflcore.errors import UserError
-from pflcore.samples import Bytes
 
 
 def load_batch(data: bytes, where: str) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pflcore.data.preparation import allocate
+from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets._base import Dataset
-from pflcore.preparation import allocate
-from pflcore.samples import Bytes, Rows, Samples
 from pflcore.seeds import generator
 
 _GRID = 4  # a class is a pattern of this many blocks along each side

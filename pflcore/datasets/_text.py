@@ -30,11 +30,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from pflcore.data.preparation import allocate, track
+from pflcore.data.samples import Attribute, Bytes, Samples
 from pflcore.datasets._base import Dataset
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.preparation import allocate, track
-from pflcore.samples import Attribute, Bytes, Samples
 from pflcore.seeds import generator
 
 CHARACTERS = tuple(string.printable)

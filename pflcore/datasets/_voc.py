@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from pflcore.data.preparation import track
+from pflcore.data.samples import Boxes, Rows, Samples
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._decode import decode_images
 from pflcore.datasets._sources import DAMAGED, Source, check_name
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.preparation import track
-from pflcore.samples import Boxes, Rows, Samples
 
 CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._cifar import HOST, Cifar, Labels, Layout
 from pflcore.datasets._sources import Source
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.samples import Attribute, Bytes, Mask, Rows, Samples
 
 _COARSE = {
     "aquatic_mammals": "beaver dolphin otter seal whale",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import INCLUDED, Dataset
-from pflcore.samples import Samples
 from pflcore.seeds import generator
 
 _TEST_SHARE = 0.2

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pflcore.data.preparation import allocate, track
+from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset
 from pflcore.datasets.mnist import Mnist
@@ -16,8 +18,6 @@ from pflcore.datasets.svhn import Svhn
 from pflcore.datasets.synthdigits import SynthDigits
 from pflcore.datasets.usps import Usps
 from pflcore.options import option
-from pflcore.preparation import allocate, track
-from pflcore.samples import Attribute, Bytes, Mask, Rows, Samples
 from pflcore.seeds import generator
 
 _DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M")

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Mask
 from pflcore.datasets import DATASETS
 from pflcore.datasets._image_trees import DomainImages, Picture
 from pflcore.datasets._sources import Source
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.samples import Mask
 
 _HOST = "http://csr.bu.edu/ftp/visda/2019/multi-source"
 _DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")

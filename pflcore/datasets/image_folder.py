@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._image_trees import SUFFIXES, Picture, decode_pictures, encode, is_image, list_folder
 from pflcore.datasets._own_images import OwnImages
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.samples import Attribute, Samples
 
 _SPLITS = ("train", "test")
 _JUNK = ("Thumbs.db", "desktop.ini")  # what file managers leave behind, beside hidden files

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from pflcore.data.samples import Attribute, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._decode import decode_images
 from pflcore.datasets._image_tables import ImageTable, read_own_table
@@ -18,7 +19,6 @@ from pflcore.datasets._image_trees import encode
 from pflcore.datasets._own_images import OwnImages
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.samples import Attribute, Rows, Samples, check_labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._idx import parse_idx
 from pflcore.datasets._sources import DAMAGED, Source
 from pflcore.errors import UserError
-from pflcore.samples import Bytes, Rows, Samples
 
 _HOST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 _PLACES = ("", "raw/", "MNIST/raw/")

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from pflcore.data.preparation import allocate, track
+from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset
 from pflcore.datasets._decode import decode_images
@@ -17,8 +19,6 @@ from pflcore.datasets._sources import Source, read_members
 from pflcore.datasets.mnist import Mnist
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.preparation import allocate, track
-from pflcore.samples import Bytes, Rows, Samples
 from pflcore.seeds import generator
 
 _SPLITS = ("train", "test")

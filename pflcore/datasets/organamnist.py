@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from pflcore.data.samples import Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._sources import Source
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.samples import Samples, check_labels
 
 _SPLITS = ("train", "val", "test")
 _KEYS = {f"{split}_{kind}" for split in _SPLITS for kind in ("images", "labels")}

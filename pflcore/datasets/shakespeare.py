@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER
 from pflcore.datasets._leaf import LENGTH, read_split, split_all
@@ -13,7 +14,6 @@ from pflcore.datasets._speeches import read_plays, read_speakers
 from pflcore.datasets._text import RoleTexts, read_text
 from pflcore.errors import UserError
 from pflcore.options import option
-from pflcore.samples import Samples
 
 ARCHIVE = "1994-01-100.zip"
 TEXTS = ("100.txt", "pg100.txt", "100-0.txt")

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._matlab import read_matlab
 from pflcore.datasets._sources import Source
 from pflcore.options import option
-from pflcore.samples import Samples
 
 _HOST = "http://ufldl.stanford.edu/housenumbers"
 _EXTRA = 531_131

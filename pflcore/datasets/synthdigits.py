@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset
 from pflcore.datasets._matlab import read_matlab
 from pflcore.errors import UserError
-from pflcore.samples import Samples
 
 _FILES = ("synth_train_32x32.mat", "synth_test_32x32.mat")
 

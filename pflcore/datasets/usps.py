@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from pflcore.data.preparation import track
+from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._sources import Source
 from pflcore.errors import UserError
-from pflcore.preparation import track
-from pflcore.samples import Bytes, Rows, Samples
 
 _HOST = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
 _PIXELS = 16 * 16

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from pflcore.engine.trainer import Trainer
 from pflcore.groups import Tensors
-from pflcore.methods._base import NO_PARAMETERS, Server
+from pflcore.method import NO_PARAMETERS, Server
 
 # Batch norm needs two samples, and a method may split a batch.
 _SAMPLES = 4

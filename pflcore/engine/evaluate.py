@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pflcore.data.federation import FederatedData
 from pflcore.engine.neighbours import Neighbours
 from pflcore.engine.trainer import Trainer
 from pflcore.faults import during
-from pflcore.federation import FederatedData
 from pflcore.groups import Tensors
 
 # Samples per forward pass, by kind of device: large enough to fill it, small enough for any of the papers' models.

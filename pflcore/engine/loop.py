@@ -17,22 +17,22 @@ from torch import nn
 from pflcore import analyses
 from pflcore.analyses import Findings, Subject
 from pflcore.backbones import Backbone
+from pflcore.data.federation import FederatedData
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.cost import Cost, count, count_server, step_macs
-from pflcore.engine.distributed import Distributed
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Score, Scores
-from pflcore.engine.executor import Executor, choose_executor
+from pflcore.engine.executors.distributed import Distributed
+from pflcore.engine.executors.executor import Executor, choose_executor
 from pflcore.engine.features import Features
 from pflcore.engine.precision import use_precision
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
 from pflcore.engine.trainer import Job, Trainer
 from pflcore.faults import during, noted
-from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.memory import keep_freed_memory
+from pflcore.method import COMMON, DATA, OWN, Federation, Update, roles_of, under
 from pflcore.methods import Method
-from pflcore.methods._base import COMMON, DATA, OWN, Federation, Update, roles_of, under
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
 
@@ -102,7 +102,7 @@ def train(
     Args:
         data: The federation, on the device where training happens.
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
-        executor: One of :data:`pflcore.engine.executor.EXECUTORS`.
+        executor: One of :data:`pflcore.engine.executors.executor.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints. It never changes a result.
         on_round: Called after each round.

@@ -15,7 +15,7 @@ from pflcore.engine.evaluate import Scores
 from pflcore.engine.packing import packed_size, packed_views
 from pflcore.groups import Tensors
 from pflcore.memory import memory_limit
-from pflcore.methods._base import Server
+from pflcore.method import Server
 
 
 class Stateful(Protocol):

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pflcore.data.federation import FederatedData
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import Noise
 from pflcore.engine.features import Features
 from pflcore.engine.precision import autocast
 from pflcore.errors import UserError
 from pflcore.faults import during, locate
-from pflcore.federation import FederatedData
 from pflcore.groups import Groups, Tensors
+from pflcore.method import Batch, Local, LocalState
 from pflcore.methods import Method
-from pflcore.methods._base import Batch, Local, LocalState
 from pflcore.seeds import generator
 from pflcore.settings import Training
 

@@ -1,6 +1,6 @@
 """Federated learning methods, one per file."""
 
-from pflcore.methods._base import Method
+from pflcore.method import Method
 from pflcore.registry import Registry
 
 __all__ = ["METHODS", "Method"]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
-from pflcore.hypernetworks import HyperNetwork
-from pflcore.methods._base import Federation, Method, Server, Update, average, below, weights
+from pflcore.method import Federation, Method, Server, Update, average, below, weights
+from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.options import option
 
 _HYPER, _MOMENTUM, _SHAPE = "hyper/", "momentum/", "shape/"

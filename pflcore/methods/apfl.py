@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
+from pflcore.method import Batch, Federation, Local, LocalState, Method, model_part, own, own_part
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Federation, Local, LocalState, Method, model_part, own, own_part
 from pflcore.options import option
 
 _ALPHA = "alpha"

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
+from pflcore.method import Batch, Federation, Local, LocalState, Method, own, own_part
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Federation, Local, LocalState, Method, own, own_part
 from pflcore.options import option
 
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from pflcore.method import Batch, Local, LocalState, Method, Tuning, descend
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Local, LocalState, Method, Tuning, descend
 from pflcore.methods.fedavg import FedAvg
 from pflcore.methods.fedrep import PersonalPart
 from pflcore.options import option

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pflcore.method import Method
 from pflcore.methods import METHODS
-from pflcore.methods._base import Method
 
 
 @METHODS.register

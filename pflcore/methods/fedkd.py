@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pflcore.compression import factors_size, truncate
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Roles, Tensors
-from pflcore.methods import METHODS
-from pflcore.methods._base import (
+from pflcore.method import (
     COMMON,
     DATA,
     OWN,
@@ -30,6 +28,8 @@ from pflcore.methods._base import (
     model_part,
     under,
 )
+from pflcore.methods import METHODS
+from pflcore.operators.compression import factors_size, truncate
 from pflcore.options import option
 
 _PROJECTION = f"{OWN}projection"

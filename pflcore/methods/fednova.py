@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 
 from pflcore.groups import Roles, Tensors
+from pflcore.method import Federation, Method, Server, Update, average, weights
 from pflcore.methods import METHODS
-from pflcore.methods._base import Federation, Method, Server, Update, average, weights
 
 _MOMENTUM = "momentum"
 

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pflcore.compression import pack_sparse
-from pflcore.filter_attention import KINDS, FilterAttention, orthogonality
 from pflcore.groups import ALL, Roles, Tensors
-from pflcore.hypernetworks import HyperNetwork
+from pflcore.method import Batch, Federation, Local, Server, Update, average, below, under, weights
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Federation, Local, Server, Update, average, below, under, weights
 from pflcore.methods._hypernetwork_server import HypernetworkMethod
+from pflcore.operators.compression import pack_sparse
+from pflcore.operators.filter_attention import KINDS, FilterAttention, orthogonality
+from pflcore.operators.hypernetworks import HyperNetwork
+from pflcore.operators.pruning import PARTS, masked, masks
 from pflcore.options import option
-from pflcore.pruning import PARTS, masked, masks
 
 _ATTENTION = "attention/"
 _CONV = 4  # axes of a convolution's weights

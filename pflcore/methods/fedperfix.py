@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from pflcore.method import Method
 from pflcore.methods import METHODS
-from pflcore.methods._base import Method
 from pflcore.options import option
 from pflcore.plugins import add_perfix
 

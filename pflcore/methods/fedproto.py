@@ -11,8 +11,7 @@ from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Roles, Tensors
-from pflcore.methods import METHODS
-from pflcore.methods._base import (
+from pflcore.method import (
     COMMON,
     DATA,
     Batch,
@@ -24,6 +23,7 @@ from pflcore.methods._base import (
     Update,
     cross_entropy,
 )
+from pflcore.methods import METHODS
 from pflcore.options import option
 
 _PROTOTYPES, _PRESENT = f"{COMMON}prototypes", f"{COMMON}present"

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from pflcore.groups import Tensors
+from pflcore.method import Batch, Local, Method
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Local, Method
 from pflcore.options import option
 
 

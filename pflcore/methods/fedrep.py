@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
-from pflcore.methods import METHODS
-from pflcore.methods._base import (
+from pflcore.method import (
     DATA,
     Batch,
     Federation,
@@ -23,6 +22,7 @@ from pflcore.methods._base import (
     descend,
     model_part,
 )
+from pflcore.methods import METHODS
 from pflcore.options import option
 
 _PHASE = "head_phase"  # of a client's local state

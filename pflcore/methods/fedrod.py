@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
+from pflcore.method import DATA, Batch, Federation, Local, LocalState, Method, cross_entropy, own, own_part
 from pflcore.methods import METHODS
-from pflcore.methods._base import DATA, Batch, Federation, Local, LocalState, Method, cross_entropy, own, own_part
 from pflcore.options import option
 
 _COUNTS = f"{DATA}class_counts"

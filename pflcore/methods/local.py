@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pflcore.groups import ALL
+from pflcore.method import Method
 from pflcore.methods import METHODS
-from pflcore.methods._base import Method
 from pflcore.options import option
 
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
+from pflcore.method import Batch, Federation, Local, LocalState, Method, cross_entropy, model_part, own, own_part
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Federation, Local, LocalState, Method, cross_entropy, model_part, own, own_part
 from pflcore.options import option
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import Tensors
+from pflcore.method import Batch, Local, LocalState, Method, Tuning
 from pflcore.methods import METHODS
-from pflcore.methods._base import Batch, Local, LocalState, Method, Tuning
 from pflcore.methods.fedavg import FedAvg
 from pflcore.options import option
 

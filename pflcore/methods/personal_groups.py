@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.groups import Groups, Roles
+from pflcore.method import Method
 from pflcore.methods import METHODS
-from pflcore.methods._base import Method
 from pflcore.options import option
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.groups import ALL, Roles, Tensors
+from pflcore.method import Federation, Method, Server, Update, average, below
 from pflcore.methods import METHODS
-from pflcore.methods._base import Federation, Method, Server, Update, average, below
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 

@@ -18,12 +18,12 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pflcore.assignment import Assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.noise import Noise
+from pflcore.data.samples import Attribute, Mask, Rows, Samples
 from pflcore.errors import UserError
-from pflcore.noise import Noise
 from pflcore.options import option
 from pflcore.registry import Entry
-from pflcore.samples import Attribute, Mask, Rows, Samples
 from pflcore.seeds import generator
 
 Shares = npt.NDArray[np.float64]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.partitions._base import attribute_of
-from pflcore.samples import Rows, Samples
 
 
 def coarse_of_classes(samples: Samples, attribute: str, scheme: str) -> Rows:

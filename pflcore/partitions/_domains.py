@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pflcore.data.samples import Mask, Samples
 from pflcore.errors import UserError
 from pflcore.partitions._base import attribute_of
-from pflcore.samples import Mask, Samples
 
 
 def clients_by_domain(samples: Samples, attribute: str, clients: int, scheme: str) -> Iterator[tuple[Mask, slice]]:

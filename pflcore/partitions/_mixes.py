@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.partitions._base import Shares, Sides, part_sizes, rows_by_class
-from pflcore.samples import Rows, Samples
 
 
 def deal_mixes(samples: Samples, sides: Sides, mixes: Shares, groups: Rows, rng: np.random.Generator) -> Rows:

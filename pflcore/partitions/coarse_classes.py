@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides, deal, part_sizes, rows_by_class
 from pflcore.partitions._coarse import coarse_of_classes
-from pflcore.samples import Rows, Samples
 
 
 @PARTITIONS.register

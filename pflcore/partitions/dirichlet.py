@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import (
@@ -20,7 +21,6 @@ from pflcore.partitions._base import (
     redraw,
 )
 from pflcore.partitions._mixes import deal_mixes
-from pflcore.samples import Rows, Samples
 
 
 @PARTITIONS.register

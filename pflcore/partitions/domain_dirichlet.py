@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Shares, Sides, class_counts, deal_classes, draws_for, redraw
 from pflcore.partitions._domains import clients_by_domain
-from pflcore.samples import Rows, Samples
 
 
 @PARTITIONS.register

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides, deal, part_sizes
-from pflcore.samples import Rows, Samples
 
 
 @PARTITIONS.register

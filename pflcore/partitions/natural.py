@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides, attribute_of
-from pflcore.samples import Rows, Samples
 
 
 @PARTITIONS.register

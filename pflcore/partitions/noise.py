@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflcore.noise import Noise
+from pflcore.data.noise import Noise
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions.iid import Iid

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides, deal_classes
-from pflcore.samples import Rows, Samples
 
 _SHARE = (0.4, 0.6)  # shares are drawn uniformly from here, then normalised over the holders of a class
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides, deal, draws_for, part_sizes, redraw
-from pflcore.samples import Rows, Samples
 
 
 @PARTITIONS.register

@@ -1,6 +1,6 @@
 """The scheduler: stages whose inputs are complete are decided about, started, followed and recorded, highest first.
 
-DVC's side (:mod:`pipeline.running.recorder`) is slow compared with a small stage, so it works in a thread of its own:
+DVC's side (:mod:`pipeline.dvc.recorder`) is slow compared with a small stage, so it works in a thread of its own:
 it decides about a few stages ahead of the workers, and records what they have finished in batches, while they go on.
 """
 
@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from pipeline.compile.graph import Graph
+from pipeline.dvc.recorder import Recorder, Verdict
 from pipeline.running.board import OVER, Board, Entry, State
-from pipeline.running.graph import Graph
 from pipeline.running.jobs import Ended, Job, Pool, Progressed
-from pipeline.running.recorder import Recorder, Verdict
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing
 BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds

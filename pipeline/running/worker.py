@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pflcore.errors import UserError
 from pflcore.faults import in_a_line
-from pipeline.running.finished import Finished
+from pipeline.dvc.finished import Finished
 from pipeline.running.jobs import Ended, Job, Outcome, Progressed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from pflcore.errors import UserError
-from pipeline.seal import Sealed, sealed
+from pipeline.compile.seal import Sealed, sealed
 from pipeline.workspace import (
     Workspace,
     dataset_path,
@@ -148,7 +148,7 @@ def _run_folder(record: Path) -> Path:
 
 def _inputs(record: Path) -> tuple[Path, Path]:
     """The dataset and partition artifacts of the record of a run or a federation."""
-    from pipeline.run import Run
+    from pipeline.spec.run import Run
     from pipeline.stages.records import read_record
 
     run = Run(read_record(record, "dataset", "partition", "clients", "seed"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pflcore.data.preparation import preparing
+from pflcore.data.sample_files import write_samples
 from pflcore.datasets import DATASETS, stand_in
-from pflcore.preparation import preparing
-from pflcore.sample_files import write_samples
 from pipeline.stages.records import options, read_record
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pflcore.assignment import read_assignment
-from pflcore.sample_files import read_facts
-from pipeline.report.partition_page import write_partition_page
+from pflcore.data.assignment import read_assignment
+from pflcore.data.sample_files import read_facts
+from pipeline.report.partitions.page import write_partition_page
 from pipeline.stages.records import read_record
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from pflcore.artifacts import write_text
 from pflcore.errors import UserError
-from pipeline.compiler import GUARD, Compilation, compile_workspace
-from pipeline.dvc import in_cache
-from pipeline.generated import write
+from pipeline.compile.compiler import GUARD, Compilation, compile_workspace
+from pipeline.compile.generated import write
+from pipeline.dvc.program import in_cache
 from pipeline.workspace import Workspace
 
 _TOKEN = "The stage files are what the specs compile to.\n"
@@ -43,8 +43,8 @@ def _keep(workspace: Workspace, compilation: Compilation) -> int:
     ]
     if not made:
         return 0
-    from pipeline.running.finished import Finished  # with DVC, which takes a second
-    from pipeline.running.recorder import Recorder
+    from pipeline.dvc.finished import Finished  # with DVC, which takes a second
+    from pipeline.dvc.recorder import Recorder
 
     recorder = Recorder(workspace.root, made, Finished(workspace.root, workspace.private / "finished"))
     try:

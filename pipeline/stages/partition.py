@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pflcore.assignment import write_assignment
+from pflcore.data.assignment import write_assignment
+from pflcore.data.sample_files import read_facts
 from pflcore.partitions import PARTITIONS, partition
-from pflcore.sample_files import read_facts
 from pipeline.stages.records import options, read_record
 
 

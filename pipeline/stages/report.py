@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.report.build import build_report
+from pipeline.report.pages.build import build_report
 from pipeline.stages.records import read_resolved
 
 

@@ -17,13 +17,13 @@ from safetensors.torch import save_file
 
 from pflcore.analyses.table import write_findings
 from pflcore.artifacts import atomic_path, write_table, write_text
-from pflcore.assignment import Assignment, read_assignment
 from pflcore.backbones import BACKBONES
+from pflcore.data.assignment import Assignment, read_assignment
+from pflcore.data.federation import FederatedData
+from pflcore.data.sample_files import read_samples
+from pflcore.data.samples import Samples
 from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_device, train, use_threads
-from pflcore.federation import FederatedData
 from pflcore.methods import METHODS
-from pflcore.sample_files import read_samples
-from pflcore.samples import Samples
 from pflcore.settings import Evaluation, Training
 from pipeline.stages.records import options, read_record, settings
 

@@ -1,0 +1,214 @@
+"""The data of a federation: raw samples once, clients as lists of row numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pflcore.data.assignment import Assignment
+from pflcore.data.fresh_noise import on_normalised
+from pflcore.data.samples import Samples
+from pflcore.errors import UserError
+from pflcore.method import Batch
+from pflcore.seeds import torch_seed
+
+# Share of an accelerator's free memory that the images may take; above it they stay on the host.
+_SHARE = 0.4
+# Batches that are fetched before they are needed.
+_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """Samples stay uint8; images are normalised batch by batch on the device, so a batch costs one gather.
+
+    Samples that do not fit on the device stay on the host, memory-mapped or not, and batches are fetched ahead of their
+    use by a thread, through pinned memory.
+
+    Attributes:
+        inputs: Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only
+            predicted; uint8, on the device or on the host.
+        labels: (samples,) int64, on the device.
+        train, test: For each client the rows of its training and test samples, int64, on the host.
+        mean, std: Per channel, of pixels scaled to 0..1; on the device. Of no meaning for texts.
+        classes: Number of classes; for texts of characters.
+        size: Height and width that images are scaled up to (bilinear), or None.
+        novel: Clients that take no part in training.
+        noise: Standard deviation of the noise that is drawn anew each round for every row, (samples,); None for none.
+        noise_seed: Of that noise.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    train: Sequence[Tensor]
+    test: Sequence[Tensor]
+    mean: Tensor
+    std: Tensor
+    classes: int
+    size: int | None = None
+    novel: frozenset[int] = frozenset()
+    noise: Tensor | None = None
+    noise_seed: int = 0
+
+    @classmethod
+    def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
+        """The data of a federation for training on `device`. Noise that is fixed per sample is added to `samples`.
+
+        Raises:
+            UserError: The assignment does not belong to the samples, or a client has no training or no test samples.
+        """
+        assignment.check(len(samples), samples.train)
+        noise = assignment.noise
+        if noise:
+            noise.on_pixels(samples.inputs, assignment.rows())
+        data = cls.from_arrays(
+            samples.inputs,
+            samples.labels,
+            assignment.train,
+            assignment.test,
+            samples.mean,
+            samples.std,
+            samples.classes,
+            device,
+        )
+        changes: dict[str, Any] = {"size": samples.size, "novel": frozenset(assignment.novel)}
+        if noise and noise.released:
+            per_row = noise.per_row(len(samples), assignment.rows())
+            changes |= {"noise": torch.from_numpy(per_row).to(device), "noise_seed": noise.seed}
+        return dataclasses.replace(data, **changes)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        train: Sequence[np.ndarray],
+        test: Sequence[np.ndarray],
+        mean: Sequence[float],
+        std: Sequence[float],
+        classes: int,
+        device: torch.device,
+    ) -> FederatedData:
+        """Hold arrays for training on `device`; on a CPU they are not copied.
+
+        Raises:
+            UserError: A client has no training or no test samples.
+        """
+        for client, (own_train, own_test) in enumerate(zip(train, test, strict=True)):
+            if not len(own_train) or not len(own_test):
+                part = "test" if len(own_train) else "training"
+                raise UserError(f"client {client} has no {part} samples; raise the partition's minimum")
+        held = torch.from_numpy(inputs)
+        if device.type == "cuda" and inputs.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[0]:
+            held = held.to(device)
+        scale = torch.tensor([mean, std], dtype=torch.float32, device=device).view(2, 1, -1, 1, 1)
+        return cls(
+            inputs=held,
+            labels=torch.tensor(labels, device=device),
+            train=[torch.from_numpy(rows) for rows in train],
+            test=[torch.from_numpy(rows) for rows in test],
+            mean=scale[0],
+            std=scale[1],
+            classes=classes,
+        )
+
+    @property
+    def clients(self) -> int:
+        return len(self.train)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are texts, of which every next character is predicted."""
+        return self.inputs.ndim == 2
+
+    @property
+    def positions(self) -> int:
+        """Predictions per sample."""
+        return self.shape[0] if self.is_text else 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height, width of a model's input; the length of a text."""
+        if self.is_text:
+            return (self.inputs.shape[1] - 1,)
+        _, channels, height, width = self.inputs.shape
+        return (channels, self.size, self.size) if self.size else (channels, height, width)
+
+    def example(self) -> Tensor:
+        """An input of a model, of zeros, as a batch of one on the device."""
+        return torch.zeros(1, *self.shape, dtype=torch.int64 if self.is_text else torch.float32, device=self.device)
+
+    def class_counts(self, client: int) -> Tensor:
+        """How often each class, or character to predict, occurs in the client's training samples: (classes,) float."""
+        rows = self.train[client]
+        if self.is_text:
+            labels = self.inputs[rows.to(self.inputs.device)][:, 1:].flatten().long()
+        else:
+            labels = self.labels[rows.to(self.device)]
+        return torch.bincount(labels, minlength=self.classes).float().to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where models are trained."""
+        return self.labels.device
+
+    @property
+    def resident(self) -> bool:
+        """Whether the samples are on the device."""
+        return self.inputs.device == self.device
+
+    def batch(self, rows: Tensor, round_: int = 0) -> Batch:
+        """The samples in `rows`, a tensor of any shape on the host or the device, in that shape.
+
+        Args:
+            round_: The round that they are trained in, 0 for a measurement; decides the noise, where there is any.
+        """
+        here = rows.to(self.device)
+        inputs = self.inputs[here] if self.resident else self.inputs[rows.cpu()].to(self.device)
+        return self._finish(inputs, here, round_)
+
+    def batches(self, parts: Sequence[Tensor], round_: int = 0) -> Iterator[Batch]:
+        """The samples of one list of rows after the other; otherwise as :meth:`batch`."""
+        if self.resident:
+            yield from (self.batch(rows, round_) for rows in parts)
+            return
+        waiting: deque[tuple[Tensor, Future[Tensor]]] = deque()
+        rest = iter(parts)
+        with ThreadPoolExecutor(1) as thread:
+            while True:
+                while len(waiting) < _AHEAD and (rows := next(rest, None)) is not None:
+                    waiting.append((rows, thread.submit(self._fetch, rows)))
+                if not waiting:
+                    return
+                rows, inputs = waiting.popleft()
+                moved = inputs.result().to(self.device, non_blocking=True)
+                yield self._finish(moved, rows.to(self.device), round_)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """(pixel / 255 − mean) / std, of uint8 images on the device."""
+        return images.float().div_(255).sub_(self.mean).div_(self.std)
+
+    def _finish(self, inputs: Tensor, rows: Tensor, round_: int) -> Batch:
+        if self.is_text:
+            characters = inputs.long()
+            return Batch(characters[..., :-1], characters[..., 1:])
+        images = self.normalise(inputs)
+        if self.size:
+            flat = F.interpolate(images.flatten(0, -4), (self.size, self.size), mode="bilinear", align_corners=False)
+            images = flat.view(*rows.shape, *flat.shape[1:])
+        if self.noise is not None:
+            images = on_normalised(images, self.noise[rows], rows, torch_seed(self.noise_seed, "noise", round_))
+        return Batch(images, self.labels[rows])
+
+    def _fetch(self, rows: Tensor) -> Tensor:
+        inputs = self.inputs[rows]
+        return inputs.pin_memory() if self.device.type == "cuda" else inputs

@@ -1,0 +1,82 @@
+"""How different the clients of a federation are: class counts, entropies and distances, as one row per client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pflcore.data.assignment import Assignment
+from pflcore.data.samples import Rows, Samples
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Heterogeneity:
+    """Per client, over N clients and K classes.
+
+    Attributes:
+        train, test: int64 [N, K], samples of each class.
+        attributes: For each attribute of the dataset int64 [N, values], a client's samples of each value.
+        entropy: float64 [N], of the training labels, in bits; 0 is one class, log2(K) all of them equally.
+        distance: float64 [N], total variation between the client's training labels and those of all clients: the share
+            of its samples that would have to be of another class.
+        split_distance: float64 [N], the same between its training and its test labels. Chance alone gives some.
+        holders: int64 [K], clients that train on the class.
+        used: Samples that any client holds.
+    """
+
+    train: Rows
+    test: Rows
+    attributes: dict[str, Rows]
+    entropy: Numbers
+    distance: Numbers
+    split_distance: Numbers
+    holders: Rows
+    used: int
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self.train)
+
+
+def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
+    """Count. The inputs of `samples` do not matter."""
+    train = _counts(assignment.train, samples.labels, samples.classes)
+    test = _counts(assignment.test, samples.labels, samples.classes)
+    shares = _shares(train)
+    everyone = _shares(train.sum(axis=0)[None])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.where(shares > 0, shares * np.log2(shares), 0.0)
+    return Heterogeneity(
+        train=train,
+        test=test,
+        attributes={
+            name: _counts(assignment.rows(), attribute.values, len(attribute.names))
+            for name, attribute in samples.attributes.items()
+        },
+        entropy=np.abs(bits.sum(axis=1)),
+        distance=_total_variation(shares, everyone),
+        split_distance=_total_variation(shares, _shares(test)),
+        holders=(train > 0).sum(axis=0),
+        used=int(train.sum() + test.sum()),
+    )
+
+
+def _counts(parts: list[Rows], values: Rows, count: int) -> Rows:
+    owners = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
+    flat = np.bincount(owners * count + values[np.concatenate(parts)], minlength=len(parts) * count)
+    return flat.reshape(len(parts), count)
+
+
+def _shares(counts: Rows) -> Numbers:
+    shares: Numbers = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return shares
+
+
+def _total_variation(one: Numbers, other: Numbers) -> Numbers:
+    distance: Numbers = np.abs(one - other).sum(axis=1) / 2
+    return distance

@@ -1,0 +1,210 @@
+"""The artifact ``dataset/2``: the samples of a dataset as a Parquet file, a row per sample."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pflcore.artifacts import atomic_path, read_meta, read_table, table_writer
+from pflcore.data.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples
+from pflcore.errors import UserError
+from pflcore.memory import memory_limit
+
+SCHEMA = "dataset/2"
+SPLITS = ("train", "test")
+
+# Bytes of inputs per row group: what is in memory at a time when a large artifact is written or mapped.
+_GROUP = 64 * 2**20
+# Bytes of inputs that tell whether they compress.
+_PROBE = 4 * 2**20
+
+
+def write_samples(path: Path, samples: Samples) -> None:
+    """Write the artifact ``dataset/2``, piece by piece. The bytes depend on nothing but `samples`."""
+    width = int(np.prod(samples.inputs.shape[1:]))
+    meta = {
+        "name": samples.name,
+        "shape": list(samples.inputs.shape[1:]),
+        "size": samples.size,
+        "classes": samples.classes,
+        "class_names": list(samples.class_names),
+        "attributes": {name: list(attribute.names) for name, attribute in samples.attributes.items()},
+        "mean": list(samples.mean),
+        "std": list(samples.std),
+        "source": samples.source,
+    }
+    facts = pa.table(
+        {"label": pa.array(samples.labels), "split": split_column(samples.train)}
+        | {name: attribute_column(attribute) for name, attribute in samples.attributes.items()}
+        | ({"boxes": _boxes_column(samples.boxes)} if samples.boxes else {})
+    )
+    schema = pa.schema([pa.field("input", pa.binary(width)), *facts.schema])
+    rows = max(1, _GROUP // max(width, 1))
+    plain = () if _compressible(samples.inputs) else ("input",)
+    with table_writer(path, schema, SCHEMA, plain=plain, **meta) as writer:
+        for start in range(0, max(len(samples), 1), rows):
+            # Without a copy where rows lie one behind the other: a row is one run of `width` bytes.
+            part = np.ascontiguousarray(samples.inputs[start : start + rows])
+            inputs = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(part), [None, pa.py_buffer(part)])
+            table = facts.slice(start, rows).add_column(0, "input", inputs)
+            writer.write_table(table.cast(writer.schema), row_group_size=rows)
+
+
+def _compressible(inputs: Bytes) -> bool:
+    """Whether compression saves a tenth or more, judged by the first rows; photographs of 32x32 pixels save a 90th."""
+    rows = max(1, _PROBE // max(int(np.prod(inputs.shape[1:])), 1))
+    first = np.ascontiguousarray(inputs[:rows])
+    return not first.nbytes or len(pa.compress(first, codec="zstd", asbytes=True)) < 0.9 * first.nbytes
+
+
+def read_samples(path: Path, scratch: Path | None = None) -> Samples:
+    """Read the artifact ``dataset/2``; the arrays are writable and belong to the caller.
+
+    Args:
+        path: The artifact.
+        scratch: A folder for inputs that would take more than :func:`pflcore.memory.memory_limit`: they are decoded
+            into a file there, once, and mapped into memory. None reads everything.
+
+    Raises:
+        UserError: The file is missing, damaged, of another schema, or its content breaks a rule of :class:`Samples`.
+    """
+    return _read(path, read_meta(path, SCHEMA), scratch, with_inputs=True)
+
+
+def read_facts(path: Path) -> Samples:
+    """:func:`read_samples` with zeros for the inputs, which take no memory: what a partition depends on."""
+    return _read(path, read_meta(path, SCHEMA), None, with_inputs=False)
+
+
+def _read(path: Path, meta: dict[str, Any], scratch: Path | None, with_inputs: bool) -> Samples:
+    try:
+        shape = tuple(int(size) for size in meta["shape"])
+        names = {name: tuple(words) for name, words in meta["attributes"].items()}
+        width = int(np.prod(shape))
+        mapped = scratch is not None and pq.read_metadata(path).num_rows * width > memory_limit()
+        # What is lacking is noticed below, column by column.
+        present = pq.read_schema(path).names
+        columns = [name for name in present if name != "input" or (with_inputs and not mapped)]
+        table, _ = read_table(path, SCHEMA, columns)
+        if not with_inputs:
+            inputs: Bytes = np.broadcast_to(np.uint8(0), (len(table), *shape))
+        elif mapped and scratch:
+            inputs = _mapped_inputs(path, scratch, len(table), shape)
+        else:
+            inputs = _inputs(column(path, table, "input", pa.binary(width)), shape)
+        return Samples(
+            inputs=inputs,
+            labels=column(path, table, "label", pa.int64()).to_numpy().copy(),  # Arrow memory is read-only
+            train=split_mask(path, table),
+            name=meta["name"],
+            class_names=tuple(meta["class_names"]),
+            mean=tuple(meta["mean"]),
+            std=tuple(meta["std"]),
+            source=meta["source"],
+            size=meta.get("size"),
+            attributes={name: Attribute(_positions(path, table, name, words), words) for name, words in names.items()},
+            boxes=_boxes(path, table) if "boxes" in present else None,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}: damaged metadata ({type(error).__name__}: {error}); run `dvc repro`") from None
+    except UserError as error:
+        message = str(error)
+        raise UserError(message if message.startswith(str(path)) else f"{path}: {message}") from None
+
+
+def column(path: Path, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column without nulls of the given type. Raises :class:`UserError` when there is none."""
+    if name not in table.column_names or table[name].type != kind or table[name].null_count:
+        found = f"{table[name].type} with {table[name].null_count} nulls" if name in table.column_names else "none"
+        raise UserError(f"{path}: column {name!r} must be {kind} without nulls, found {found}; run `dvc repro`")
+    return table[name]
+
+
+def split_column(train: Mask) -> pa.DictionaryArray:
+    """The column ``split`` of an artifact: ``train`` where the mask is true, else ``test``."""
+    return pa.DictionaryArray.from_arrays((~train).astype(np.int8), pa.array(SPLITS))
+
+
+def split_mask(path: Path, table: pa.Table) -> Mask:
+    """The inverse of :func:`split_column`. Raises :class:`UserError` for any other word."""
+    words = table["split"].cast(pa.string()) if "split" in table.column_names else pa.nulls(1, pa.string())
+    index = pc.index_in(words, value_set=pa.array(SPLITS))
+    if index.null_count:
+        raise UserError(f"{path}: column 'split' must hold train or test in every row; run `dvc repro`")
+    mask: Mask = np.asarray(index) == 0
+    return mask
+
+
+def attribute_column(attribute: Attribute) -> pa.DictionaryArray:
+    """Words in an artifact, stored once each."""
+    return pa.DictionaryArray.from_arrays(attribute.values.astype(np.int32), pa.array(attribute.names, pa.string()))
+
+
+def _positions(path: Path, table: pa.Table, name: str, words: tuple[str, ...]) -> Rows:
+    """The inverse of :func:`attribute_column`."""
+    index = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(words, pa.string()))
+    if index.null_count:
+        raise UserError(f"{path}: column {name!r} holds words that its metadata does not list; run `dvc repro`")
+    return np.asarray(index).astype(np.int64)
+
+
+_BOX = pa.struct(
+    [
+        pa.field("label", pa.int64()),
+        *(pa.field(side, pa.float32()) for side in ("left", "top", "right", "bottom")),
+        pa.field("difficult", pa.bool_()),
+    ]
+)
+
+
+def _boxes_column(boxes: Boxes) -> pa.ListArray:
+    sides = [pa.array(np.ascontiguousarray(side)) for side in boxes.corners.T]
+    items = pa.StructArray.from_arrays([pa.array(boxes.labels), *sides, pa.array(boxes.difficult)], fields=list(_BOX))
+    ends = np.concatenate([[0], np.cumsum(boxes.counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), items)
+
+
+def _boxes(path: Path, table: pa.Table) -> Boxes:
+    lists = column(path, table, "boxes", pa.list_(_BOX)).combine_chunks()
+    items = lists.flatten()
+    parts = {part.name: items.field(index).to_numpy(zero_copy_only=False) for index, part in enumerate(_BOX)}
+    return Boxes(
+        counts=lists.value_lengths().to_numpy().astype(np.int64),
+        labels=parts["label"].copy(),
+        corners=np.stack([parts[side] for side in ("left", "top", "right", "bottom")], axis=1),
+        difficult=parts["difficult"].astype(np.bool_),
+    )
+
+
+def _mapped_inputs(path: Path, scratch: Path, count: int, shape: tuple[int, ...]) -> Bytes:
+    """The inputs as a file that is mapped into memory; it is named by the hash of the artifact that it came from."""
+    with path.open("rb") as file:
+        decoded = scratch / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.npy"
+    if not decoded.is_file():
+        with atomic_path(decoded) as temporary:
+            inputs = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape))
+            start = 0
+            for part in pq.ParquetFile(path).iter_batches(columns=["input"]):
+                rows = column(path, pa.Table.from_batches([part]), "input", pa.binary(int(np.prod(shape))))
+                inputs[start : start + len(part)] = _inputs(rows, shape)
+                start += len(part)
+            inputs.flush()
+    # Copy on write: nothing is written, but PyTorch warns of memory that must not be.
+    mapped: Bytes = np.load(decoded, mmap_mode="c")
+    return mapped
+
+
+def _inputs(rows: pa.ChunkedArray, shape: tuple[int, ...]) -> Bytes:
+    inputs = np.empty((len(rows), *shape), np.uint8)
+    start, width = 0, rows.type.byte_width
+    for chunk in rows.chunks:
+        stored = np.frombuffer(chunk.buffers()[1], np.uint8, len(chunk) * width, chunk.offset * width)
+        inputs[start : start + len(chunk)] = stored.reshape(-1, *shape)
+        start += len(chunk)
+    return inputs

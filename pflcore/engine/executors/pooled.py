@@ -1,0 +1,290 @@
+"""The executor for CPUs: a worker process per core, one thread each, clients dealt out as workers fall idle.
+
+One thread per client wastes none of its time at the barriers that several threads meet in every small operation, and
+makes results independent of the number of workers: they are those of the sequential executor on one thread. Workers
+are forked, so the dataset is shared; a model's state passes through shared memory, never through a pipe.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.multiprocessing
+from torch import Tensor
+
+from pflcore import sources
+from pflcore.engine.divergence import Diverged
+from pflcore.engine.evaluate import Scores, client_scores, forward, pooled_chunks, score_client
+from pflcore.engine.executors.pieces import Piece, cut
+from pflcore.engine.packing import packed_size, packed_views
+from pflcore.engine.trainer import Job, Outcome, Trainer, Unfinished, chosen
+from pflcore.errors import UserError
+from pflcore.faults import portable
+from pflcore.groups import Tensors
+
+# Other systems cannot fork a process that has loaded their mathematical libraries.
+_START = "fork" if sys.platform == "linux" else "spawn"
+
+Message = tuple[Any, ...]
+Task = TypeVar("Task")
+_Packed = tuple[dict[str, dict[str, np.ndarray]], list[np.ndarray]]
+
+
+class Pooled:
+    """Trains and measures clients in parallel on the CPU; use it as a context, which ends its processes.
+
+    Args:
+        trainer: What a worker does with one client.
+        like: A model state: names, shapes and types of what is passed to and fro.
+        workers: Number of processes, at least 1. They are started when they are first needed.
+    """
+
+    def __init__(self, trainer: Trainer, like: Tensors, workers: int) -> None:
+        self.trainer = trainer
+        self.like = like
+        self.count = workers
+        self.workers: list[_Worker] = []
+
+    def __enter__(self) -> Pooled:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
+        """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
+        cohort = list(jobs)
+        steps = [chosen(self.trainer, tuning).steps(client) for client, _ in cohort]
+        begun: dict[int, Any] = {}  # jobs of which the first piece is done, and how it left them
+        done: dict[int, Outcome | Diverged] = {}
+        turn = 0
+
+        def begin(piece: Piece, worker: _Worker) -> Message:
+            client, received = cohort[piece.job]
+            worker.load(received)
+            return "train", tuning, round_, client, begun.pop(piece.job, None), piece.stop
+
+        pieces = cut(steps, self.count)
+        with closing(self._deal(pieces, begin, lambda piece: piece.start == 0 or piece.job in begun)) as answers:
+            for piece, answer, worker in answers:
+                client = cohort[piece.job][0]
+                if piece.stop < steps[piece.job]:
+                    begun[piece.job] = answer
+                elif isinstance(answer, Diverged):
+                    done[piece.job] = answer
+                else:
+                    done[piece.job] = Outcome(client, worker.copy(), answer)
+                while turn in done:
+                    outcome = done.pop(turn)
+                    turn += 1
+                    if isinstance(outcome, Diverged):
+                        raise outcome
+                    yield outcome
+
+    def score_each(self, jobs: Iterable[Job]) -> Scores:
+        """Scores of every job's own model on its client's test samples. Jobs are drawn as workers fall idle."""
+
+        def begin(task: tuple[int, Job], worker: _Worker) -> Message:
+            _, (client, state) = task
+            worker.load(state)
+            return "score", client
+
+        answers = {index: answer for (index, _), answer, _ in self._deal(enumerate(jobs), begin)}
+        return Scores.join(answers[index] for index in range(len(answers)))
+
+    def score_shared(self, state: Tensors) -> Scores:
+        """Scores of one model that all clients share, over fixed chunks of the pooled test samples."""
+        data = self.trainer.data
+        holders: set[int] = set()
+
+        def begin(chunk: int, worker: _Worker) -> Message:
+            if id(worker) not in holders:
+                worker.load(state)
+                holders.add(id(worker))
+            return "forward", chunk
+
+        chunks = range(len(pooled_chunks(data)))
+        answers = {chunk: answer for chunk, answer, _ in self._deal(chunks, begin)}
+        return client_scores([answers[chunk] for chunk in chunks], data)
+
+    def _deal(
+        self,
+        tasks: Iterable[Task],
+        begin: Callable[[Task, _Worker], Message],
+        ready: Callable[[Task], bool] = lambda _: True,
+    ) -> Generator[tuple[Task, Any, _Worker], None, None]:
+        """Give tasks to idle workers in order; yield each with its answer and its worker as soon as it is done.
+
+        Tasks are drawn no earlier than needed, and given no earlier than they are `ready`. What is under way when the
+        iteration ends early is stopped.
+        """
+        idle = list(self._started())
+        running: dict[Connection, tuple[_Worker, Task]] = {}
+        rest, waiting = iter(tasks), None
+        # Threads of this process would spin for a while after each use, on the cores that workers need.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            while True:
+                while idle:
+                    waiting = next(rest, None) if waiting is None else waiting
+                    if waiting is None or not ready(waiting):
+                        break
+                    worker = idle.pop()
+                    worker.send(begin(waiting, worker))
+                    running[worker.pipe] = (worker, waiting)
+                    waiting = None
+                if not running:
+                    return
+                for pipe in [pipe for pipe in wait(list(running)) if isinstance(pipe, Connection)]:
+                    worker, task = running.pop(pipe)
+                    answer = worker.receive()
+                    if isinstance(answer, Exception) and not isinstance(answer, Diverged):
+                        raise answer
+                    idle.append(worker)
+                    yield task, answer, worker
+        except BaseException:  # an error, an interruption, or results that nobody waits for
+            self._stop()
+            raise
+        finally:
+            torch.set_num_threads(threads)
+
+    def _stop(self) -> None:
+        """End all processes; new ones are started when there is work again."""
+        for worker in self.workers:
+            worker.pipe.close()
+            worker.process.kill()  # they hold nothing that could be lost
+        for worker in self.workers:
+            worker.process.join()
+        self.workers = []
+
+    def _started(self) -> list[_Worker]:
+        if not self.workers:
+            context: Any = torch.multiprocessing.get_context(_START)
+            for _ in range(self.count):
+                ours, theirs = context.Pipe()
+                buffer: Tensor = torch.zeros(packed_size(self.like), dtype=torch.uint8)
+                buffer.share_memory_()  # type: ignore[no-untyped-call]
+                # A worker must not hold the pipes of the others open, or these would outlive this process.
+                code = {} if _START == "fork" else sources.digests()  # which is imported anew there
+                inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
+                process = context.Process(
+                    target=_work, args=(theirs, buffer, self.trainer, self.like, inherited, code), daemon=True
+                )
+                with warnings.catch_warnings():
+                    # Newer Pythons warn of threads; a progress bar's is harmless, as workers print nothing.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    process.start()
+                theirs.close()
+                self.workers.append(_Worker(process, ours, packed_views(buffer, self.like)))
+        return self.workers
+
+
+@dataclass(frozen=True, eq=False)
+class _Worker:
+    """A process, our end of its pipe, and the model state that we share with it."""
+
+    process: Any
+    pipe: Connection
+    state: Tensors
+
+    def load(self, state: Tensors) -> None:
+        """Share a model state with the worker."""
+        for name, tensor in state.items():
+            self.state[name].copy_(tensor)
+
+    def copy(self) -> Tensors:
+        """The model state that the worker left."""
+        return {name: tensor.clone() for name, tensor in self.state.items()}
+
+    def send(self, message: Message) -> None:
+        try:
+            self.pipe.send(message)
+        except OSError:
+            raise self._died() from None
+
+    def receive(self) -> Any:
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            raise self._died() from None
+
+    def _died(self) -> UserError:
+        self.process.join(timeout=5)
+        return UserError(
+            f"a worker process died (exit code {self.process.exitcode}), most likely for lack of memory; "
+            "set PFL_WORKERS to a smaller number"
+        )
+
+
+def _work(
+    pipe: Connection,
+    buffer: Tensor,
+    trainer: Trainer,
+    like: Tensors,
+    inherited: list[Connection],
+    code: Mapping[str, bytes],
+) -> None:
+    """The life of a worker: answer messages until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    for other in inherited:
+        other.close()
+    torch.set_num_threads(1)
+    state = packed_views(buffer, like)
+    while True:
+        try:
+            kind, *rest = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            sources.agree(code)
+            answer: Any
+            if kind == "train":
+                answer = _train(chosen(trainer, rest[0]), state, *rest[1:])
+            elif kind == "score":
+                answer = score_client(trainer, state, rest[0])
+            else:
+                (answer,) = forward(trainer, state, [pooled_chunks(trainer.data)[rest[0]]])
+        except Diverged as diverged:
+            answer = diverged
+        except Exception as error:
+            answer = portable(error)
+        try:
+            pipe.send(answer)
+        except OSError:  # nobody is there any more
+            return
+
+
+def _train(trainer: Trainer, state: Tensors, round_: int, client: int, begun: _Packed | None, stop: int) -> Any:
+    """Local training up to the step `stop`; the loss after the last one, before it what another worker goes on from."""
+    with trainer.at(round_, client):
+        unfinished = _unpack(begun) if begun else trainer.begin(state)
+        unfinished = trainer.advance(round_, client, state, unfinished, stop)
+        if stop < trainer.steps(client):
+            return _pack(unfinished)
+        outcome = trainer.finish(round_, client, unfinished)
+    for name, tensor in outcome.model.items():
+        state[name].copy_(tensor)
+    return outcome.loss
+
+
+def _pack(unfinished: Unfinished) -> _Packed:
+    """As arrays, which unlike tensors are passed by value and not by a file of shared memory each."""
+    parts = {key: {name: tensor.numpy() for name, tensor in part.items()} for key, part in unfinished.state.items()}
+    return parts, [loss.numpy() for loss in unfinished.losses]
+
+
+def _unpack(packed: _Packed) -> Unfinished:
+    parts, losses = packed
+    # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
+    state = {key: {name: torch.tensor(array) for name, array in part.items()} for key, part in parts.items()}
+    return Unfinished(state, [torch.tensor(loss) for loss in losses])

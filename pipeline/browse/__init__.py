@@ -1,0 +1,1 @@
+"""What there is to choose from, on the terminal: specs, registered entries, partitions."""

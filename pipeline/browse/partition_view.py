@@ -1,0 +1,176 @@
+"""A partition on the terminal: clients as rows, classes as columns, shades for shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pflcore.data.assignment import Assignment
+from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
+from pflcore.data.sample_files import read_facts
+from pflcore.data.samples import Samples
+from pflcore.datasets import DATASETS, Dataset, stand_in
+from pflcore.errors import UserError
+from pflcore.partitions import PARTITIONS, partition
+from pipeline.report.formats import legible
+from pipeline.report.partitions.page import client_table, summarise
+from pipeline.spec.catalog import Catalog
+from pipeline.spec.fields import Fields, Invalid
+from pipeline.spec.resolve import resolve
+from pipeline.spec.run import Run, describe_component
+from pipeline.spec.specs import find_specs, load_spec
+from pipeline.stages.records import options
+from pipeline.workspace import Workspace, dataset_path
+
+_ROWS = 24
+_COLUMNS = 40
+_BAR = 20
+_SHADES = " ·░▒▓█"
+_FEW = (2_000, 500)  # samples of a stand-in for a dataset of which only the data tell the size
+
+
+def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
+    """Draw every partition of a spec, under the first of its seeds. Raises :class:`UserError` for an invalid spec."""
+    spec = load_spec(find_specs(workspace.specs)[name], workspace.specs, catalog)
+    resolved = resolve(spec, catalog)
+    if not resolved.table:
+        raise UserError(f"specs/{name}.yaml: is only to be extended, it has no runs")
+    records = {run.federation_id: run.federation for run in resolved.runs}
+    for shown in resolved.table.partitions:
+        Drawing.make(records[shown.federation], workspace.root).show(console)
+
+
+def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]:
+    """The record of a federation to show a partition with: the one that its entry suggests, with changes.
+
+    Args:
+        chosen: dataset (a name), clients and seed, each None to take the suggestion; options, as ``key=value`` words.
+
+    Raises:
+        UserError: An unknown dataset or option, or a value that does not suit it.
+    """
+    fields = Fields.of(catalog)
+    dataset, clients = catalog.entry("partition", name).facts["example"]
+    values = {"name": name, **_options(chosen["options"], name)}
+    try:
+        fields.check_name("dataset", chosen["dataset"] or dataset)
+    except Invalid as error:
+        raise UserError(error.message) from None
+    try:
+        return {
+            "dataset": fields.validate("dataset", {"name": chosen["dataset"] or dataset}),
+            "partition": fields.validate("partition", values),
+            "clients": chosen["clients"] or clients,
+            "seed": chosen["seed"],
+        }
+    except Invalid as error:
+        raise UserError(f"{f'{name}.{error.option}: ' if error.option else ''}{error.message}") from None
+
+
+def _options(words: list[str], name: str) -> dict[str, Any]:
+    values = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set {word!r} must be option=value, with an option of the partition {name!r}")
+        try:
+            values[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"--set {word!r}: the value is not YAML") from None
+    return values
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A partition that can be shown.
+
+    Attributes:
+        record: The federation.
+        real: Whether the samples are the dataset's own, not generated ones.
+    """
+
+    record: dict[str, Any]
+    samples: Samples
+    assignment: Assignment
+    real: bool = True
+
+    @classmethod
+    def make(cls, record: dict[str, Any], root: Path) -> Drawing:
+        """Make the partition of a record.
+
+        The dataset's artifact is used when it is there; otherwise samples are generated in the dataset's size, which
+        have its classes and attributes, evenly.
+
+        Raises:
+            UserError: The partition does not suit the dataset.
+        """
+        samples, real = _samples(record, root)
+        scheme = PARTITIONS.create(record["partition"]["name"], **options(record["partition"]))
+        return cls(record, samples, partition(scheme, samples, record["clients"], record["seed"]), real)
+
+    def show(self, console: Console) -> None:
+        """Print the picture and, below it, a few figures over all clients."""
+        samples, found = self.samples, heterogeneity(self.samples, self.assignment)
+        title = f"{describe_component(self.record['partition'])} on {samples.name}, seed {self.record['seed']}"
+        console.print(f"\n[bold]{escape(title)}[/]")
+        console.print(_picture(samples, self.assignment, found))
+        width = -(-samples.classes // _COLUMNS)
+        each = "a class" if width == 1 else f"{width} classes"
+        first, last = (escape(legible(samples.class_names[end])) for end in (0, -1))
+        console.print(f"[dim]a column is {each}, from {first} to {last}[/]")
+        figures = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("over clients", "smallest", "median", "mean", "largest"):
+            figures.add_column(column, justify="left" if column == "over clients" else "right")
+        for row in summarise(client_table(found, self.assignment)):
+            figures.add_row(*row)
+        console.print(figures)
+        fewest, most = found.holders.min(), found.holders.max()
+        console.print(f"clients per class: {fewest:,} to {most:,}; samples left out: {len(samples) - found.used:,}")
+        if not self.real:
+            console.print(f"[dim]Drawn with generated labels: {samples.name} has not been prepared here.[/]")
+
+
+def _picture(samples: Samples, assignment: Assignment, found: Heterogeneity) -> Table:
+    shown = np.unique(np.linspace(0, found.clients - 1, min(found.clients, _ROWS)).round().astype(int))
+    bins = np.arange(samples.classes) // -(-samples.classes // _COLUMNS)
+    size = found.train.sum(axis=1)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("client", "classes", "training samples"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "client" else "left")
+    alone = [name for name, counts in found.attributes.items() if ((counts > 0).sum(axis=1) == 1).all()]
+    for name in alone:
+        table.add_column(name)
+    if assignment.noise:
+        table.add_column("noise", justify="right")
+    shares = np.stack([np.bincount(bins, weights=found.train[client]) / max(size[client], 1) for client in shown])
+    shades = np.array(list(_SHADES))[np.ceil(shares / shares.max() * (len(_SHADES) - 1) - 1e-9).astype(int)]
+    for client, row in zip(shown, shades, strict=True):
+        bar = "█" * max(1, round(_BAR * size[client] / size.max()))
+        cells = [f"{client}{'*' if client in assignment.novel else ''}", "".join(row), f"{bar} {size[client]:,}"]
+        cells += [samples.attributes[name].names[int(found.attributes[name][client].argmax())] for name in alone]
+        if assignment.noise:
+            cells.append(f"{assignment.noise.std[client]:.1f}")
+        table.add_row(*map(escape, cells))
+    told = [f"{_SHADES[-1]} is {shares.max():.0%} of the client's training samples"]
+    told += [f"{len(shown)} of {found.clients:,} clients are shown"] if len(shown) < found.clients else []
+    told += ["* is novel: takes no part in training"] if assignment.novel else []
+    table.caption, table.caption_justify = "; ".join(told), "left"
+    return table
+
+
+def _samples(record: dict[str, Any], root: Path) -> tuple[Samples, bool]:
+    artifact = root / dataset_path(Run(record).data_id)
+    if artifact.is_file():
+        return read_facts(artifact), True
+    chosen = options(record["dataset"])
+    size = chosen.pop("stand_in", None)
+    dataset: Dataset = DATASETS.create(record["dataset"]["name"], **chosen)
+    train, test = (size, max(size // 4, 1)) if size else dataset.expected or _FEW
+    return stand_in(dataset, train, test, with_images=False), False

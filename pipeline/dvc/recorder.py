@@ -1,0 +1,316 @@
+"""What DVC knows and is told: which stages are stale, what its run cache holds, what has been made.
+
+The one place that uses DVC's Python interface instead of its command line, since a process per stage costs a second.
+The interface is stable but undocumented, so what is used of it is little: a repository, its locks, stages that are
+loaded, saved and committed. The order of things is that of DVC's own ``repro``, which removes what a stage wrote before
+it looks into the run cache, and so never has to ask what to do with files that were changed. So are the locks: a stage
+that is under way here is marked as such, so that a ``dvc repro`` beside it stops with one line instead of interfering,
+and what such a ``dvc repro`` has under way is left alone here.
+
+Where DVC would do work again although nothing is wrong, it is spared it: what has only been lost from the cache is put
+back there. And a report that a person has changed is set aside before it is made anew.
+
+A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last: whatever
+happens, it is taken from there and not executed again. The lock files follow every few seconds and at the end, since
+DVC rewrites a whole one for each entry, which for forty stages takes half a second. It does so in place; a lock file
+that a kill has cut short is removed, as all that it said is in the run cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from pflcore.artifacts import write_text
+from pflcore.errors import UserError
+from pipeline.compile.graph import Stage
+from pipeline.dvc.finished import Finished
+
+DUMP_EVERY = 10.0  # seconds between two versions of a lock file
+_IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be done with a stage whose inputs are there.
+
+    Attributes:
+        what: ``fresh`` and ``cached`` need nothing, the latter was in the run cache; ``run`` has to be executed, and
+            what it wrote before has been removed; ``busy`` is held by another process; ``broken`` is beyond DVC.
+        key: Stands for the command and the content of all inputs.
+        why: For ``busy``, who holds it; for ``broken``, what DVC said.
+        aside: Where files went that a person had changed.
+    """
+
+    what: Literal["fresh", "cached", "run", "busy", "broken"]
+    key: str = ""
+    why: str = ""
+    aside: tuple[str, ...] = ()
+
+
+class Recorder:
+    """DVC's side of running stages. To be used from one thread.
+
+    Args:
+        root: The workspace, a DVC repository.
+        stages: All that will be asked about.
+        finished: Where complete outputs that were not recorded any more are remembered.
+
+    Raises:
+        UserError: `root` is no DVC repository, or its settings cannot be used.
+    """
+
+    def __init__(self, root: Path, stages: Iterable[Stage], finished: Finished) -> None:
+        from dvc.exceptions import DvcException
+        from dvc.repo import Repo
+
+        for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and progress is told otherwise
+            logging.getLogger(library).setLevel(logging.CRITICAL)
+        self.root, self.finished = root, finished
+        self.known = {stage.address: stage for stage in stages}
+        self._error = DvcException
+        with self._explained():
+            self.repo = Repo(str(root), _wait_for_lock=True)
+        self._loaded: dict[str, Any] = {}
+        self._texts: dict[str, bytes] = {}
+        self._held: dict[str, tuple[ExitStack, str]] = {}
+        self._undumped: dict[str, dict[str, Any]] = {}  # by lock file: stages that it does not have yet
+        self._dumped: dict[str, float] = {}  # when each was written
+        self._mend(sorted({stage.file for stage in self.known.values()}))
+
+    def close(self) -> None:
+        """Complete the lock files, and give back what is held."""
+        with self._locked():
+            for address in list(self._held):
+                self._release(address)
+            for name in list(self._undumped):
+                self._dump(name)
+        self.repo.close()
+
+    def stale(self, addresses: Iterable[str]) -> dict[str, str]:
+        """The stages that are not as DVC recorded them, each with the reason. What comes before them is not asked."""
+        with self._locked():
+            reasons = {address: self._reason(self._stage(address)) for address in addresses}
+        return {address: reason for address, reason in reasons.items() if reason}
+
+    def begin(self, addresses: Iterable[str]) -> dict[str, Verdict]:
+        """Decide about stages whose inputs are complete; those to be executed are held until recorded or given up."""
+        with self._locked():
+            return {address: self._begin(address) for address in addresses}
+
+    def keep(self) -> int:
+        """Put everything into the cache that is as recorded and has only been lost there; the number of its stages."""
+        with self._locked():
+            return sum(self._keep(self._stage(address)) for address in self.known)
+
+    def record(self, addresses: Iterable[str]) -> dict[str, str]:
+        """Tell DVC of stages that have been executed. Returns what went wrong, by stage."""
+        problems: dict[str, str] = {}
+        with self._locked():
+            for address in addresses:
+                key = self._held[address][1]
+                self._release(address)
+                stage = self._stage(address)
+                try:
+                    stage.save_deps()
+                    if self._key(stage) != key:
+                        problems[address] = "what it depends on changed while it ran; nothing is recorded, run it again"
+                        continue
+                    self._save(address)
+                except self._error as error:
+                    problems[address] = _line(error)
+            now = time.monotonic()
+            for name in [name for name in self._undumped if now - self._dumped.get(name, 0.0) > DUMP_EVERY]:
+                self._dump(name)
+        return problems
+
+    def give_up(self, address: str) -> None:
+        """A stage that was begun will not be recorded."""
+        with self._locked():
+            self._release(address)
+
+    def _begin(self, address: str) -> Verdict:
+        from dvc.lock import LockError
+
+        stage = self._stage(address)
+        try:
+            if not self._reason(stage):
+                return Verdict("fresh")
+            with self._hold(stage):  # is anybody at work on it?
+                pass
+            return self._prepare(address)
+        except LockError as error:
+            return Verdict("busy", why=_line(error))
+        except (self._error, *_IN_THE_WAY) as error:
+            return Verdict("broken", why=f"DVC: {_line(error)}")
+
+    def _prepare(self, address: str) -> Verdict:
+        from dvc.stage.cache import RunCacheNotFoundError
+
+        stage = self._stage(address)
+        if self._keep(stage):
+            return Verdict("fresh")
+        stage.save_deps()
+        key = self._key(stage)
+        if self.finished.complete(address, key):
+            self._save(address)
+            return Verdict("cached")
+        aside = self._set_aside(stage)
+        stage.remove_outs(ignore_remove=False, force=False)
+        try:
+            self.repo.stage_cache.restore(stage)
+            self._save(address)
+            return Verdict("cached", aside=aside)
+        except RunCacheNotFoundError:
+            stage.save_deps()
+        held = ExitStack()
+        held.enter_context(self._hold(stage))
+        self._held[address] = held, key
+        return Verdict("run", key, aside=aside)
+
+    def _keep(self, stage: Any) -> bool:
+        """Put what a stage wrote into the cache, if it is not there and all else is as recorded; whether it was."""
+        if stage.changed_stage() or any(entry.workspace_status() for entry in (*stage.deps, *stage.outs)):
+            return False
+        if not any(out.status() for out in stage.outs):
+            return False
+        stage.commit()
+        self.repo.stage_cache.save(stage)
+        return True
+
+    def _set_aside(self, stage: Any) -> tuple[str, ...]:
+        """Move reports that are nothing that a stage wrote, as DVC knows; where to, relative to the workspace."""
+        moved = []
+        for out in stage.outs:
+            name = str(out.def_path)
+            changed = name.startswith("reports/") and out.hash_info and out.exists and out.changed_checksum()
+            if changed and not out.cache.exists(out.get_hash().value):
+                place = f".pfl/replaced/{time.strftime('%Y-%m-%d-%H%M%S')}/{name}"
+                (self.root / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(self.root / name, self.root / place)
+                moved.append(place)
+        return tuple(moved)
+
+    def _save(self, address: str) -> None:
+        """Hash and cache what a stage wrote, and enter it into the run cache; the lock file follows."""
+        stage = self._stage(address)
+        stage.save()
+        stage.commit()
+        stage.cmd_changed = False  # it was loaded with what was recorded then
+        self._undumped.setdefault(self.known[address].file, {})[address] = stage
+        self.finished.forget(address)
+
+    def _dump(self, name: str) -> None:
+        """Complete the lock file beside a stage file, unless that has been compiled anew meanwhile."""
+        stages = list(self._undumped.pop(name).values())
+        self._dumped[name] = time.monotonic()
+        if (self.root / name).is_file() and (self.root / name).read_bytes() == self._texts[name]:
+            stages[0].dvcfile.dump_stages(stages, update_pipeline=False)
+
+    def _reason(self, stage: Any) -> str:
+        """Why DVC would execute a stage; empty when it would not."""
+        if stage.changed_stage():
+            return "its command changed" if any(out.hash_info for out in stage.outs) else "not made yet"
+        for entry in (*stage.deps, *stage.outs):
+            try:
+                status: dict[str, str] = entry.status()
+            except _IN_THE_WAY as error:
+                return str(error)
+            for path, what in status.items():
+                known = bool(entry.hash_info)
+                return f"{path} is {what}" if known else "not made yet"
+        return ""
+
+    def _hold(self, stage: Any) -> Any:
+        """DVC's mark on what a stage reads and writes. Entering it raises ``LockError`` when another process has it."""
+        from dvc.rwlock import rwlock
+
+        repo = stage.repo
+        read, write = [dep.fs_path for dep in stage.deps], [out.fs_path for out in stage.outs]
+        hardlink = repo.config["core"].get("hardlink_lock", False)
+        return rwlock(repo.tmp_dir, repo.fs, f"pfl run ({stage.addressing})", read, write, hardlink)
+
+    def _release(self, address: str) -> None:
+        held, _ = self._held.pop(address, (None, ""))
+        if held:
+            held.close()
+
+    def _key(self, stage: Any) -> str:
+        inputs = {dep.def_path: str(dep.hash_info.value) for dep in stage.deps}
+        facts = [stage.cmd, sorted(inputs.items()), [out.def_path for out in stage.outs]]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    def _stage(self, address: str) -> Any:
+        """DVC's stage, loaded once; its whole file is, as reading that is what takes time."""
+        if address not in self._loaded:
+            from dvc.dvcfile import load_file
+
+            name = self.known[address].file
+            self._texts[name] = (self.root / name).read_bytes()
+            stages = load_file(self.repo, str(self.root / name)).stages
+            for other in self.known.values():
+                if other.file == name:
+                    self._loaded[other.address] = stages[other.name]
+        return self._loaded[address]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Inside DVC's lock, which is waited for.
+
+        DVC's own way would also forget settings and open files each time, which takes longer than what is done here.
+        """
+        with self._explained(), self.repo.lock, self.repo.scm_context(quiet=True):
+            yield
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            raise UserError(f"DVC: {_line(error)}") from None
+        except OSError as error:  # such as a disk that is full
+            raise UserError(f"DVC: {error}; what is recorded so far stays, the same command goes on") from None
+
+    def _mend(self, files: list[str]) -> None:
+        """Remove lock files that cannot be read; DVC itself would stop at them."""
+        marks = Path(str(self.repo.tmp_dir)) / "rwlock"
+        try:
+            json.loads(marks.read_text(encoding="utf-8") or "no")
+        except FileNotFoundError:
+            pass
+        except ValueError:
+            write_text(marks, "{}")
+        for name in files:
+            lock = self.root / name.replace("dvc.yaml", "dvc.lock")
+            if lock.is_file() and not _is_whole(lock):
+                lock.unlink()
+
+
+def _is_whole(lock: Path) -> bool:
+    """Whether DVC can read a lock file. The C parser finds out in a fraction of the time that DVC's own takes."""
+    from dvc.dvcfile import Lockfile
+    from voluptuous import Invalid
+
+    try:
+        content = yaml.load(lock.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        Lockfile.SCHEMA(content)
+        return bool(content["stages"])
+    except (yaml.YAMLError, UnicodeDecodeError, Invalid, KeyError, TypeError):
+        return False
+
+
+def _line(error: BaseException) -> str:
+    """An error of DVC's and what caused it, on one line."""
+    text, cause = str(error).strip(), error.__cause__ or error.__context__
+    more = f" ({str(cause).strip()})" if cause and str(cause).strip() not in text else ""
+    return " ".join((text + more).split())

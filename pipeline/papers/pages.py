@@ -1,0 +1,239 @@
+"""``pfl report``: the pages of papers and the index over all of them, written again when what they show has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import pipeline.report
+from pflcore.artifacts import write_text
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.compile.compiler import Compilation, compile_workspace
+from pipeline.papers.coverage import STATES, Coverage
+from pipeline.papers.paper import INDEX, PAPERS, Paper, Summary, in_order, papers_of, summary
+from pipeline.papers.paper_page import mark_of, write_paper
+from pipeline.report.pages.render import html
+from pipeline.report.pages.study import put
+from pipeline.report.pages.view import banner
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.profiles import BUILT_IN
+from pipeline.spec.run import Run
+from pipeline.spec.specs import find_specs, load_spec
+from pipeline.workspace import (
+    Workspace,
+    metrics_path,
+    partition_path,
+    partition_report_path,
+    report_path,
+    run_path,
+)
+
+_MOST_SHOWN = 3
+
+
+@dataclass
+class Papers:
+    """The papers of a workspace, as compiled.
+
+    Attributes:
+        inputs: Paper → the files that its page is made of, relative to the workspace.
+        identities: Paper → a hash of what it asks for, and of the code that renders it.
+        partial: There are more, of which the index says what was known of them last.
+    """
+
+    workspace: Workspace
+    papers: dict[str, Paper]
+    inputs: dict[str, list[str]] = field(default_factory=dict)
+    identities: dict[str, str] = field(default_factory=dict)
+    partial: bool = False
+
+    @classmethod
+    def of(cls, workspace: Workspace, compilation: Compilation) -> Papers:
+        """Those of a compilation, of which nothing needs to have been written."""
+        tables = {name: json.loads(compilation.files[f"stages/{name}.json"]) for name in compilation.tables}
+        papers = papers_of(tables)
+        return cls(
+            workspace,
+            papers,
+            {name: sorted(set(_inputs(paper))) for name, paper in papers.items()},
+            {name: _hash([json.dumps(paper.tables), _source()]) for name, paper in papers.items()},
+        )
+
+    @classmethod
+    def compiled(cls, workspace: Workspace, only: Iterable[str] = ()) -> Papers:
+        """All that the workspace's profile is defined for, or `only` some papers of it, compiled in memory.
+
+        Raises:
+            UserError: A spec is invalid.
+        """
+        specs, wanted = find_specs(workspace.specs), set(only)
+        if workspace.profile not in BUILT_IN:
+            catalog = load_catalog(workspace.home)
+            loaded = {name: load_spec(path, workspace.specs, catalog).body for name, path in specs.items()}
+            # Where none defines it, compiling says so.
+            specs = {name: specs[name] for name, body in loaded.items() if workspace.profile in body.profiles} or specs
+        names = [name for name in specs if not wanted or name.split("/")[0] in wanted]
+        papers = cls.of(workspace, compile_workspace(workspace, names))
+        papers.partial = bool(wanted)
+        return papers
+
+    def chosen(self, names: Iterable[str]) -> list[str]:
+        """The papers that are meant by their names or by specs of theirs; all for no names.
+
+        Raises:
+            UserError: There is no such paper or spec.
+        """
+        words = [name.removeprefix("specs/").removesuffix(".yaml").rstrip("/") for name in names]
+        for name in words:
+            paper = self.papers.get(name.split("/")[0])
+            if not paper or ("/" in name and name not in paper.tables):
+                specs = [spec for paper in self.papers.values() for spec in paper.tables]
+                raise UserError(
+                    f"unknown paper {name!r}{did_you_mean(name, list(dict.fromkeys([*self.papers, *specs])))}"
+                )
+        return list(dict.fromkeys(name.split("/")[0] for name in words)) or list(self.papers)
+
+    def page(self, name: str) -> Path:
+        """The HTML page of a paper."""
+        return self.workspace.root / PAPERS / f"{name}.html"
+
+    @property
+    def index(self) -> Path:
+        return self.workspace.root / INDEX
+
+    def write(self, names: Iterable[str], *, live: bool = False) -> list[str]:
+        """Bring the pages of some papers and the index up to date; the papers whose pages were made anew.
+
+        A page is made anew when any of its inputs is another file than last time, or when it has to become live or
+        has to cease to be so; that is remembered in ``.pfl/papers.json``. Of other papers only the index tells.
+
+        Raises:
+            UserError: An artifact is damaged.
+        """
+        path = self.workspace.private / "papers.json"
+        known, asked, made = _remembered(path), set(names), []
+        now: dict[str, Any] = {name: told for name, told in known.items() if self.partial and _readable(told)}
+        for name, paper in self.papers.items():
+            state, before = self._state(name), known.get(name, {})
+            same = before.get("state") == state and _readable(before)
+            if name not in asked:
+                told = before if same else {"page": None, "summary": summary(paper, self.workspace.root).to_json()}
+            elif same and before["page"] == live and self._complete(name):
+                told = before
+            else:
+                told = {"page": live, "summary": write_paper(paper, self.workspace.root, live=live).to_json()}
+                made.append(name)
+            now[name] = {**told, "state": state}
+        if now != known:
+            write_text(path, json.dumps(now))
+        summaries = [Summary.from_json(told["summary"]) for told in now.values()]
+        self._write_index(sorted(summaries, key=in_order), live)
+        return made
+
+    def _write_index(self, summaries: list[Summary], live: bool) -> None:
+        profile = self.workspace.profile
+        text = html(
+            "index.html.j2",
+            papers=[(told, self.page(told.name).is_file()) for told in summaries],
+            total=reduce(add, (told.coverage for told in summaries), Coverage()),
+            states=STATES,
+            banner=banner(profile),
+            mark=mark_of(profile),
+            live=live,
+        )
+        put(self.index, text)
+
+    def _complete(self, name: str) -> bool:
+        return all(self.page(name).with_suffix(f".{kind}").is_file() for kind in ("md", "tex", "html"))
+
+    def _state(self, name: str) -> str:
+        """What the page of a paper depends on, as a hash: specs, code, and which files there are."""
+        found = [_stamp(self.workspace.root / file) for file in self.inputs[name]]
+        return _hash([self.identities[name], *found])
+
+
+def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str], *, idle: bool = False) -> str:
+    """Bring the pages of the papers that some specs belong to up to date; lines that say where they are.
+
+    For the end of `pfl run`, which has done its work: what goes wrong here is told in place of the lines.
+
+    Args:
+        compilation: In a profile's own workspace it has these specs only; others of their papers are compiled then.
+        idle: Nothing has been run, so that pages that exist are taken as they are where that would take time.
+    """
+    names = list(dict.fromkeys(spec.split("/")[0] for spec in specs))
+    own = workspace.root != workspace.home
+    pages = [workspace.root / PAPERS / f"{name}.html" for name in names]
+    try:
+        if not (own and idle and all(page.is_file() for page in pages)):
+            papers = (_papers_of(names, workspace) if own else None) or Papers.of(workspace, compilation)
+            papers.partial = own
+            papers.write(names)
+    except UserError as error:
+        return f"pages of papers: {error}"
+    shown = [os.path.relpath(page) for page in pages[:_MOST_SHOWN]]
+    more = f" and {len(pages) - _MOST_SHOWN} more" if len(pages) > _MOST_SHOWN else ""
+    return f"By paper: {', '.join(shown)}{more}; all papers: {os.path.relpath(workspace.root / INDEX)}"
+
+
+def _papers_of(names: list[str], workspace: Workspace) -> Papers | None:
+    try:
+        return Papers.compiled(workspace, names)
+    except UserError:  # in a spec that nobody asked for
+        return None
+
+
+def _inputs(paper: Paper) -> Iterator[str]:
+    for spec, table in paper.tables.items():
+        yield f"{report_path(spec)}/report.html"
+        for partition in table["partitions"]:
+            yield f"{partition_report_path(partition['federation'])}/index.html"
+        for run, entry in table["runs"].items():
+            yield metrics_path(run)
+            yield run_path(run, "rounds.parquet")
+            yield run_path(run, "analysis.parquet")
+            yield partition_path(Run(entry["record"]).federation_id)
+
+
+def _source() -> str:
+    """The code of reports, by when its files were written."""
+    folders = [Path(__file__).parent, Path(pipeline.report.__file__).parent]
+    files = [path for folder in folders for kind in ("*.py", "*.j2") for path in folder.rglob(kind)]
+    return "".join(map(_stamp, sorted(files)))
+
+
+def _stamp(path: Path) -> str:
+    try:
+        found = path.stat()
+    except OSError:
+        return "-"
+    return f"{found.st_mtime_ns} {found.st_size} {found.st_ino}"
+
+
+def _hash(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _remembered(path: Path) -> dict[str, Any]:
+    """What the last call wrote down; nothing where it is damaged, which costs no more than time."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) and all(isinstance(told, dict) for told in known.values()) else {}
+
+
+def _readable(told: dict[str, Any]) -> bool:
+    try:
+        Summary.from_json(told["summary"])
+    except (KeyError, TypeError):
+        return False
+    return "page" in told

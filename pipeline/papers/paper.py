@@ -1,0 +1,150 @@
+"""Papers: the specs of one folder, told together, and what an index says about each of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from pflcore.errors import UserError
+from pipeline.papers.coverage import Claims, Coverage, cover, tally
+from pipeline.report.pages.study import summarise
+
+PAPERS = "reports/papers"
+INDEX = "reports/index.html"
+
+# What lies in reports/ beside the reports of specs, as far as it comes from here.
+_TAKEN = tuple(path.rpartition("/")[2] for path in (PAPERS, INDEX))
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A folder of specs, or a spec that lies in no folder.
+
+    Attributes:
+        name: Of the folder, or of the spec.
+        title: What all its specs call the paper; else the title of its only spec, else the name.
+        citation: "" for a study of one's own.
+        tables: Spec id → resolved table: the paper's tables first, then its figures, then the rest, by their numbers.
+    """
+
+    name: str
+    title: str
+    citation: str
+    tables: dict[str, dict[str, Any]]
+
+    def folder(self, spec: str) -> str:
+        """Where the pictures of one of its specs lie, relative to its page."""
+        return f"{self.name}/{spec.removeprefix(f'{self.name}/')}"
+
+    @property
+    def profile(self) -> str:
+        return str(next(iter(self.tables.values()))["profile"])
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What an index says about one spec."""
+
+    spec: str
+    heading: str
+    coverage: Coverage
+    claims: Claims
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an index says about one paper."""
+
+    name: str
+    title: str
+    citation: str
+    briefs: list[Brief] = field(default_factory=list)
+
+    @property
+    def coverage(self) -> Coverage:
+        return reduce(add, (brief.coverage for brief in self.briefs), Coverage())
+
+    @property
+    def claims(self) -> Claims:
+        return reduce(add, (brief.claims for brief in self.briefs), Claims())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Summary:
+        """The opposite of :meth:`to_json`. Raises ``KeyError`` or ``TypeError`` for anything else."""
+        briefs = [
+            Brief(told["spec"], told["heading"], Coverage(**told["coverage"]), Claims(**told["claims"]))
+            for told in data["briefs"]
+        ]
+        return cls(data["name"], data["title"], data["citation"], briefs)
+
+
+def papers_of(tables: Mapping[str, dict[str, Any]]) -> dict[str, Paper]:
+    """Resolved tables by paper: those that are published first, then one's own, by name.
+
+    Raises:
+        UserError: A folder has the name of something else that lies in ``reports/``.
+    """
+    groups: dict[str, dict[str, dict[str, Any]]] = {}
+    for spec in sorted(tables, key=_reading):
+        groups.setdefault(spec.split("/")[0], {})[spec] = tables[spec]
+    papers = [_paper(name, mine) for name, mine in groups.items()]
+    papers.sort(key=in_order)
+    return {paper.name: paper for paper in papers}
+
+
+def in_order(paper: Paper | Summary) -> Any:
+    """A key that sorts what is published before one's own, and then by name."""
+    return not paper.citation, _natural(paper.name)
+
+
+def heading(table: Mapping[str, Any]) -> str:
+    """``Table II: FedTP against …``, or the title alone."""
+    where = (table["paper"] or {}).get("table")
+    return f"{where}: {table['title']}" if where else str(table["title"])
+
+
+def brief(table: dict[str, Any], cells: list[Any], judgements: list[Any]) -> Brief:
+    """What an index says about a table with these cells and claims."""
+    return Brief(table["spec"], heading(table), cover(cells), tally(judgements))
+
+
+def summary(paper: Paper, root: Path) -> Summary:
+    """What an index says about a paper, read from its artifacts.
+
+    Raises:
+        UserError: An artifact is damaged.
+    """
+    briefs = [brief(table, *summarise(table, root)) for table in paper.tables.values()]
+    return Summary(paper.name, paper.title, paper.citation, briefs)
+
+
+def _paper(name: str, tables: dict[str, dict[str, Any]]) -> Paper:
+    if name in _TAKEN:
+        what = f"specs/{name}/" if any("/" in spec for spec in tables) else f"specs/{name}.yaml"
+        raise UserError(f"{what}: reports/{name} is where the pages of papers are; rename it")
+    told = [table["paper"] for table in tables.values() if table["paper"]]
+    if len(told) == len(tables) and len({paper["name"] for paper in told}) == 1:
+        return Paper(name, told[0]["name"], told[0]["citation"], tables)
+    # One's own, of which some may be about a paper.
+    titles = {table["title"] for table in tables.values()}
+    return Paper(name, titles.pop() if len(titles) == 1 else name, "", tables)
+
+
+def _reading(spec: str) -> tuple[int, list[tuple[bool, int, str]]]:
+    """A key that sorts what is named like a table or a figure of the paper before what is about it."""
+    name = spec.partition("/")[2]
+    kinds = [rank for rank, kind in enumerate(("table", "fig")) if name.startswith(kind)]
+    return kinds[0] if kinds else 2, _natural(spec)
+
+
+def _natural(spec: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts table10 after table2."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", spec)]

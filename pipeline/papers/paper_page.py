@@ -1,0 +1,164 @@
+"""The page of a paper in three formats: a section per spec, each with what the spec's own report has."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from pipeline.papers.coverage import STATES, Claims, Coverage
+from pipeline.papers.paper import PAPERS, Brief, Paper, Summary, brief
+from pipeline.report.pages.details import Details
+from pipeline.report.pages.provenance import COLUMNS, Row, provenance
+from pipeline.report.pages.render import html, latex, markdown
+from pipeline.report.pages.study import Study, examine, put, write_pictures
+from pipeline.report.pages.view import Page, banner
+from pipeline.workspace import PAPER, report_path
+
+
+@dataclass(frozen=True)
+class Section:
+    """One spec on the page.
+
+    Attributes:
+        key: Its name in the page's scripts and drawings.
+        anchor: Its name in addresses.
+        folder: Where its pictures lie, relative to the page.
+        report: Where its own report lies, relative to the page; "" when it has not been made.
+    """
+
+    key: str
+    anchor: str
+    folder: str
+    report: str
+    heading: str
+    brief: Brief
+    study: Study
+    page: Page
+
+
+@dataclass(frozen=True)
+class PaperPage:
+    """Everything that the templates of a paper print.
+
+    Attributes:
+        mark: The shortest warning, for the title and for every page in print; "" under the profile ``paper``.
+        overview: A table in words: a header, and a row per spec.
+        notes: Those that all specs share, which their sections do not repeat.
+        data: What scripts of the HTML page need.
+    """
+
+    name: str
+    heading: str
+    citation: str
+    banner: str
+    mark: str
+    coverage: Coverage
+    claims: Claims
+    overview: list[list[str]]
+    notes: list[str]
+    sections: list[Section]
+    provenance_columns: tuple[str, ...]
+    provenance: list[Row]
+    data: Markup
+    live: bool
+
+
+def write_paper(paper: Paper, root: Path, *, live: bool = False) -> Summary:
+    """Write ``reports/papers/<name>.md .tex .html`` and the pictures they need; a file that would not change is left.
+
+    Args:
+        live: The HTML page loads itself again and again, as it is about to change.
+
+    Raises:
+        UserError: An artifact is damaged.
+    """
+    sections = [_section(f"s{i}", paper, table, root) for i, table in enumerate(paper.tables.values(), start=1)]
+    summary = Summary(paper.name, paper.title, paper.citation, [section.brief for section in sections])
+    page = _page(paper, summary, sections, live)
+    out = root / PAPERS
+    for section in sections:
+        write_pictures(section.study, out / section.folder, tidy=True)
+    put(out / f"{paper.name}.md", markdown("paper.md.j2", paper=page))
+    put(out / f"{paper.name}.tex", latex("paper.tex.j2", paper=page))
+    put(out / f"{paper.name}.html", html("paper.html.j2", paper=page, states=STATES))
+    return summary
+
+
+def mark_of(profile: str) -> str:
+    """``SMOKE PROFILE``; "" for the profile ``paper``."""
+    return "" if profile == PAPER else f"{profile.upper()} PROFILE"
+
+
+def _page(paper: Paper, summary: Summary, sections: list[Section], live: bool) -> PaperPage:
+    mark, notes = mark_of(paper.profile), _common([section.page.notes for section in sections])
+    details = Details()
+    for section in sections:
+        details.add(section.key, section.study)
+    runs = {id_: run for section in sections for id_, run in section.study.runs.items()}
+    return PaperPage(
+        name=paper.name,
+        heading=f"{paper.title} ({mark})" if mark else paper.title,
+        citation=paper.citation,
+        banner=banner(paper.profile),
+        mark=mark,
+        coverage=summary.coverage,
+        claims=summary.claims,
+        overview=_overview(sections),
+        notes=notes,
+        sections=[_without(section, notes) for section in sections],
+        provenance_columns=COLUMNS,
+        provenance=provenance(dict(sorted(runs.items()))),
+        data=details.script(),
+        live=live,
+    )
+
+
+def _overview(sections: list[Section]) -> list[list[str]]:
+    header = ["", "cells", *STATES.values(), "claims"]
+    rows = [
+        [
+            section.heading,
+            str(section.brief.coverage.total),
+            *map(str, section.brief.coverage.numbers.values()),
+            section.brief.claims.words or "none",
+        ]
+        for section in sections
+    ]
+    return [header, *rows]
+
+
+def _common(notes: list[list[str]]) -> list[str]:
+    """Notes that each of several lists has."""
+    return [note for note in notes[0] if all(note in other for other in notes)] if len(notes) > 1 else []
+
+
+def _without(section: Section, notes: list[str]) -> Section:
+    own = [note for note in section.page.notes if note not in notes]
+    return replace(section, page=replace(section.page, notes=own))
+
+
+def _section(key: str, paper: Paper, table: dict[str, Any], root: Path) -> Section:
+    study = examine(table, root)
+    folder, report = paper.folder(study.spec), f"{report_path(study.spec)}/report.html"
+    partitions = [(words, _from_page(href, study.spec, root)) for words, href in study.page.partitions]
+    told = brief(table, study.cells, study.judgements)
+    return Section(
+        key=key,
+        anchor=folder.removeprefix(f"{paper.name}/"),
+        folder=folder,
+        report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
+        heading=told.heading,
+        brief=told,
+        study=study,
+        page=replace(study.page, partitions=partitions),
+    )
+
+
+def _from_page(href: str, spec: str, root: Path) -> str:
+    """A link in the report of a spec as one from the page of a paper; "" where it would lead nowhere."""
+    target = posixpath.normpath(posixpath.join(report_path(spec), href))
+    return posixpath.relpath(target, PAPERS) if (root / f"{target}.html").is_file() else ""

@@ -1,0 +1,1 @@
+"""What a compilation means in work, before anything runs."""

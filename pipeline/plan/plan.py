@@ -1,0 +1,85 @@
+"""What a compilation means in work, before anything runs: stages, runs, what is cached, time and disk."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pipeline.compile.compiler import Compilation
+from pipeline.dvc.program import locked_stages, md5
+from pipeline.plan.estimate import Speed, dataset_of, samples, visits
+from pipeline.spec.run import Run
+from pipeline.workspace import Workspace
+
+# Bytes per row of rounds.parquet, from the quickstart's artifacts; and per pixel of a dataset artifact.
+_ROW_BYTES = 14
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Counts of a compilation. `seconds` is None when no run like the missing ones has been timed on this machine.
+
+    Attributes:
+        stages: DVC stages.
+        slots, runs: (spec, run) pairs, and distinct runs.
+        cached: Runs whose training DVC has recorded with the present specs and code.
+        visits: Training samples that the missing runs visit.
+        seconds: Estimated time for the missing runs whose kind has been timed.
+        missing: The runs that are to be trained.
+        untimed: Missing runs whose kind has never been timed here.
+        bytes: Estimated size of all artifacts.
+    """
+
+    stages: int
+    slots: int
+    runs: int
+    cached: int
+    visits: int
+    seconds: float
+    untimed: int
+    bytes: int
+    missing: tuple[Run, ...] = ()
+
+
+def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
+    """The plan of a compilation in a workspace."""
+    cached = _cached(workspace, compilation)
+    missing = [run for name, run in compilation.runs.items() if name not in cached]
+    speed = Speed(compilation.runs.values(), workspace.private / "timings")
+    sizes = {run.data_id: samples(run) * math.prod(dataset_of(run).shape) for run in compilation.runs.values()}
+    return Plan(
+        stages=len(compilation.stages),
+        slots=compilation.slots,
+        runs=len(compilation.runs),
+        cached=len(cached),
+        visits=sum(visits(run) for run in missing),
+        seconds=sum(speed.seconds(run) for run in missing if speed.knows(run)),
+        untimed=sum(not speed.knows(run) for run in missing),
+        missing=tuple(missing),
+        bytes=sum(sizes.values()) + sum(_measurements(run) * _ROW_BYTES for run in compilation.runs.values()),
+    )
+
+
+def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
+    """Runs whose train stage is locked with the present record and code, and whose result is in the workspace."""
+    shards = [workspace.root / name for name in compilation.files if name.endswith("/dvc.yaml")]
+    locked = locked_stages(shards)
+    hashes = {name: md5(text) for name, text in compilation.files.items() if name.startswith("stages/")}
+    cached = set()
+    for name, run in compilation.runs.items():
+        stage = locked.get(f"{run.federation_id}:train-{name}")
+        if not stage:
+            continue
+        inputs = {dep["path"]: dep.get("md5") for dep in stage.get("deps", [])}
+        fresh = all(hashes[path] == found for path, found in inputs.items() if path in hashes)
+        if fresh and all((workspace.root / out["path"]).exists() for out in stage.get("outs", [])):
+            cached.add(name)
+    return cached
+
+
+def _measurements(run: Run) -> int:
+    evaluation, rounds = run.record["evaluation"], run.record["training"]["rounds"]
+    count = evaluation["window"] // evaluation["every"] + 1
+    if evaluation["curve_every"]:
+        count += rounds // evaluation["curve_every"]
+    return int(count * run.record["clients"])

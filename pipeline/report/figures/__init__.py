@@ -1,0 +1,1 @@
+"""Figures beside the table, and what they are drawn with."""

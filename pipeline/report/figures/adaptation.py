@@ -1,0 +1,123 @@
+"""How clients that took no part in training fare when only one part of the model is tuned for them (FedTP)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pipeline.report.figures.analyses import Found, by_cell
+from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
+from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.measured import Measured
+
+_TEXT = (
+    "The share of the novel clients' test samples that are classified correctly while one part of the model is tuned "
+    "on their training samples and the rest stays as it was trained; epoch 0 is before. Of several runs the "
+    "mean is shown."
+)
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """One cell, one tuned part.
+
+    Attributes:
+        points: Accuracy in percent by epoch, ascending.
+    """
+
+    row: Key
+    column: Key
+    part: str
+    points: pd.Series[float]
+
+
+def adaptation(layout: Layout, runs: dict[str, Measured], found: dict[str, Found], decimals: int) -> Section:
+    """The section: a curve per method and part, a panel per column.
+
+    Args:
+        found: What the analysis found, by run; items are called ``<part>.correct`` and ``<part>.total``, and their
+            index is the epoch.
+
+    Raises:
+        UserError: An item is called otherwise, or a part has no counts of one kind.
+    """
+    curves = [
+        Adaptation(row, column, part, points)
+        for row, column, mine in by_cell(layout, runs, found)
+        for part, points in _curves(mine).items()
+    ]
+    header = (*layout.place_header, "tuned")
+    table = PlainTable(
+        header=(*header, "epochs", "before", "after"),
+        rows=[
+            (
+                *layout.place(c.row, c.column),
+                c.part,
+                f"{c.points.index[-1]}",
+                *(f"{accuracy:.{decimals}f}" for accuracy in (c.points.iloc[0], c.points.iloc[-1])),
+            )
+            for c in curves
+        ],
+        labels=len(header),
+    )
+    columns = [column for column in layout.columns if any(c.column == column for c in curves)]
+    drawn, left_out = with_room(columns, "adaptation")
+    picture = draw_picture(lambda: _draw(layout, curves, drawn), _alt(curves))
+    data = pd.concat([_data(layout, c) for c in curves], ignore_index=True)
+    return Section("adaptation", _TEXT + left_out, picture, table, data)
+
+
+def _curves(mine: list[Found]) -> dict[str, pd.Series[float]]:
+    """The curve of each part: per run pooled over clients, then the mean over the runs that tuned it."""
+    by_part: dict[str, list[pd.Series[float]]] = {}
+    for found in mine:
+        names = [str(item).rpartition(".") for item in dict.fromkeys(found.rows["item"])]
+        odd = [f"{part}{dot}{count}" for part, dot, count in names if not part or count not in ("correct", "total")]
+        if odd:
+            raise found.damaged(f"adaptation: the item {odd[0]!r} is not <part>.correct or <part>.total")
+        sums = found.rows.groupby(["item", "index"], sort=False)["value"].sum()
+        for part in dict.fromkeys(part for part, _, _ in names):
+            try:
+                accuracy = 100.0 * sums[f"{part}.correct"] / sums[f"{part}.total"]
+            except KeyError:
+                raise found.damaged(f"adaptation: {part} has no .correct or no .total") from None
+            by_part.setdefault(part, []).append(accuracy.sort_index())
+    return {part: pd.concat(series, axis=1, join="inner").mean(axis=1) for part, series in by_part.items()}
+
+
+def _draw(layout: Layout, curves: list[Adaptation], columns: list[Key]) -> Figure:
+    shown = [c for c in curves if c.column in columns]
+    styles = styles_of(dict.fromkeys((c.row, c.part) for c in shown))
+    titles = [layout.column_title(column) for column in columns]
+    figure, panels = panel_grid(titles, "epoch", "accuracy of novel clients (%)")
+    for panel, column in zip(panels, columns, strict=True):
+        _panel(panel, [c for c in shown if c.column == column], styles)
+    add_legend(figure, [(" · ".join((*row, part)), style) for (row, part), style in styles.items()])
+    return figure
+
+
+def _panel(panel: Axes, curves: list[Adaptation], styles: dict[tuple[Key, str], Style]) -> None:
+    for c in curves:
+        style = {"linewidth": 1.3, "markersize": 3.5, **styles[c.row, c.part]}
+        panel.plot(np.asarray(c.points.index), c.points.to_numpy(), **style)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _data(layout: Layout, curve: Adaptation) -> pd.DataFrame:
+    accuracy = curve.points.rename("accuracy").rename_axis("epoch").reset_index()
+    accuracy.insert(0, "tuned", curve.part)
+    return labelled(layout, curve.row, curve.column, accuracy)
+
+
+def _alt(curves: list[Adaptation]) -> str:
+    best = max(curves, key=lambda c: float(c.points.iloc[-1]))
+    return (
+        f"Accuracy of novel clients over epochs of tuning, {counted(len(curves), 'curve')}; the highest ends at "
+        f"{best.points.iloc[-1]:.2f} percent ({' · '.join((*best.row, best.part))})."
+    )

@@ -1,0 +1,88 @@
+"""How the runs of each cell spread, as box plots beside their means (FedOFA, figure 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from pipeline.report.figures.chart import chart, draw_values
+from pipeline.report.figures.panels import Style
+from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section, draw_picture, labelled
+from pipeline.report.figures.values import NOTHING
+from pipeline.report.table.cells import Cell
+from pipeline.report.table.layout import Layout
+from pipeline.report.table.measured import Measured, Value
+
+FEWEST = 5
+"""Runs that a box needs: the five numbers that it shows are then those of the runs; of fewer it would invent some."""
+
+_WIDTH = 0.55  # of a slot, which leaves room for the published value
+_TEXT = (
+    "A box shows the runs of a cell: their median, the first and the third quartile, and with its whiskers the least"
+    " and the greatest of their numbers; of five runs, these are the five. The mark is their mean."
+)
+_FEW = f" Of a cell of fewer than {FEWEST} runs, dots show them one by one."
+_NUMBERS = ("least", "first quartile", "median", "third quartile", "greatest")
+
+
+def boxes(table: dict[str, Any], layout: Layout, runs: dict[str, Measured], decimals: int) -> Section:
+    """The section; one line when nothing has been obtained."""
+    drawn = chart(table, layout, "boxes", boxed=True)
+    if drawn is None:
+        return Section("boxes", NOTHING)
+
+    def numbers(cell: Cell) -> dict[str, float]:
+        """By run, in percent, of what the obtained number of the cell is made of."""
+        found = {run: runs[run].values_of(cell.client) for run in cell.runs} if cell.obtained else {}
+        return {run: values[table["metric"]].mean for run, values in found.items() if table["metric"] in values}
+
+    def draw(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
+        for x, cell in zip(at, cells, strict=True):
+            _box(axes, list(numbers(cell).values()), x, _WIDTH * drawn.arrangement.slot, style["color"])
+        means = [Value(cell.obtained.mean) if cell.obtained else None for cell in cells]
+        draw_values(axes, at, means, {**style, "linewidth": 0.9})
+
+    places = [(row, column) for row in layout.rows for column in layout.columns]
+    spreads = [(at, numbers(cell)) for at in places if (cell := layout.cell(*at)) and cell.obtained]
+    text = _TEXT + _FEW * any(len(spread) < FEWEST for _, spread in spreads) + drawn.words
+    summary = PlainTable(
+        header=(*layout.place_header, "runs", "mean", *_NUMBERS),
+        rows=[
+            (*layout.place(*at), str(len(spread)), *_summary(list(spread.values()), decimals)) for at, spread in spreads
+        ],
+        labels=len(layout.place_header),
+    )
+    data = [
+        labelled(layout, *at, pd.DataFrame({"run": list(spread), "accuracy": list(spread.values())}))
+        for at, spread in spreads
+    ]
+    picture = draw_picture(lambda: drawn.draw(draw), drawn.alt)
+    return Section("boxes", text, picture, summary, pd.concat(data, ignore_index=True))
+
+
+def _summary(numbers: list[float], decimals: int) -> list[str]:
+    """Mean and the five numbers of a box; no quartiles of fewer runs than a box needs."""
+    least, *middle, greatest = (f"{x:.{decimals}f}" for x in np.percentile(numbers, [0, 25, 50, 75, 100]))
+    quartiles = middle if len(numbers) >= FEWEST else [NO_VALUE] * len(middle)
+    return [f"{np.mean(numbers):.{decimals}f}", least, *quartiles, greatest]
+
+
+def _box(axes: Axes, numbers: list[float], x: float, width: float, color: str) -> None:
+    if len(numbers) < FEWEST:
+        axes.plot([x] * len(numbers), numbers, linestyle="none", marker=".", markersize=3.0, color=color)
+        return
+    line = {"color": color, "linewidth": 0.9}
+    axes.boxplot(
+        [numbers],
+        positions=[x],
+        widths=width,
+        whis=(0, 100),
+        manage_ticks=False,
+        boxprops=line,
+        whiskerprops=line,
+        capprops=line,
+        medianprops={**line, "linewidth": 1.8},
+    )

@@ -1,0 +1,133 @@
+"""Convergence curves: test accuracy over rounds, one panel per column of the table, as SVG and as wide CSV.
+
+It is pooled over clients; the curve of a cell that is about one client is that client's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pflcore.artifacts import read_table
+from pflcore.protocols import curve
+from pipeline.report.drawing import Box, svg_with_boxes
+from pipeline.report.figures.panels import MAX_PANELS, Style, add_legend, panel_grid, styles_of
+from pipeline.report.table.cells import Cell
+from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.measured import Measured
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The curve of one cell, averaged over its runs at the rounds that all of them measured."""
+
+    row: tuple[str, ...]
+    column: tuple[str, ...]
+    points: pd.Series[float]  # accuracy in percent, indexed by round
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The curves as a picture in both formats, and which column is drawn in which box of it.
+
+    Attributes:
+        png: Empty where there is no curve.
+    """
+
+    svg: str
+    png: bytes
+    panels: list[tuple[Key, Box]]
+
+
+def collect_curves(layout: Layout, cells: list[Cell], runs: dict[str, Measured]) -> list[Curve]:
+    """The curves of all cells whose runs were measured, rows first. A run that diverged is drawn up to that round."""
+    curves = []
+    for row, column in itertools.product(layout.rows, layout.columns):
+        cell = layout.cell(row, column)
+        series = _series(cell, runs) if cell else []
+        if series:
+            points = pd.concat(series, axis=1, join="inner").mean(axis=1).sort_index()
+            curves.append(Curve(row, column, points))
+    return curves
+
+
+def curves_csv(layout: Layout, curves: list[Curve]) -> str:
+    """Wide CSV: round, then a column per curve named "row label / column labels", empty where not measured."""
+    named = {" / ".join((*c.row, *c.column)): c.points for c in curves}
+    frame = pd.DataFrame(named, index=sorted({int(r) for c in curves for r in c.points.index}))
+    return str(frame.to_csv(index_label="round", float_format="%.6g", lineterminator="\n"))
+
+
+def draw_curves(layout: Layout, curves: list[Curve], ylabel: str) -> Drawn:
+    """All curves that there is room for; the same bytes for the same curves."""
+    document, image, boxes = svg_with_boxes(lambda: _draw(layout, curves, ylabel), png=bool(curves))
+    return Drawn(document, image, list(zip(panels_of(layout, curves), boxes, strict=True)))
+
+
+def panels_of(layout: Layout, curves: list[Curve]) -> list[Key]:
+    """The columns that have a panel."""
+    return [column for column in layout.columns if any(c.column == column for c in curves)][:MAX_PANELS]
+
+
+def panels_left_out(curves: list[Curve]) -> int:
+    """Columns with curves for which the figure has no room."""
+    return max(0, len({c.column for c in curves}) - MAX_PANELS)
+
+
+def curves_alt(curves: list[Curve]) -> str:
+    """The picture in a sentence, for those who do not see it."""
+    words = f"Test accuracy over rounds, {len(curves)} curve{'' if len(curves) == 1 else 's'}"
+    # A run that diverged at once has none.
+    best = max((c for c in curves if len(c.points)), key=lambda c: float(c.points.iloc[-1]), default=None)
+    if best is None:
+        return f"{words}."
+    what = " · ".join((*best.row, *best.column))
+    return f"{words}; the highest ends at {best.points.iloc[-1]:.2f} percent ({what})."
+
+
+def _series(cell: Cell, runs: dict[str, Measured]) -> list[pd.Series[float]]:
+    made = [runs[run] for run in cell.runs if runs[run].rounds_path.is_file()]
+    if cell.client is None:
+        return [_points(run) for run in made]
+    return [run.clients[cell.client].curve for run in made if cell.client in run.clients]
+
+
+def _points(run: Measured) -> pd.Series[float]:
+    columns = ["round", "population", "moment", "correct", "total", "loss"]
+    rounds, accuracy, _ = curve(read_table(run.rounds_path, "rounds/2", columns)[0])
+    return pd.Series(accuracy, index=rounds)
+
+
+def _draw(layout: Layout, curves: list[Curve], ylabel: str) -> Figure:
+    columns = panels_of(layout, curves)
+    if not columns:
+        figure, (panel,) = panel_grid([""], "", "")
+        panel.set_axis_off()
+        panel.text(0.5, 0.5, "no run has been measured yet", ha="center", transform=panel.transAxes)
+        return figure
+    styles = styles_of(layout.rows)
+    figure, panels = panel_grid([layout.column_title(column) for column in columns], "round", ylabel)
+    for panel, column in zip(panels, columns, strict=True):
+        _panel(panel, [c for c in curves if c.column == column], styles)
+    drawn = [row for row in layout.rows if any(c.row == row and c.column in columns for c in curves)]
+    add_legend(figure, [(" · ".join(row), styles[row]) for row in drawn])
+    return figure
+
+
+def _panel(panel: Axes, curves: list[Curve], styles: dict[tuple[str, ...], Style]) -> None:
+    for order, c in enumerate(curves):
+        # Markers of different curves start at different points, so that they do not hide one another.
+        every = max(1, len(c.points) // 6)
+        panel.plot(
+            np.asarray(c.points.index),
+            c.points.to_numpy(),
+            markevery=(order % every, every),
+            linewidth=1.3,
+            markersize=3.5,
+            **styles[c.row],
+        )

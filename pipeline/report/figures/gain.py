@@ -1,0 +1,153 @@
+"""What each client gains over training alone, as a density per method (FedPerfix, figure 3).
+
+A client's gain is the accuracy of a method on it less that of Local on the same client: same partition, same seed, same
+backbone. The densities are Gaussian kernel estimates with Scott's bandwidth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
+from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.table.clients import client_accuracies, closest, federation_of, is_method, measured_runs
+from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.measured import Measured
+from pipeline.report.table.printed import MINUS
+
+_POINTS = 256
+_TEXT = (
+    "Accuracy of a method on a client less that of Local on the same client, after the last round, in percentage points"
+    ": the same partition and seed, and the same backbone. The curves are Gaussian kernel densities over the clients of"
+    " all runs of a cell; a vertical line is a method that gives all clients the same."
+)
+_NOTHING = "Nothing to compare: no measured run of Local shares its partition and backbone with another method here."
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The gains of one cell.
+
+    Attributes:
+        points: A row per client of each run: run, local (the run compared with), client, gain.
+    """
+
+    row: Key
+    column: Key
+    points: pd.DataFrame
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Percentage points, one per client and run."""
+        return self.points["gain"].to_numpy(np.float64)
+
+    @property
+    def mean(self) -> float:
+        return float(self.values.mean())
+
+    @property
+    def winners(self) -> float:
+        """The share of clients, in percent, that gain anything."""
+        return 100.0 * float((self.values > 0).mean())
+
+
+def gain(layout: Layout, runs: dict[str, Measured], decimals: int) -> Section:
+    """The section; one line when there is no Local to compare with."""
+    gains = collect_gains(layout, runs)
+    if not gains:
+        return Section("gain", _NOTHING)
+    table = PlainTable(
+        header=(*layout.place_header, "mean gain", "clients that gain (%)", "clients"),
+        rows=[
+            (*layout.place(g.row, g.column), _signed(g.mean, decimals), f"{g.winners:.1f}", f"{len(g.values):,}")
+            for g in gains
+        ],
+        labels=len(layout.place_header),
+    )
+    columns = [column for column in layout.columns if any(g.column == column for g in gains)]
+    drawn, left_out = with_room(columns, "gain")
+    picture = draw_picture(lambda: _draw(layout, gains, drawn), _alt(gains))
+    data = pd.concat([labelled(layout, g.row, g.column, g.points) for g in gains], ignore_index=True)
+    return Section("gain", _TEXT + left_out, picture, table, data)
+
+
+def collect_gains(layout: Layout, runs: dict[str, Measured]) -> list[Gain]:
+    """The gains of all cells but Local's own, rows first; cells without a counterpart are left out."""
+    yardsticks: dict[str, list[Measured]] = {}
+    cells = [(row, column) for row in layout.rows for column in layout.columns]
+    made = {at: measured_runs(layout.cell(*at), runs) for at in cells}
+    for run in (run for mine in made.values() for run in mine if is_method(run, "local")):
+        yardsticks.setdefault(federation_of(run), []).append(run)
+    gains = []
+    for (row, column), mine in made.items():
+        points = [
+            _points(run, local)
+            for run in mine
+            if not is_method(run, "local") and (local := closest(run, yardsticks.get(federation_of(run), [])))
+        ]
+        if points:
+            gains.append(Gain(row, column, pd.concat(points, ignore_index=True)))
+    return gains
+
+
+def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """A Gaussian kernel density with Scott's bandwidth, up to three bandwidths beyond the outermost values.
+
+    Returns:
+        Where it was evaluated, evenly spaced, and the density per unit there; None when all values are the same.
+    """
+    from scipy.stats import gaussian_kde  # takes longer to import than most reports to write
+
+    if np.ptp(values) < 1e-9 * max(1.0, float(np.abs(values).max())):
+        return None
+    estimate = gaussian_kde(values)
+    reach = 3.0 * float(np.sqrt(estimate.covariance[0, 0]))
+    at = np.linspace(values.min() - reach, values.max() + reach, _POINTS)
+    return at, estimate(at)
+
+
+def _points(run: Measured, local: Measured) -> pd.DataFrame:
+    gained = (client_accuracies(run) - client_accuracies(local)).dropna()
+    return pd.DataFrame({"run": run.id, "local": local.id, "client": gained.index, "gain": gained.to_numpy()})
+
+
+def _draw(layout: Layout, gains: list[Gain], columns: list[Key]) -> Figure:
+    styles = styles_of(layout.rows)
+    titles = [layout.column_title(column) for column in columns]
+    figure, panels = panel_grid(titles, "gain over Local (points)", "density of clients")
+    for panel, column in zip(panels, columns, strict=True):
+        _panel(panel, [g for g in gains if g.column == column], styles)
+    drawn = [row for row in layout.rows if any(g.row == row and g.column in columns for g in gains)]
+    add_legend(figure, [(" · ".join(row), styles[row]) for row in drawn])
+    return figure
+
+
+def _panel(panel: Axes, gains: list[Gain], styles: dict[Key, Style]) -> None:
+    panel.axvline(0.0, color="#888888", linewidth=0.8)
+    for g in gains:
+        curve = density(g.values)
+        shown = {"linewidth": 1.3, "markersize": 3.5, **styles[g.row]}
+        if curve is None:
+            panel.axvline(g.mean, **shown)
+        else:
+            panel.plot(*curve, markevery=(_POINTS // 12, _POINTS // 6), **shown)
+    panel.set_ylim(bottom=0.0)
+
+
+def _alt(gains: list[Gain]) -> str:
+    means = [g.mean for g in gains]
+    return (
+        f"Densities of the clients' gain over Local, {counted(len({g.row for g in gains}), 'method')} in "
+        f"{counted(len({g.column for g in gains}), 'setting')}: mean gains from {_signed(min(means), 2)} to "
+        f"{_signed(max(means), 2)} points."
+    )
+
+
+def _signed(points: float, decimals: int) -> str:
+    return f"{points:+.{decimals}f}".replace("-", MINUS)

@@ -1,0 +1,140 @@
+"""How accuracy falls with a client's noise: a point per client, the mean of each method dotted (FedTP, figure 10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pflcore.artifacts import read_meta
+from pflcore.data.assignment import SCHEMA
+from pflcore.errors import UserError
+from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
+from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.table.clients import client_accuracies, federation_of, measured_runs
+from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.measured import Measured
+from pipeline.workspace import partition_path
+
+_TEXT = (
+    "A point is a client: its test accuracy after the last round against the standard deviation of the noise on its "
+    "images, as its partition says. Dotted: the mean of a method over its clients, all counting the same. Least and "
+    "most noise: the mean accuracy of the clients of a cell that have it."
+)
+_NOTHING = "No measured run of this table has clients with noise on their images."
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """The clients of one cell.
+
+    Attributes:
+        points: A row per client of each run: run, client, noise (standard deviation), accuracy (percent).
+    """
+
+    row: Key
+    column: Key
+    points: pd.DataFrame
+
+    @property
+    def mean(self) -> float:
+        """Percent."""
+        return float(self.points["accuracy"].mean())
+
+    def mean_at(self, noise: float) -> float:
+        """Mean accuracy in percent of the clients with exactly this noise."""
+        return float(self.points.loc[self.points["noise"] == noise, "accuracy"].mean())
+
+
+def noise_scatter(layout: Layout, runs: dict[str, Measured], root: Path, decimals: int) -> Section:
+    """The section; one line when no partition has noise.
+
+    Raises:
+        UserError: A partition artifact is damaged.
+    """
+    clouds = collect_clouds(layout, runs, root)
+    if not clouds:
+        return Section("noise", _NOTHING)
+    table = PlainTable(
+        header=(*layout.place_header, "mean", "least noise", "most noise", "clients"),
+        rows=[
+            (*layout.place(c.row, c.column), *(f"{x:.{decimals}f}" for x in _numbers(c)), f"{len(c.points):,}")
+            for c in clouds
+        ],
+        labels=len(layout.place_header),
+    )
+    columns = [column for column in layout.columns if any(c.column == column for c in clouds)]
+    drawn, left_out = with_room(columns, "noise")
+    picture = draw_picture(lambda: _draw(layout, clouds, drawn), _alt(clouds))
+    data = pd.concat([labelled(layout, c.row, c.column, c.points) for c in clouds], ignore_index=True)
+    return Section("noise", _TEXT + left_out, picture, table, data)
+
+
+def collect_clouds(layout: Layout, runs: dict[str, Measured], root: Path) -> list[Cloud]:
+    """The clients of all cells whose partitions have noise, rows first. Raises as :func:`noise_scatter`."""
+    clouds = []
+    for row in layout.rows:
+        for column in layout.columns:
+            points = []
+            for run in measured_runs(layout.cell(row, column), runs):
+                noise = _noise(root / partition_path(federation_of(run)))
+                if noise is not None:
+                    accuracy = client_accuracies(run).rename("accuracy")
+                    own = accuracy.rename_axis("client").reset_index()
+                    own.insert(1, "noise", noise.reindex(own["client"]).to_numpy())
+                    own.insert(0, "run", run.id)
+                    points.append(own)
+            if points:
+                clouds.append(Cloud(row, column, pd.concat(points, ignore_index=True)))
+    return clouds
+
+
+def _noise(path: Path) -> pd.Series[float] | None:
+    """Standard deviation by client; None where the partition has no noise, or has not been made."""
+    if not path.is_file():
+        return None
+    noise = read_meta(path, SCHEMA).get("noise")
+    if noise is None:
+        return None
+    try:
+        return pd.Series([float(std) for std in noise["std"]])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path}: damaged metadata, noise: {noise}; delete it and run `dvc repro`") from None
+
+
+def _numbers(cloud: Cloud) -> tuple[float, float, float]:
+    noise = cloud.points["noise"]
+    return cloud.mean, cloud.mean_at(noise.min()), cloud.mean_at(noise.max())
+
+
+def _draw(layout: Layout, clouds: list[Cloud], columns: list[Key]) -> Figure:
+    styles = styles_of(layout.rows)
+    titles = [layout.column_title(column) for column in columns]
+    figure, panels = panel_grid(titles, "noise of the client (std)", "accuracy (%)")
+    for panel, column in zip(panels, columns, strict=True):
+        _panel(panel, [c for c in clouds if c.column == column], styles)
+    drawn = [row for row in layout.rows if any(c.row == row and c.column in columns for c in clouds)]
+    add_legend(figure, [(" · ".join(row), {**styles[row], "linestyle": ":"}) for row in drawn])
+    return figure
+
+
+def _panel(panel: Axes, clouds: list[Cloud], styles: dict[Key, Style]) -> None:
+    for c in clouds:
+        noise, accuracy = c.points["noise"].to_numpy(), c.points["accuracy"].to_numpy()
+        style = {**styles[c.row], "markersize": 4.0}
+        # Hollow, so that points over one another can be told apart.
+        panel.plot(noise, accuracy, **{**style, "linestyle": "none"}, markerfacecolor="none", markeredgewidth=1.0)
+        panel.plot([noise.min(), noise.max()], [c.mean] * 2, **{**style, "linestyle": ":", "linewidth": 1.3})
+
+
+def _alt(clouds: list[Cloud]) -> str:
+    means, noise = [c.mean for c in clouds], np.concatenate([c.points["noise"].to_numpy() for c in clouds])
+    return (
+        f"Accuracy of clients against their noise, {counted(len({c.row for c in clouds}), 'method')} in "
+        f"{counted(len({c.column for c in clouds}), 'setting')}: noise from {noise.min():g} to {noise.max():g}, mean "
+        f"accuracies from {min(means):.2f} to {max(means):.2f} percent."
+    )

@@ -1,0 +1,81 @@
+"""A section of a report beside its table and curves: a picture, the numbers under it, and the data as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pipeline.report.drawing import svg_and_png
+from pipeline.report.table.layout import Key, Layout
+from pipeline.spec.figure_names import FIGURES
+
+NO_VALUE = "—"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing in the two formats that reports use.
+
+    Attributes:
+        alt: The picture in a sentence, for those who do not see it.
+        photos: It shows images, which are not inverted on a dark page.
+    """
+
+    svg: str
+    png: bytes
+    alt: str
+    photos: bool = False
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """Printed numbers: a header and rows of the same width, the first `labels` columns of which are labels."""
+
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    labels: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one figure puts into a report.
+
+    Attributes:
+        name: Of its files and in the spec.
+        text: What is shown, in sentences; all there is when there is nothing to show.
+        data: The numbers unrounded, for ``<name>.csv``.
+    """
+
+    name: str
+    text: str
+    picture: Picture | None = None
+    table: PlainTable | None = None
+    data: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def title(self) -> str:
+        return FIGURES[self.name]
+
+
+def labelled(layout: Layout, row: Key, column: Key, data: pd.DataFrame) -> pd.DataFrame:
+    """The data of one cell with its labels in front, a column per axis."""
+    axes, labels = [*layout.row_axes, *layout.column_axes], [*row, *column]
+    own = pd.DataFrame([labels] * len(data), columns=axes, index=data.index)
+    return pd.concat([own, data], axis=1)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 method``, ``2 methods``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def draw_picture(
+    draw: Callable[[], Figure], alt: str, style: Mapping[str, Any] | None = None, *, photos: bool = False
+) -> Picture:
+    """The picture that `draw` makes, in the common style with changes of its own."""
+    document, png = svg_and_png(draw, style)
+    return Picture(document, png, alt, photos)

@@ -1,0 +1,52 @@
+"""The numbers of a table as a figure: lines over an axis of numbers, points side by side over an axis of names.
+
+Papers often draw bars. The length of a bar is its message, so it has to begin at 0, where a point or two between
+methods cannot be seen; a mark has no length, and its axis may begin where the values do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from pipeline.report.figures.chart import chart, draw_values
+from pipeline.report.figures.panels import Style
+from pipeline.report.figures.sections import Section, draw_picture
+from pipeline.report.table.cells import Cell
+from pipeline.report.table.layout import Layout
+
+_TEXT = "The numbers of the table; error bars are their ±."
+NOTHING = "No number of this table has been obtained yet."
+
+
+def values(table: dict[str, Any], layout: Layout) -> Section:
+    """The section; one line when nothing has been obtained."""
+    drawn = chart(table, layout, "values", boxed=False)
+    if drawn is None:
+        return Section("values", NOTHING)
+    return Section(
+        "values", _TEXT + drawn.words, draw_picture(lambda: drawn.draw(_draw), drawn.alt), data=_data(layout)
+    )
+
+
+def _draw(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
+    draw_values(axes, at, [cell.obtained for cell in cells], style)
+
+
+def _data(layout: Layout) -> pd.DataFrame:
+    """A row per cell that has a number: its labels, both means and deviations, and of how many runs it is."""
+    cells = [cell for row in layout.rows for column in layout.columns if (cell := layout.cell(row, column))]
+    return pd.DataFrame(
+        {
+            **{axis: cell.labels[axis] for axis in (*layout.row_axes, *layout.column_axes)},
+            "obtained_mean": cell.obtained and cell.obtained.mean,
+            "obtained_std": cell.obtained and cell.obtained.std,
+            "published_mean": cell.published and cell.published.mean,
+            "published_std": cell.published and cell.published.std,
+            "n": cell.n,
+        }
+        for cell in cells
+        if cell.obtained or cell.published
+    )

@@ -1,0 +1,43 @@
+"""The report stage: one resolved table in, a folder of files out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pflcore.artifacts import write_table, write_text
+from pipeline.report.pages.provenance import write_timings
+from pipeline.report.pages.render import render_html, render_latex, render_markdown
+from pipeline.report.pages.study import examine, write_pictures
+from pipeline.report.table.cells import to_arrow, to_frame
+
+_META = ("spec", "title", "profile", "rows", "columns", "metric", "better", "decimals")
+
+
+def build_report(table: dict[str, Any], root: Path, out: Path) -> None:
+    """Write ``report.md .tex .html`` and ``table.csv .parquet`` into `out`, and pictures into its folder ``figures``.
+
+    These are ``curves.svg .png .csv``, and ``<figure>.svg .png .csv`` of every figure that the table asks for, as far
+    as it has a picture and numbers.
+
+    Runs that have not been made are reported as missing, so a report can be built at any time. The same table and
+    artifacts give the same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead.
+
+    Args:
+        table: A resolved table.
+        root: The workspace, under which ``artifacts/runs/<run id>`` lies.
+        out: The folder to write into; made if it does not exist.
+
+    Raises:
+        UserError: An artifact is damaged, or an axis has the name of one of the report's own columns.
+    """
+    study = examine(table, root)
+    frame = to_frame(table, study.cells)
+
+    write_text(out / "report.md", render_markdown(study.page))
+    write_text(out / "report.tex", render_latex(study.page))
+    write_text(out / "report.html", render_html(study))
+    write_text(out / "table.csv", frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    write_table(out / "table.parquet", to_arrow(table, frame), "table/1", **{key: table[key] for key in _META})
+    write_pictures(study, out / "figures")
+    write_timings(table, root)

@@ -1,0 +1,125 @@
+"""What a click on a cell of an HTML page opens: the cell's numbers, and all that its runs are and come from.
+
+The data are inlined as JSON. A run occurs once, however many cells it is in, and so does a part that runs share.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from markupsafe import Markup
+
+from pipeline.report.figures.hover import hover_data
+from pipeline.report.pages.study import Study
+from pipeline.report.pages.view import Text
+from pipeline.report.table.cells import Cell
+from pipeline.report.table.measured import Measured
+from pipeline.spec.run import Run
+from pipeline.workspace import PAPER
+
+_PARTS = ("dataset", "partition", "backbone", "method", "training", "evaluation")
+_FACTS = {
+    "device": "device",
+    "torch": "torch",
+    "dataset_hash": "data (SHA-256)",
+    "partition_hash": "partition (SHA-256)",
+    "parameters": "parameters",
+    "communicated_up": "bytes sent per client and round",
+    "communicated_down": "bytes received per client and round",
+    "stored": "numbers a client keeps",
+    "macs": "multiply-adds per sample and step",
+}
+
+
+class Details:
+    """Collects the data of one page."""
+
+    def __init__(self) -> None:
+        self._parts: list[dict[str, Any]] = []
+        self._where: dict[str, int] = {}
+        self._runs: dict[str, dict[str, Any]] = {}
+        self._tables: dict[str, dict[str, Any]] = {}
+        self._curves: dict[str, dict[str, Any]] = {}
+
+    def add(self, key: str, study: Study) -> None:
+        """Add the cells, runs and curves of a study, which the page calls `key`."""
+        profile = study.table["profile"]
+        option = "" if profile == PAPER else f" --profile {profile}"
+        for run in study.runs.values():
+            self._runs.setdefault(run.id, self._run(run))
+        self._tables[key] = {
+            "metric": study.table["metric"],
+            "decimals": study.table["decimals"],
+            "command": f"pfl run {study.spec}{option}",
+            # A profile has a workspace of its own, in which people do not work.
+            "dvc": profile == PAPER,
+            "reasons": dict(study.page.footnotes),
+            "cells": [
+                [self._cell(study, row, column, text) for column, text in zip(study.layout.columns, texts, strict=True)]
+                for row, texts in zip(study.layout.rows, (row.cells for row in study.page.rows), strict=True)
+            ],
+        }
+        if study.drawn.panels:
+            self._curves[key] = hover_data(study.layout, study.curves, study.drawn)
+
+    def script(self) -> Markup:
+        """The data as an expression for a script, in which nothing can end the script."""
+        data = {"parts": self._parts, "runs": self._runs, "tables": self._tables, "curves": self._curves}
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        for char in "<>&\u2028\u2029":
+            text = text.replace(char, f"\\u{ord(char):04x}")
+        return Markup(text)
+
+    @staticmethod
+    def _cell(study: Study, row: tuple[str, ...], column: tuple[str, ...], text: Text) -> dict[str, Any] | None:
+        cell = study.layout.cell(row, column)
+        if cell is None or not (text.obtained or text.published or text.dagger):
+            return None
+        told = {
+            "title": " · ".join(filter(None, (*row, study.layout.column_title(column)))),
+            "runs": list(cell.runs),
+            "client": "" if cell.client is None else str(cell.client),
+            "alone": Details._alone(study, cell),
+            "obtained": text.obtained,
+            "partial": text.partial,
+            "published": text.published,
+            "quoted": text.quoted,
+            "note": cell.note,
+            "dagger": text.dagger,
+            "difference": text.difference,
+            "verdict": text.verdict if cell.published or text.verdict in ("missing", "diverged") else "",
+        }
+        return {key: value for key, value in told.items() if value}
+
+    @staticmethod
+    def _alone(study: Study, cell: Cell) -> dict[str, list[float | None]]:
+        """Run → its number, of a cell that is about one client; a run's own numbers are about all of them."""
+        metric, numbers = study.table["metric"], {}
+        for run in cell.runs if cell.client is not None else ():
+            value = study.runs[run].values_of(cell.client).get(metric)
+            if value:
+                numbers[run] = [value.mean, value.std]
+        return numbers
+
+    def _run(self, run: Measured) -> dict[str, Any]:
+        record = run.record
+        facts = {name: run.facts[key] for key, name in _FACTS.items() if run.facts.get(key) is not None}
+        told: dict[str, Any] = {
+            "seed": record.get("seed"),
+            "clients": record.get("clients"),
+            "parts": {name: self._part(record[name]) for name in _PARTS if name in record},
+            "facts": {**facts, "code": run.code},
+            "values": {metric: [value.mean, value.std] for metric, value in run.values.items()},
+            "diverged": run.facts.get("diverged"),
+        }
+        if all(name in record for name in ("dataset", "partition", "clients", "seed")):
+            told["train"] = f"stages/federations/{Run(record).federation_id}/dvc.yaml:train-{run.id}"
+        return told
+
+    def _part(self, part: dict[str, Any]) -> int:
+        key = json.dumps(part, sort_keys=True)
+        if key not in self._where:
+            self._where[key] = len(self._parts)
+            self._parts.append(part)
+        return self._where[key]

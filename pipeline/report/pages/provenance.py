@@ -1,0 +1,64 @@
+"""Where the numbers come from: one row of facts per run, and wall-clock durations in a file of their own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pflcore.artifacts import write_text
+from pipeline.report.table.measured import Measured
+
+COLUMNS = ("run", "data", "partition", "code", "device", "torch", "parameters", "bytes up", "bytes down")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run: :data:`COLUMNS` as text, a dash where the run is missing or does not say; hashes cut to 12 digits."""
+
+    values: tuple[str, ...]
+
+
+def provenance(runs: dict[str, Measured]) -> list[Row]:
+    """Footer rows, by run id."""
+    return [Row((run.id, *_facts(run))) for run in runs.values()]
+
+
+def timings_path(spec: str) -> Path:
+    """Where the durations of a spec's runs are written, relative to the workspace root."""
+    return Path(".pfl", "timings", f"{spec}.md")
+
+
+def write_timings(table: dict[str, Any], root: Path) -> None:
+    """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any.
+
+    Durations are the only facts that differ when a run is repeated, so they stay out of the report, which can then be
+    reproduced byte for byte.
+    """
+    lines, total = [], 0.0
+    for run in sorted(table["runs"]):
+        path = root / ".pfl" / "timings" / f"{run}.json"
+        if path.is_file():
+            timing = json.loads(path.read_text(encoding="utf-8"))
+            total += timing["seconds"]
+            lines.append(f"| {run} | {timing['device']} | {timing['seconds']:.1f} |\n")
+    if lines:
+        head = f"# Training time of {table['spec']}\n\n| run | device | seconds |\n|:---|:---|---:|\n"
+        write_text(root / timings_path(table["spec"]), head + "".join(lines) + f"| **all** | | {total:.1f} |\n")
+
+
+def _facts(run: Measured) -> list[str]:
+    facts = run.facts
+    return [
+        str(facts.get("dataset_hash") or "—")[:12],
+        str(facts.get("partition_hash") or "—")[:12],
+        run.code or "—",
+        str(facts.get("device") or "—"),
+        str(facts.get("torch") or "—"),
+        *(_count(facts.get(key)) for key in ("parameters", "communicated_up", "communicated_down")),
+    ]
+
+
+def _count(number: int | None) -> str:
+    return "—" if number is None else f"{number:,}"

@@ -1,0 +1,293 @@
+"""What a report says, before any format: every text of the page in reading order, unescaped."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.report.claims.claims import Judgement
+from pipeline.report.claims.words import Claim, claim_in_words
+from pipeline.report.figures.curves import Curve, curves_alt, panels_left_out
+from pipeline.report.figures.sections import Section
+from pipeline.report.pages.provenance import COLUMNS, Row, provenance, timings_path
+from pipeline.report.table.cells import VERDICTS, Cell
+from pipeline.report.table.layout import Layout, Span, short
+from pipeline.report.table.measured import Measured
+from pipeline.report.table.printed import format_value, signed
+from pipeline.workspace import partition_report_path, report_path
+
+DASH = "—"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A printed cell.
+
+    Attributes:
+        obtained: ``"90.31±0.26"``, a dash while missing, "diverged", or "" where no run is planned.
+        published: ``"90.31±0.26"`` or "".
+        dagger: The mark of the footnote that says why no run is planned, or "".
+        partial: ``"2/3"`` where 2 of 3 runs are done, or "".
+        difference: Signed points, or "".
+        sort: Obtained mean, published mean and difference as numbers, for sorting; "" where there is none.
+    """
+
+    obtained: str = ""
+    published: str = ""
+    quoted: bool = False
+    best_obtained: bool = False
+    best_published: bool = False
+    dagger: str = ""
+    partial: str = ""
+    difference: str = ""
+    verdict: str = ""
+    sort: tuple[str, str, str] = ("", "", "")
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row: its labels on the row axes, and its cells in column order."""
+
+    labels: tuple[str, ...]
+    cells: list[Text]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that a template prints.
+
+    Attributes:
+        paper: The publication: its name, the table and how to cite it.
+        where: The table alone, as "Table II".
+    """
+
+    spec: str
+    title: str
+    paper: str
+    where: str
+    caption: str
+    banner: str
+    row_axes: list[str]
+    headers: list[list[Span]]
+    columns: int
+    rows: list[TableRow]
+    has_published: bool
+    has_differences: bool
+    tally: str
+    legend: list[str]
+    footnotes: list[tuple[str, str]]
+    protocol: str
+    notes: list[str]
+    claims: list[Claim]
+    partitions: list[tuple[str, str]]
+    has_curves: bool
+    curves_caption: str
+    curves_alt: str
+    sections: list[Section]
+    provenance_columns: tuple[str, ...]
+    provenance: list[Row]
+    timings: str
+
+
+def build_page(
+    table: dict[str, Any],
+    layout: Layout,
+    cells: list[Cell],
+    runs: dict[str, Measured],
+    curves: list[Curve],
+    sections: list[Section],
+    judgements: list[Judgement],
+) -> Page:
+    """The page of a resolved table. Nothing published: no word about published values."""
+    daggers = _daggers(layout, cells)
+    rows = [
+        TableRow(row, [_text(layout.cell(row, column), table["decimals"], daggers) for column in layout.columns])
+        for row in layout.rows
+    ]
+    has_published = any(cell.published for cell in cells)
+    notes = [*table["notes"], *_published_notes(layout, cells)]
+    return Page(
+        spec=table["spec"],
+        title=table["title"],
+        paper=_paper(table["paper"]),
+        where=(table["paper"] or {}).get("table") or "",
+        caption=table["caption"] or table["title"],
+        banner=banner(table["profile"]),
+        row_axes=[short(axis) for axis in layout.row_axes],
+        headers=layout.headers,
+        columns=len(layout.columns),
+        rows=rows,
+        has_published=has_published,
+        has_differences=has_published and any(cell.difference is not None for cell in cells),
+        tally=_tally(cells),
+        legend=_legend(table, cells),
+        footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
+        protocol=protocol_words(table["metric"], list(runs.values()), any(len(cell.runs) > 1 for cell in cells))
+        + _alone(layout),
+        notes=notes,
+        claims=[claim_in_words(judgement, table["decimals"]) for judgement in judgements],
+        partitions=[(shown["words"], _page_of(table["spec"], shown["federation"])) for shown in table["partitions"]],
+        has_curves=bool(curves),
+        curves_caption=_curves_caption(panels_left_out(curves), bool(layout.client_names)),
+        curves_alt=curves_alt(curves),
+        sections=sections,
+        provenance_columns=COLUMNS,
+        provenance=provenance(runs),
+        timings=timings_path(table["spec"]).as_posix(),
+    )
+
+
+def _page_of(spec: str, federation: str) -> str:
+    """The page of a partition, as a link in the report of a spec."""
+    return posixpath.relpath(f"{partition_report_path(federation)}/index", report_path(spec))
+
+
+def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:
+    """What the numbers and the ± mean, in sentences."""
+    pooled = "the share of all clients' test samples that are classified correctly, in percent"
+    if metric == "last_rounds":
+        words = (
+            f"Each number is {pooled}, averaged over the rounds measured{_schedule(runs)}; ± is the population standard"
+            " deviation over these rounds, the fluctuation within one run (protocol of FedTP, section IV-B)."
+        )
+    elif metric == "clients":
+        words = (
+            "Each number is the mean of the clients' test accuracies after the last round, in percent, every client"
+            " counting the same; ± is the population standard deviation over clients (protocol of FedPerfix)."
+        )
+    elif metric == "last_position":
+        words = (
+            "Each number is the share of all clients' test texts after which the next character is predicted correctly,"
+            f" in percent, averaged over the rounds measured{_schedule(runs)}; ± is the population standard deviation"
+            " over these rounds."
+        )
+    else:
+        words = f"Each number is {pooled}, after the last round of training."
+    if averaged:
+        words += (
+            " In a cell of several runs the number is the mean of the runs' numbers, and ± is the population standard"
+            " deviation over the runs."
+        )
+    return words + " Personalised models of all clients are measured after aggregation."
+
+
+def _alone(layout: Layout) -> str:
+    """Which labels are of single clients, in a sentence; "" where none is."""
+    names = list(layout.client_names.values())
+    if not names:
+        return ""
+    words = ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
+    return f" Under {words} the same is taken of the test samples of one client alone."
+
+
+def _schedule(runs: list[Measured]) -> str:
+    schedules = {(run.record["evaluation"]["window"], run.record["evaluation"]["every"]) for run in runs}
+    if len(schedules) != 1:
+        return " at the end of training"
+    window, every = schedules.pop()
+    if not window:
+        return " last"
+    return f" in the last {window} rounds of training" + (f", every {every}" if every > 1 else "")
+
+
+def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]]) -> Text:
+    if cell is None:
+        return Text()
+    obtained = ""
+    if cell.runs:
+        obtained = "diverged" if cell.verdict == "diverged" else DASH
+    if cell.obtained:
+        obtained = format_value(cell.obtained, decimals)
+    numbers = (cell.obtained and cell.obtained.mean, cell.published and cell.published.mean, cell.difference)
+    obtained_sort, published_sort, difference_sort = ("" if x is None else f"{x:.6g}" for x in numbers)
+    return Text(
+        obtained=obtained,
+        published=format_value(cell.published, decimals) if cell.published else "",
+        quoted=cell.quoted,
+        best_obtained=cell.best_obtained,
+        best_published=cell.best_published,
+        dagger=daggers[_reason(cell)][0] if _reason(cell) else "",
+        partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
+        difference="" if cell.difference is None else signed(cell.difference, decimals),
+        verdict=cell.verdict,
+        sort=(obtained_sort, published_sort, difference_sort),
+    )
+
+
+def _reason(cell: Cell) -> str:
+    """Why a cell has no run; "" where it has one, or where nobody expects one."""
+    if cell.runs or not (cell.absent or cell.published):
+        return ""
+    return cell.absent or "no run is planned here"
+
+
+def _daggers(layout: Layout, cells: list[Cell]) -> dict[str, tuple[str, str]]:
+    """Reason -> (mark, where it applies), numbered when there are several."""
+    by_reason: dict[str, list[Cell]] = {}
+    for row in layout.rows:
+        for column in layout.columns:
+            cell = layout.cell(row, column)
+            if cell and _reason(cell):
+                by_reason.setdefault(_reason(cell), []).append(cell)
+    several = len(by_reason) > 1
+    every = [cell for cells in by_reason.values() for cell in cells]
+    return {
+        reason: (f"†{index}" if several else "†", layout.whereabouts(mine, every))
+        for index, (reason, mine) in enumerate(by_reason.items(), start=1)
+    }
+
+
+def _published_notes(layout: Layout, cells: list[Cell]) -> list[str]:
+    by_note: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.note:
+            by_note.setdefault(cell.note, []).append(cell)
+    return [f"{layout.whereabouts(mine)}: {note}" for note, mine in by_note.items()]
+
+
+def _paper(paper: dict[str, Any] | None) -> str:
+    if not paper:
+        return ""
+    return ", ".join(filter(None, (paper.get("name"), paper.get("table"), paper.get("citation"))))
+
+
+def banner(profile: str) -> str:
+    """What stands over every page of a profile other than ``paper``."""
+    if profile == "paper":
+        return ""
+    if profile == "smoke":
+        return (
+            "SMOKE PROFILE: a trial of the machinery with shrunk models, a few rounds and stand-in data. "
+            "These numbers say nothing about any method."
+        )
+    return f"Profile {profile}: the runs deviate from the published settings."
+
+
+def _tally(cells: list[Cell]) -> str:
+    counts = {verdict: sum(cell.verdict == verdict for cell in cells if cell.published) for verdict in VERDICTS}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+
+
+def _legend(table: dict[str, Any], cells: list[Cell]) -> list[str]:
+    lowest = "lowest" if table["better"] == "lower" else "highest"
+    published = any(cell.published for cell in cells)
+    lines = [f"Bold: the {lowest} value of the column."]
+    if published:
+        lines = [f"Obtained values, published values in parentheses. Bold: the {lowest} of its kind in the column."]
+    if any(cell.quoted for cell in cells):
+        lines.append("*: the paper quotes this value from an earlier paper.")
+    if any(cell.verdict == "missing" for cell in cells):
+        lines.append(f"{DASH}: not run yet.")
+    if any(cell.verdict == "diverged" for cell in cells):
+        lines.append("diverged: training of at least one run of the cell ended in non-finite numbers.")
+    if any(cell.obtained and not cell.complete for cell in cells):
+        lines.append("[n/m]: n of the cell's m runs are done.")
+    return lines
+
+
+def _curves_caption(left_out: int, alone: bool) -> str:
+    caption = "Pooled test accuracy over communication rounds" + (
+        "; in cells of one client, its own." if alone else "."
+    )
+    return f"{caption} Columns without a panel: {left_out}; see curves.csv." if left_out else caption

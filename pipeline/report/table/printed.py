@@ -1,0 +1,18 @@
+"""Numbers as reports print them."""
+
+from __future__ import annotations
+
+from pipeline.report.table.measured import Value
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def format_value(value: Value, decimals: int) -> str:
+    """``90.31±0.26``, or ``90.31`` without a deviation."""
+    mean = f"{value.mean:.{decimals}f}"
+    return mean if value.std is None else f"{mean}±{value.std:.{decimals}f}"
+
+
+def signed(difference: float, decimals: int) -> str:
+    """``+0.80`` or ``−0.80``."""
+    return f"{difference:+.{decimals}f}".replace("-", MINUS)

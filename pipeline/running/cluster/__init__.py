@@ -1,0 +1,1 @@
+"""Executing training on the nodes of a Ray cluster."""

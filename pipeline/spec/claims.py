@@ -1,0 +1,94 @@
+"""A spec's claims, checked against the labels of its table and written out."""
+
+from __future__ import annotations
+
+from pflcore.registry import did_you_mean
+from pipeline.spec.draft import Patcher
+from pipeline.spec.grid import check_selection
+from pipeline.spec.schema import COMPARISONS, Claim, Layout, Selection
+from pipeline.spec.table import TableClaim
+from pipeline.spec.yamlfile import Address
+
+REACH = 0.9
+"""The share of its last accuracy with which a run counts as converged, unless a claim says another."""
+
+_OTHERS = ["others"]
+
+Labels = dict[str, list[str]]
+"""Those of each axis of a table."""
+
+
+def resolve_claims(claims: list[Claim], layout: Layout, labels: Labels, patcher: Patcher) -> list[TableClaim]:
+    """The claims as the report judges them, in which `others` are named.
+
+    Raises:
+        UserError: A claim names an axis or a label that does not exist, or compares what cannot be compared.
+    """
+    written = []
+    for index, claim in enumerate(claims):
+        address: Address = ("claims", index)
+        form = next((form for form in COMPARISONS if getattr(claim, form) is not None), "within")
+        side: Selection = {} if form == "within" else getattr(claim, form)
+        than = None if form == "within" else _than(side, claim.than or {}, labels)
+        if than is not None:
+            _check_sides(form, side, than, labels, patcher, address)
+        check_selection(claim.where, labels, patcher, (*address, "where"))
+        for axis in claim.where:
+            if axis in side:
+                raise patcher.document.error((*address, "where", axis), "this axis is compared; restrict other axes")
+        _check_over(claim, side, labels, patcher, (*address, "over"))
+        if form == "steadier" and not claim.over and layout.metric == "final" and not layout.average_over:
+            raise patcher.document.error(
+                (*address, form), "a single run has no ± under the metric 'final'; name axes in `over`"
+            )
+        written.append(
+            TableClaim(
+                text=claim.text,
+                **{form: claim.within if form == "within" else side},
+                than=than,
+                over=claim.over or None,
+                reach=(claim.reach or REACH) if form == "sooner" else None,
+                where=claim.where,
+                margin=claim.margin,
+            )
+        )
+    return written
+
+
+def _than(side: Selection, than: Selection, labels: Labels) -> Selection:
+    return {
+        axis: [label for label in labels.get(axis, []) if label not in side.get(axis, [])]
+        if chosen == _OTHERS and "others" not in labels.get(axis, [])
+        else chosen
+        for axis, chosen in than.items()
+    }
+
+
+def _check_sides(
+    form: str, side: Selection, than: Selection, labels: Labels, patcher: Patcher, address: Address
+) -> None:
+    """What is compared is there on both sides, on the same axes."""
+    check_selection(side, labels, patcher, (*address, form))
+    if not side:
+        raise patcher.document.error((*address, form), f"names no axis; state which labels are {form}")
+    check_selection(than, labels, patcher, (*address, "than"))
+    if set(than) != set(side):
+        named = ", ".join(side)
+        raise patcher.document.error((*address, "than"), f"must name the same axes as `{form}`: {named}")
+    for axis, chosen in than.items():
+        if not chosen:
+            raise patcher.document.error((*address, "than"), f"the axis {axis!r} has no other labels")
+
+
+def _check_over(claim: Claim, side: Selection, labels: Labels, patcher: Patcher, address: Address) -> None:
+    """Means and ranges are taken over axes of the table that are not compared, and on which something varies."""
+    for index, axis in enumerate(claim.over):
+        here = (*address, index)
+        if axis not in labels:
+            raise patcher.document.error(here, f"unknown axis {axis!r}{did_you_mean(axis, list(labels))}")
+        if axis in side:
+            raise patcher.document.error(here, f"{axis!r} is compared; name other axes")
+        if axis in claim.over[:index]:
+            raise patcher.document.error(here, f"{axis!r} is named twice")
+    if claim.over and all(len(claim.where.get(axis, labels[axis])) < 2 for axis in claim.over):
+        raise patcher.document.error(address, "leaves single cells, which have neither mean nor range")

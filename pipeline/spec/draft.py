@@ -1,0 +1,147 @@
+"""Runs under construction: patches laid over one another, in which every value remembers where it was written.
+
+Hence a bad value is reported at the axis, override or base that stated it, however many runs it ends up in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.spec.catalog import COMPONENTS, SETTINGS
+from pipeline.spec.fields import Fields, Invalid
+from pipeline.spec.schema import RUN_FIELDS, SCALARS
+from pipeline.spec.yamlfile import Address, Document, show
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """A value and where it was written."""
+
+    value: Any
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one component or settings group; `replaces` what was said before, or updates it."""
+
+    values: dict[str, Sourced]
+    replaces: bool
+
+
+Patch = dict[str, Options | Sourced]
+"""Per run field what is to change. A run under construction is itself a patch, of nothing."""
+
+
+def compose(first: Patch, then: Patch) -> Patch:
+    """The patch that has the effect of both, in this order."""
+    result = dict(first)
+    for field, part in then.items():
+        before = result.get(field)
+        if isinstance(part, Options) and not part.replaces and isinstance(before, Options):
+            part = Options({**before.values, **part.values}, before.replaces)
+        result[field] = part
+    return result
+
+
+class Patcher:
+    """Reads the patches of one spec and turns composed patches into records of runs."""
+
+    def __init__(self, document: Document, fields: Fields) -> None:
+        self.document = document
+        self.fields = fields
+
+    def read(self, values: Any, address: Address) -> Patch:
+        """A mapping of run fields as a patch. Raises :class:`UserError` for what cannot be valid in any run."""
+        if not isinstance(values, dict):
+            raise self.document.error(address, f"{show(values)} must be `field: value` lines")
+        return {field: self.read_field(field, value, (*address, field)) for field, value in values.items()}
+
+    def read_field(self, field: str, value: Any, address: Address) -> Options | Sourced:
+        """The value of one run field. Raises as :meth:`read`."""
+        if field in SCALARS:
+            least = SCALARS[field][0]
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise self.document.error(address, f"{show(value)} must be a whole number, at least {least}")
+            return Sourced(value, address)
+        if field not in COMPONENTS and field not in SETTINGS:
+            part, dot, option = field.partition(".")
+            hint = f"; write {part}: {{{option}: …}}" if dot else did_you_mean(field, list(RUN_FIELDS))
+            raise self.document.error(address, f"unknown run field{hint}")
+        if isinstance(value, str) and field in COMPONENTS:
+            options = Options({"name": Sourced(value, address)}, replaces=True)
+        elif isinstance(value, dict):
+            values = {option: Sourced(item, (*address, option)) for option, item in value.items()}
+            options = Options(values, replaces=field in COMPONENTS and "name" in values)
+        else:
+            what = f"the name of a {field} or its options" if field in COMPONENTS else "`option: value` lines"
+            raise self.document.error(address, f"{show(value)} must be {what}")
+        self._check(field, options)
+        return options
+
+    def read_option(self, field: str, option: str, value: Any, address: Address) -> Patch:
+        """The patch that sets one option of a component or settings group. Raises as :meth:`read`."""
+        options = Options({option: Sourced(value, address)}, replaces=False)
+        self._check(field, options)
+        return {field: options}
+
+    def record(self, draft: Patch, profile: str) -> dict[str, Any]:
+        """The complete record of a run, every default written out; equal parts of records are shared objects.
+
+        Raises:
+            UserError: A field is missing, or the parts that the patches have put together do not fit.
+        """
+        record: dict[str, Any] = {}
+        for field in RUN_FIELDS:
+            part = draft.get(field)
+            if isinstance(part, Sourced):
+                record[field] = part.value
+            elif field == "seed":
+                record[field] = 0
+            elif part is None and field not in SETTINGS:
+                raise self.document.error(("grid", "base"), f"no {field}; state it here or on an axis")
+            else:
+                record[field] = self._validate(field, part or Options({}, replaces=False))
+        return {**record, "profile": profile}
+
+    def _check(self, field: str, options: Options) -> None:
+        """What can be said about options alone: those of a component without a name wait until they meet one."""
+        if field in SETTINGS or "name" in options.values:
+            self._validate(field, options, complete=False)
+
+    def _validate(self, field: str, options: Options, complete: bool = True) -> dict[str, Any]:
+        named = options.values.get("name")
+        try:
+            if field in COMPONENTS:
+                if named is None:
+                    address = next(iter(options.values.values())).address if options.values else ("grid", "base")
+                    raise self.document.error(address, f"an option without a {field}: no name is stated for these runs")
+                self.fields.check_name(field, named.value)
+            return self.fields.validate(field, {option: item.value for option, item in options.values.items()})
+        except Invalid as error:
+            if error.option is None and not complete:
+                return {}
+            at_fault = options.values.get(error.option) if error.option else named
+            raise self._located(at_fault, error) from None
+
+    def _located(self, at_fault: Sourced | None, error: Invalid) -> UserError:
+        address = at_fault.address if at_fault else ("grid", "base")
+        if error.index is not None:
+            address = (*address, error.index)
+        return self.document.error(address, error.message)
+
+
+def as_patch(values: Mapping[str, Any], address: Address) -> Patch:
+    """A patch made by the program, e.g. by a built-in profile; messages about it point at `address`."""
+    patch: Patch = {}
+    for field, value in values.items():
+        if isinstance(value, dict):
+            options = {option: Sourced(item, address) for option, item in value.items()}
+            patch[field] = Options(options, replaces="name" in value)
+        else:
+            patch[field] = Sourced(value, address)
+    return patch

@@ -1,0 +1,183 @@
+"""Pydantic models of components and settings, made from the catalog, and their errors in words.
+
+Validated components are cached: a grid of a thousand runs holds a few dozen distinct ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+
+from pflcore.options import OptionInfo
+from pflcore.registry import did_you_mean
+from pipeline.spec.catalog import COMPONENTS, SETTINGS, Catalog
+from pipeline.spec.yamlfile import show
+
+_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+_NEEDS = {
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text; quote it",
+    "bool_type": "must be true or false",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be `key: value` lines",
+    "model_type": "must be `key: value` lines",
+    "finite_number": "must be finite",
+}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "greater than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+
+
+class Invalid(Exception):
+    """A component or a group of settings that does not validate.
+
+    Attributes:
+        option: The option at fault, or None when one is missing.
+        index: The position in the option's list, or None.
+        message: What is wrong, without the place.
+    """
+
+    def __init__(self, option: str | None, index: int | None, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+        self.index = index
+        self.message = message
+
+
+class Fields:
+    """Validates the parts of a run against one catalog."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._models: dict[tuple[str, str], type[BaseModel]] = {}
+        self._valid: dict[tuple[str, str], dict[str, Any]] = {}
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> Fields:
+        """The fields of a catalog, made once: every spec needs them, and models are slow to make."""
+        if id(catalog) not in _MADE:
+            _MADE[id(catalog)] = cls(catalog)  # which keeps the catalog, so that no other gets its id
+        return _MADE[id(catalog)]
+
+    def known(self, kind: str, name: str) -> list[str]:
+        """The options of an entry, or of a group of settings."""
+        return [option.name for option in self.catalog.options(kind, name)]
+
+    def model(self, kind: str, name: str) -> type[BaseModel]:
+        """The strict model of an entry, `name` included, or of a group of settings, whose name is its kind."""
+        key = (kind, name)
+        if key not in self._models:
+            self._models[key] = _model(kind, name, self.catalog)
+        return self._models[key]
+
+    def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A part of a run with defaults written out, as JSON data. Do not modify it: equal parts are shared.
+
+        Args:
+            kind: A component kind or a settings group.
+            values: What the spec says; for a component with a known `name`.
+
+        Raises:
+            Invalid: An option is unknown, missing, or has a bad value.
+        """
+        key = (kind, json.dumps(values, sort_keys=True))
+        if key not in self._valid:
+            name = values["name"] if kind in COMPONENTS else kind
+            try:
+                valid = self.model(kind, name).model_validate(dict(values))
+            except ValidationError as error:
+                raise self._invalid(kind, name, error) from None
+            part = valid.model_dump(mode="json", by_alias=True)
+            silent = [o.name for o in self.catalog.options(kind, name) if o.later and part[o.name] == o.default]
+            self._valid[key] = {option: value for option, value in part.items() if option not in silent}
+        return self._valid[key]
+
+    def check_name(self, kind: str, name: Any) -> None:
+        """Raises :class:`Invalid` when `name` is not an entry of the kind."""
+        if not isinstance(name, str):
+            raise Invalid("name", None, f"{show(name)} is not the name of a {kind}; quote it if it is one")
+        if name not in self.catalog.entries[kind]:
+            raise Invalid("name", None, f"unknown {kind} {show(name)}{did_you_mean(name, self.catalog.names(kind))}")
+
+    def _invalid(self, kind: str, name: str, error: ValidationError) -> Invalid:
+        # What is misspelt says more than what is missing because of it.
+        details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
+        option, *rest = details["loc"]
+        if details["type"] == "missing":
+            return Invalid(None, None, f"{kind} {show(name)} needs the option {show(option)}")
+        index = rest[0] if rest and isinstance(rest[0], int) else None
+        return Invalid(str(option), index, explain(details, self.known(kind, name)))
+
+
+_MADE: dict[int, Fields] = {}
+
+
+def explain(details: Any, known: list[str]) -> str:
+    """One error of pydantic in a few words, with the offending value.
+
+    Args:
+        details: An item of ``ValidationError.errors()``.
+        known: The names that would have been accepted, for an unknown one.
+    """
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown option{did_you_mean(str(details['loc'][-1]), known) or '; there are none'}"
+    if kind == "missing":
+        return f"{show(details['loc'][-1])} is missing"
+    if kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        return f"{show(value)} must be {words} {context[key]:g}"
+    if kind == "literal_error":
+        return f"{show(value)} must be one of {context['expected']}"
+    if kind == "value_error":
+        return str(context["error"])
+    return f"{show(value)} {_NEEDS[kind]}" if kind in _NEEDS else f"{show(value)}: {details['msg']}"
+
+
+def option_type(info: OptionInfo) -> Any:
+    """The annotation that checks one option."""
+    base: Any = _TYPES[info.type]
+    if info.choices is not None and info.type in ("str", "int"):
+        base = Literal[info.choices]
+    elif info.choices is not None:
+        base = Annotated[base, AfterValidator(_one_of(info.choices))]
+    if info.bounds:
+        bounds: dict[str, Any] = dict(info.bounds)
+        base = Annotated[base, Field(**bounds)]
+    if info.many:
+        base = Annotated[
+            tuple[base, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+        ]
+    return base | None if info.optional else base
+
+
+def _one_of(choices: tuple[Any, ...]) -> Any:
+    def check(value: Any) -> Any:
+        if value not in choices:
+            raise ValueError(f"{show(value)} must be one of {', '.join(map(show, choices))}")
+        return value
+
+    return check
+
+
+def _model(kind: str, name: str, catalog: Catalog) -> type[BaseModel]:
+    info = catalog.settings[kind] if kind in SETTINGS else catalog.entries[kind][name]
+    fields: dict[str, Any] = {}
+    if kind in COMPONENTS:
+        fields["entry_name"] = (Literal[name], Field(alias="name", description=info.summary))
+    for option in catalog.options(kind, name):
+        default = ... if option.required else option.default
+        # Aliases, because an option may be called what BaseModel calls one of its methods.
+        field = Field(default, alias=option.name, description=option.help)
+        fields[f"option_{option.name}"] = (option_type(option), field)
+    config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, title=name)
+    model: type[BaseModel] = create_model(f"{kind}_{name}", __config__=config, __doc__=info.summary, **fields)
+    return model

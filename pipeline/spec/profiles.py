@@ -1,0 +1,76 @@
+"""Profiles: the same spec as published (`paper`), shrunk to seconds (`smoke`), or patched as the spec itself says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.spec.catalog import COMPONENTS, Catalog
+
+BUILT_IN = ("paper", "smoke")
+
+_TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 16}
+_EVALUATION = {"every": 1, "window": 2, "curve_every": 1}
+_LOCAL_STEPS = 3
+_ADAPT_EPOCHS = 2
+_COHORT = 2
+_SEEDS = 2  # of as many as there are; labels beyond them stand for the same runs
+_CLIENTS = 8
+_FEWEST_CLIENTS = 4
+_SAMPLES_PER_CLIENT = 40
+_SAMPLES_PER_CLASS = 10
+
+
+def check_profile(profile: str, defined: list[str]) -> None:
+    """Raises :class:`UserError` when a profile is neither built in nor one of those that a spec defines."""
+    known = [*BUILT_IN, *defined]
+    if profile not in known:
+        raise UserError(f"unknown profile {profile!r}{did_you_mean(profile, known)}")
+
+
+def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """What shrinks a run of the `paper` profile so that it ends in seconds on a CPU, on generated data.
+
+    Every entry shrinks itself as its `smoke` attribute says; what is common to all runs is shrunk here.
+    """
+    patch: dict[str, Any] = {kind: dict(catalog.entries[kind][record[kind]["name"]].smoke) for kind in COMPONENTS}
+    classes = len(catalog.entries["dataset"][record["dataset"]["name"]].facts.get("class_names") or range(10))
+    each = {**record["partition"], **patch["partition"]}.get("classes_per_client")
+    clients = catalog.entries["partition"][record["partition"]["name"]].facts.get("smoke_clients")
+    clients = clients or smoke_clients(record["clients"], each, classes)
+    stand_in = max(_SAMPLES_PER_CLIENT * clients, _SAMPLES_PER_CLASS * classes)
+    patch["seed"] = record["seed"] % _SEEDS
+    patch["dataset"]["stand_in"] = min(stand_in, record["dataset"]["stand_in"] or stand_in)
+    patch["clients"] = clients
+    patch["training"] = {**_TRAINING, "sample_rate": min(1.0, _COHORT / clients)}
+    if record["training"]["local_steps"]:
+        patch["training"]["local_steps"] = min(record["training"]["local_steps"], _LOCAL_STEPS)
+    patch["evaluation"] = {**_EVALUATION, **_analyses(record["evaluation"], clients)}
+    return patch
+
+
+def _analyses(evaluation: dict[str, Any], clients: int) -> dict[str, Any]:
+    """What shrinks the analyses that a run asks for; those of clients that are left."""
+    patch: dict[str, Any] = {}
+    if "rollout" in evaluation["analyses"]:
+        left = [client for client in evaluation["rollout_clients"] if client < clients]
+        patch |= {"rollout_clients": left or [0], "rollout_images": 1}
+    if "adaptation" in evaluation["analyses"]:
+        patch["adapt_epochs"] = min(evaluation["adapt_epochs"], _ADAPT_EPOCHS)
+    return patch
+
+
+def smoke_clients(clients: int, classes_per_client: int | None, classes: int) -> int:
+    """A small number of clients, with which a partition by classes can still be dealt out evenly.
+
+    Args:
+        clients: The number in the `paper` profile.
+        classes_per_client: For partitions that have it: ``clients * classes_per_client`` must be a multiple of
+            `classes`.
+        classes: Number of classes of the dataset.
+    """
+    if classes_per_client is None or clients <= _CLIENTS:
+        return min(clients, _CLIENTS)
+    even = (few for few in range(_FEWEST_CLIENTS, clients) if few * classes_per_client % classes == 0)
+    return next(even, clients)

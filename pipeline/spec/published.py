@@ -1,0 +1,109 @@
+"""Published values: a CSV file beside the spec, with a column per table axis, then mean, std, quoted and note."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.spec.table import Published
+from pipeline.spec.yamlfile import MAX_BYTES, show
+
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_VALUES = ("mean", "std", "quoted", "note")
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One line of the file: labels by axis, the value, and where it stands."""
+
+    labels: dict[str, str]
+    value: Published
+    where: str
+
+
+def read_published(path: Path, shown: str, axes: list[str]) -> list[PublishedRow]:
+    """Read published values strictly.
+
+    Args:
+        path: The file.
+        shown: How messages name it.
+        axes: The row and column axes; each must be a column. The order of columns is free.
+
+    Raises:
+        UserError: With file and line, for anything but a complete table of finite numbers without duplicates.
+    """
+    lines = csv.reader(io.StringIO(_text(path, shown), newline=""), strict=True)
+    columns = [*axes, *_VALUES]
+    rows: list[PublishedRow] = []
+    seen: dict[tuple[str, ...], str] = {}
+    header: list[str] | None = None
+    try:
+        for cells in lines:
+            where = f"{shown}:{lines.line_num}"
+            if not cells:
+                continue
+            if header is None:
+                header = _header(cells, columns, where)
+                continue
+            if len(cells) != len(header):
+                raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns")
+            row = _row(dict(zip(header, cells, strict=True)), axes, where)
+            key = tuple(row.labels.values())
+            if key in seen:
+                raise UserError(f"{where}: a second value for {', '.join(key)}; the first is in {seen[key]}")
+            seen[key] = where
+            rows.append(row)
+    except csv.Error as error:
+        raise UserError(f"{shown}:{lines.line_num}: not valid CSV: {error}") from None
+    if header is None:
+        raise UserError(f"{shown}:1: the file is empty; its first line names the columns {', '.join(columns)}")
+    return rows
+
+
+def _text(path: Path, shown: str) -> str:
+    raw = path.read_bytes()
+    if len(raw) > MAX_BYTES:
+        raise UserError(f"{shown}: larger than {MAX_BYTES >> 20} MiB")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{shown}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
+
+
+def _header(cells: list[str], columns: list[str], where: str) -> list[str]:
+    for cell in cells:
+        if cell not in columns:
+            raise UserError(f"{where}: unknown column {show(cell)}{did_you_mean(cell, columns)}")
+        if cells.count(cell) > 1:
+            raise UserError(f"{where}: the column {show(cell)} is stated twice")
+    missing = [column for column in columns if column not in cells]
+    if missing:
+        raise UserError(f"{where}: no column {show(missing[0])}; the columns are {', '.join(columns)}")
+    return cells
+
+
+def _row(cells: dict[str, str], axes: list[str], where: str) -> PublishedRow:
+    if cells["quoted"] not in ("", "yes"):
+        raise UserError(f"{where}: quoted: {show(cells['quoted'])} must be yes or empty")
+    std = _number(cells["std"], "std", where) if cells["std"] else None
+    if std is not None and std < 0:
+        raise UserError(f"{where}: std: {show(cells['std'])} must not be negative")
+    # A misprint has a note and no mean.
+    mean = _number(cells["mean"], "mean", where) if cells["mean"] or not cells["note"] else None
+    if mean is None and std is not None:
+        raise UserError(f"{where}: std: {show(cells['std'])} without a mean")
+    value = Published(mean=mean, std=std, quoted=cells["quoted"] == "yes", note=cells["note"])
+    return PublishedRow({axis: cells[axis] for axis in axes}, value, where)
+
+
+def _number(text: str, column: str, where: str) -> float:
+    if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
+        raise UserError(f"{where}: {column}: {show(text)} is not a number")
+    return float(text)

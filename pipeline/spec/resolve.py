@@ -1,0 +1,218 @@
+"""A spec and a profile become runs and a table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.spec.catalog import Catalog
+from pipeline.spec.claims import resolve_claims
+from pipeline.spec.draft import Patch, Patcher, as_patch, compose
+from pipeline.spec.fields import Fields
+from pipeline.spec.grid import Points, check_axes, expand
+from pipeline.spec.profiles import check_profile, smoke_patch
+from pipeline.spec.published import PublishedRow, read_published
+from pipeline.spec.run import Run, describe_component, short_hash
+from pipeline.spec.schema import Layout
+from pipeline.spec.single_clients import check_clients, client_of, existing_clients
+from pipeline.spec.specs import Spec, inside
+from pipeline.spec.table import Cell, ResolvedTable, TablePaper, TablePartition, TableRun
+from pipeline.spec.yamlfile import Address, show
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a spec compiles to. An abstract spec has no runs and no table."""
+
+    runs: list[Run]
+    table: ResolvedTable | None
+
+
+def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
+    """All distinct runs of a spec under a profile, in the order of the grid, and the table they fill.
+
+    The runs are always checked as published first, so that a profile cannot hide a mistake.
+
+    Raises:
+        UserError: With the file, line and dotted address of the axis value, override or base at fault.
+    """
+    check_profile(profile, list(spec.body.profiles))
+    if spec.abstract:
+        return Resolved([], None)
+    patcher = Patcher(spec.document, Fields.of(catalog))
+    grid = expand(spec.body.grid, patcher)
+    published = [Run(patcher.record(point.draft, "paper")) for point in grid.points]
+    layout = spec.body.table or _default_layout(grid)
+    check_clients(layout, grid, published, patcher)
+    _check_effects(grid, published, layout, patcher)
+    by_point = published
+    if profile != "paper":
+        change = _changer(spec, catalog, profile, patcher)
+        by_point = [
+            Run(patcher.record(compose(point.draft, change(run)), profile))
+            for point, run in zip(grid.points, published, strict=True)
+        ]
+    runs: dict[str, Run] = {}
+    for run in by_point:
+        if runs.setdefault(run.id, run) != run:
+            raise UserError(f"{spec.document.mark(())}: two different runs have the id {run.id}; change a seed")
+    return Resolved(list(runs.values()), _table(spec, profile, layout, grid, by_point, patcher))
+
+
+def _changer(spec: Spec, catalog: Catalog, profile: str, patcher: Patcher) -> Callable[[Run], Patch]:
+    if profile == "smoke":
+        return lambda run: as_patch(smoke_patch(run.record, catalog), ("grid", "base"))
+    patch = patcher.read(spec.body.profiles[profile], ("profiles", profile))
+    return lambda run: patch
+
+
+def _check_effects(grid: Points, runs: list[Run], layout: Layout, patcher: Patcher) -> None:
+    """An axis that changes nothing is a mistake, and so is averaging a run with itself."""
+    axes = list(grid.labels)
+    for axis in axes:
+        effects: dict[tuple[str, ...], set[tuple[str, int | None]]] = {}
+        counts: dict[tuple[str, ...], int] = {}
+        for point, run in zip(grid.points, runs, strict=True):
+            others = tuple(point.labels[other] for other in axes if other != axis)
+            effects.setdefault(others, set()).add((run.id, client_of(layout.clients, point.labels)))
+            counts[others] = counts.get(others, 0) + 1
+        several = [others for others, count in counts.items() if count > 1]
+        address: Address = ("grid", "axes", axis)
+        if several and all(len(effects[others]) == 1 for others in several):
+            raise patcher.document.error(address, "has no effect: its values give the same runs")
+        if axis in layout.average_over and any(len(effects[others]) < counts[others] for others in several):
+            raise patcher.document.error(address, "is averaged over, but some of its values give the same run")
+
+
+def _default_layout(grid: Points) -> Layout:
+    rows, columns = list(grid.labels)[:1], list(grid.labels)[1:]
+    return Layout(caption="", rows=rows, columns=columns)
+
+
+def _check_layout(layout: Layout, grid: Points, patcher: Patcher) -> None:
+    placed: dict[str, str] = {}
+    for place in ("rows", "columns", "average_over"):
+        for index, axis in enumerate(getattr(layout, place)):
+            address: Address = ("table", place, index)
+            if axis not in grid.labels:
+                known = did_you_mean(axis, list(grid.labels))
+                raise patcher.document.error(address, f"unknown axis {show(axis)}{known}")
+            if axis in placed:
+                raise patcher.document.error(address, f"the axis {axis!r} is already in {placed[axis]}")
+            placed[axis] = place
+    for axis, labels in grid.labels.items():
+        if axis not in placed and len(labels) > 1:
+            raise patcher.document.error(("table",), f"the axis {axis!r} is in none of rows, columns and average_over")
+
+
+def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Run], patcher: Patcher) -> ResolvedTable:
+    _check_layout(layout, grid, patcher)
+    axes = [*layout.rows, *layout.columns]
+    published = _published(spec, layout, axes, patcher)
+    labels = _labels(layout, axes, grid, published, patcher)
+    values = {tuple(row.labels.values()): row.value for row in published}
+    clients = existing_clients(layout, grid, runs)
+    of_cell: dict[tuple[str, ...], dict[str, None]] = {}
+    for point, run in zip(grid.points, runs, strict=True):
+        of_cell.setdefault(tuple(point.labels[axis] for axis in axes), {})[run.id] = None
+    cells = [
+        Cell(
+            labels=dict(zip(axes, key, strict=True)),
+            runs=list(of_cell.get(key, {})),
+            client=client_of(clients, dict(zip(axes, key, strict=True))),
+            published=values.get(key),
+            absent=_absent(layout, axes, key),
+        )
+        for key in itertools.product(*(labels[axis] for axis in axes))
+    ]
+    body = spec.body
+    return ResolvedTable(
+        spec=spec.id,
+        title=spec.title,
+        profile=profile,
+        paper=TablePaper(**body.paper.model_dump()) if body.paper else None,
+        notes=body.notes,
+        caption=layout.caption,
+        rows=layout.rows,
+        columns=layout.columns,
+        clients=clients,
+        metric=layout.metric,
+        better=layout.better,
+        decimals=layout.decimals,
+        labels=labels,
+        cells=cells,
+        runs={run.id: TableRun(record=run.record) for run in sorted(runs, key=lambda run: run.id)},
+        partitions=_partitions(runs),
+        claims=resolve_claims(body.claims, layout, labels, patcher),
+        figures=body.figures,
+    )
+
+
+def _partitions(runs: list[Run]) -> list[TablePartition]:
+    """Every partition of the runs once, as it is under the first seed that occurs."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        record = run.federation
+        first.setdefault(short_hash({**record, "seed": 0}), run)
+    return [
+        TablePartition(
+            federation=run.federation_id,
+            words=f"{describe_component(run.record['partition'])} on {run.dataset}, {run.record['clients']:,} clients, "
+            f"seed {run.record['seed']}",
+        )
+        for run in first.values()
+    ]
+
+
+def _published(spec: Spec, layout: Layout, axes: list[str], patcher: Patcher) -> list[PublishedRow]:
+    if layout.published is None:
+        return []
+    path = inside(spec.specs_dir, spec.document, ("table", "published"), layout.published)
+    return read_published(path, path.relative_to(spec.specs_dir.parent).as_posix(), axes)
+
+
+def _labels(
+    layout: Layout, axes: list[str], grid: Points, published: list[PublishedRow], patcher: Patcher
+) -> dict[str, list[str]]:
+    """Labels in the order of the published table; each of them is known to the axis or declared absent.
+
+    What the paper does not have stands behind the label that it stands behind in the spec.
+    """
+    check_axes(layout.absent, {axis: [] for axis in axes}, patcher, ("table", "absent"))
+    labels: dict[str, list[str]] = {}
+    for axis in axes:
+        absent = layout.absent.get(axis, {})
+        known = [*grid.labels[axis], *absent]
+        in_print = list(dict.fromkeys(row.labels[axis] for row in published))
+        for row in published:
+            label = row.labels[axis]
+            if label not in known:
+                raise UserError(
+                    f"{row.where}: {axis}: {show(label)} is no label of this axis, nor declared in table.absent"
+                    f"{did_you_mean(label, known)}"
+                )
+        for label in absent:
+            address: Address = ("table", "absent", axis, label)
+            if label in grid.labels[axis]:
+                raise patcher.document.error(address, "declared absent, but the grid has runs with this label")
+            if label not in in_print:
+                hint = did_you_mean(label, in_print)
+                raise patcher.document.error(address, f"declared absent, but no published value has this label{hint}")
+        labels[axis] = _merged(in_print, grid.labels[axis])
+    return labels
+
+
+def _merged(in_print: list[str], in_spec: list[str]) -> list[str]:
+    merged = list(in_print)
+    for before, label in zip([None, *in_spec], in_spec, strict=False):
+        if label not in merged:
+            merged.insert(merged.index(before) + 1 if before else 0, label)
+    return merged
+
+
+def _absent(layout: Layout, axes: list[str], key: tuple[str, ...]) -> str | None:
+    reasons = (layout.absent.get(axis, {}).get(label) for axis, label in zip(axes, key, strict=True))
+    return next((reason for reason in reasons if reason is not None), None)

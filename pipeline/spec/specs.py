@@ -1,0 +1,229 @@
+"""Finding and loading specs: ids, inheritance, and validation of all that can be checked without making runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.spec.catalog import COMPONENTS, Catalog
+from pipeline.spec.draft import Patcher
+from pipeline.spec.fields import Fields, explain
+from pipeline.spec.profiles import BUILT_IN
+from pipeline.spec.schema import SpecFile, known_keys
+from pipeline.spec.yamlfile import Address, Document, load_yaml, show
+
+_ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A spec with all it inherits, structurally valid.
+
+    Attributes:
+        id: Path below the specs folder without ``.yaml``, e.g. ``fedtp/table2``.
+        body: Its content.
+        document: The merged plain data, with the file and line of every value.
+        specs_dir: The folder that published values must stay in.
+        files: The YAML files it was read from, its own first, as they are shown in messages.
+    """
+
+    id: str
+    body: SpecFile
+    document: Document
+    specs_dir: Path
+    files: tuple[str, ...]
+
+    @property
+    def abstract(self) -> bool:
+        """Whether it is only to be inherited from."""
+        return self.body.abstract
+
+    @property
+    def title(self) -> str:
+        """Its heading; the id when none is stated."""
+        return self.body.title or self.id
+
+
+def flat_id(spec_id: str) -> str:
+    """The id as one word of letters, digits, ``_`` and ``-``, as names of stages have to be."""
+    return re.sub(r"[/.]", "-", spec_id)
+
+
+def find_specs(specs_dir: Path) -> dict[str, Path]:
+    """All specs below a folder, abstract ones included, by id in sorted order. Hidden files are passed over.
+
+    Raises:
+        UserError: The folder is missing, a name is unsafe, a link leaves the folder, or two ids would share a stage.
+    """
+    specs_dir = _absolute(specs_dir)
+    if not specs_dir.is_dir():
+        raise UserError(f"{specs_dir.name}: no such folder; specs are YAML files in it")
+    found: dict[str, Path] = {}
+    for folder, folders, files in os.walk(specs_dir):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in folders:
+            if (Path(folder) / name).is_symlink():
+                raise UserError(
+                    f"{_shown(Path(folder) / name, specs_dir)}: a linked folder; specs are not looked for in it"
+                )
+        for name in sorted(files):
+            path = Path(folder) / name
+            if name.endswith(".yml"):
+                raise UserError(f"{_shown(path, specs_dir)}: specs end in .yaml; rename it")
+            if name.endswith(".yaml") and not name.startswith("."):
+                found[spec_id(path, specs_dir)] = path
+    found = dict(sorted(found.items()))
+    flat: dict[str, str] = {}
+    for identity in found:
+        other = flat.setdefault(flat_id(identity), identity)
+        if other != identity:
+            raise UserError(
+                f"{_shown(found[identity], specs_dir)}: its stage would be called {flat_id(identity)!r}, as that of "
+                f"{_shown(found[other], specs_dir)}; rename one of them"
+            )
+    return found
+
+
+def spec_id(path: Path, specs_dir: Path) -> str:
+    """The id of a spec file. Raises :class:`UserError` when the name is unsafe or the file is not in the folder."""
+    path, specs_dir = _absolute(path), _absolute(specs_dir)
+    shown = _shown(path, specs_dir)
+    if not path.resolve().is_relative_to(specs_dir.resolve()):
+        raise UserError(f"{shown}: leads out of {specs_dir.name}/; specs must stay inside it")
+    parts = _relative(path, specs_dir).with_suffix("").parts
+    for part in parts:
+        if not _ID_PART.fullmatch(part):
+            raise UserError(
+                f"{shown}: the name {show(part)} is not allowed; use a-z, 0-9, '_', '.', '-', and begin with a letter "
+                "or digit"
+            )
+    return "/".join(parts)
+
+
+def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
+    """Read a spec and what it extends, and validate its structure and each of its patches.
+
+    Raises:
+        UserError: With file, line and dotted address of what is wrong.
+    """
+    specs_dir = _absolute(specs_dir)
+    identity = spec_id(path, specs_dir)
+    document, files = _inherit(path, specs_dir, ())
+    try:
+        body = SpecFile.model_validate(document.data)
+    except ValidationError as error:
+        raise _structural(document, error) from None
+    _check_patches(body, Patcher(document, Fields.of(catalog)))
+    return Spec(identity, body, document, specs_dir, files)
+
+
+def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
+    """A file named in a spec, relative to the file that names it.
+
+    Raises:
+        UserError: It leaves the specs folder, by its path or by a link, or does not exist.
+    """
+    if PurePosixPath(name).is_absolute() or "\\" in name or "\0" in name:
+        raise document.error(address, f"{show(name)} must be a relative path with forward slashes")
+    origin = specs_dir.parent / document.mark(address).file
+    path = _absolute(origin.parent / name)
+    if not path.is_relative_to(specs_dir) or not path.resolve().is_relative_to(specs_dir.resolve()):
+        raise document.error(address, f"{show(name)} leads out of {specs_dir.name}/")
+    if not path.is_file():
+        raise document.error(address, f"{show(name)} does not exist ({_shown(path, specs_dir)})")
+    return path
+
+
+def _absolute(path: Path) -> Path:
+    """Without `..`, and without following links: as the user wrote it."""
+    return Path(os.path.normpath(path.absolute()))
+
+
+def _relative(path: Path, specs_dir: Path) -> Path:
+    return Path(os.path.relpath(_absolute(path), _absolute(specs_dir)))
+
+
+def _shown(path: Path, specs_dir: Path) -> str:
+    return (Path(specs_dir.name) / _relative(path, specs_dir)).as_posix()
+
+
+def _inherit(path: Path, specs_dir: Path, chain: tuple[str, ...]) -> tuple[Document, tuple[str, ...]]:
+    shown = _shown(path, specs_dir)
+    document = load_yaml(path, shown)
+    base = document.data.get("extends")
+    if base is None:
+        return document, (shown,)
+    here = ("extends",)
+    if not isinstance(base, str):
+        raise document.error(here, f"{show(base)} must be the path of one spec")
+    chain = (*chain, shown)
+    try:
+        base_path = inside(specs_dir, document, here, base)
+    except UserError as error:
+        raise UserError(f"{error}; chain: {' -> '.join((*chain, base))}" if len(chain) > 1 else str(error)) from None
+    if _shown(base_path, specs_dir) in chain:
+        raise document.error(
+            here, f"a spec cannot inherit from itself: {' -> '.join((*chain, _shown(base_path, specs_dir)))}"
+        )
+    inherited, files = _inherit(base_path, specs_dir, chain)
+    own = {"extends", "abstract"}
+    data = _merge({key: value for key, value in inherited.data.items() if key not in own}, document.data, ())
+    # Of a key stated in both files the mark of the nearer one holds; marks of removed keys do no harm.
+    return Document(data, {**inherited.marks, **document.marks}), (shown, *files)
+
+
+def _merge(base: dict[str, Any], child: dict[str, Any], address: Address) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in child.items():
+        here = (*address, key)
+        before = merged.get(key)
+        if value is None and key in base:
+            del merged[key]
+            continue
+        if isinstance(value, dict) and _is_component(here):
+            if "name" in value:
+                before = None
+            elif isinstance(before, str):
+                before = {"name": before}
+        merged[key] = _merge(before, value, here) if isinstance(value, dict) and isinstance(before, dict) else value
+    return merged
+
+
+def _is_component(address: Address) -> bool:
+    """Whether a component stands there: a run's field in a patch, or a value of an axis over that field."""
+    if address[:2] == ("grid", "axes"):
+        return (len(address) == 4 and address[2] in COMPONENTS) or (len(address) == 5 and address[4] in COMPONENTS)
+    return len(address) == 3 and address[2] in COMPONENTS and (address[0] == "profiles" or address[1] == "base")
+
+
+def _structural(document: Document, error: ValidationError) -> UserError:
+    details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
+    # Pydantic marks a bad key of a mapping by a last step of its own.
+    loc = tuple(part for part in details["loc"] if part != "[key]")
+    if details["type"] == "extra_forbidden":
+        return document.error(loc, f"unknown key{did_you_mean(str(loc[-1]), known_keys(loc))}")
+    if details["type"] == "missing":
+        return document.error(loc[:-1], explain(details, []))
+    if details["type"] == "string_pattern_mismatch":
+        return document.error(loc, f"{show(loc[-1])} is not a name; use a-z, 0-9, '_', '-'")
+    return document.error(loc, explain(details, []))
+
+
+def _check_patches(body: SpecFile, patcher: Patcher) -> None:
+    """Read every patch once, so that mistakes show even where no run uses the patch, as in abstract specs."""
+    patcher.read(body.grid.base, ("grid", "base"))
+    for index, override in enumerate(body.grid.overrides):
+        patcher.read(override.set, ("grid", "overrides", index, "set"))
+    for index, include in enumerate(body.grid.include):
+        patcher.read(include.set, ("grid", "include", index, "set"))
+    for name, patch in body.profiles.items():
+        if name in BUILT_IN:
+            raise patcher.document.error(("profiles", name), f"the profile {name!r} is built in; choose another name")
+        patcher.read(patch, ("profiles", name))
