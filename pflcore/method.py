@@ -7,7 +7,6 @@ or two of the functions. Executors in :mod:`pflcore.engine` decide how the funct
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,23 +16,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pflcore.client_view import COMMON, DATA, FACTS, OWN, ClientView, below, model_part, own, own_part, under
+from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import shown
 from pflcore.groups import Groups, Roles, Tensors
 from pflcore.options import option
 from pflcore.registry import Entry, did_you_mean
 
-# A client's state holds the entries of its model under their own names, and further ones below these. Model entries
-# have no slash in their names.
-OWN = "own/"  # kept on the client beside its model
-COMMON = "common/"  # exchanged with the server beside the model
-DATA = "data/"  # facts about the client's samples and the round, made by the engine
+# What a file with a method imports.
+__all__ = [
+    "COMMON",
+    "DATA",
+    "NO_PARAMETERS",
+    "OWN",
+    "Batch",
+    "ClientView",
+    "Federation",
+    "LocalState",
+    "Method",
+    "Server",
+    "Tuning",
+    "Update",
+    "average",
+    "below",
+    "cross_entropy",
+    "descend",
+    "model_part",
+    "own",
+    "own_part",
+    "roles_of",
+    "under",
+    "weights",
+]
 
 # Beginnings of names in the server's further state that hold no parameters: an optimiser's, and shapes.
 NO_PARAMETERS = ("momentum/", "shape/")
-
-# Facts that a method may ask for.
-FACTS = ("class_counts", "epoch_steps", "progress")
 
 
 @dataclass(frozen=True)
@@ -75,81 +93,6 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Samples of one client.
-
-    Attributes:
-        inputs: Images (batch, channels, height, width), normalised; or characters (batch, length), int64.
-        labels: (batch,) for images; for text the next characters, (batch, length).
-    """
-
-    inputs: Tensor
-    labels: Tensor
-
-
-class Received(dict[str, Tensor]):
-    """The state that a client began its round with. Raises :class:`UserError` for an entry that it does not have."""
-
-    def __missing__(self, name: str) -> Tensor:
-        reader = sys._getframe(1)
-        known = [*self, *(f"{DATA}{fact}" for fact in FACTS)]
-        (near,) = difflib.get_close_matches(name, known, n=1) or ("",)
-        if not self:
-            hint = "; it is empty in end() and predict(): take it from the state"
-        elif near in self:
-            hint = f"; did you mean {near!r}?"
-        elif near:
-            hint = f"; {near!r} must be asked for: facts = ({near.removeprefix(DATA)!r},)"
-        else:
-            hint = ""
-        raise UserError(
-            f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}: local.received has no entry {name!r}{hint}"
-        )
-
-
-@dataclass(frozen=True)
-class Local:
-    """One client's view of its round, made by the executor.
-
-    Attributes:
-        features: (state, inputs) → (logits, input of the classifier), in the mode that the model is in. Running
-            statistics in the state are updated in place in training mode.
-        differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
-            gives the loss, and further tensors to be handed out, which must be detached.
-        sgd: (parameters, gradients, momenta) → the next parameters and momenta. Momenta are empty at the first step.
-        received: The state that the client began the round with; not to be modified.
-        parameters: Names of the model's entries that gradients train; its others are buffers.
-        roles: Who owns the entries.
-    """
-
-    features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]
-    differentiate: Callable[[Callable[[Tensors], tuple[Tensor, Tensors]], Tensors], tuple[Tensors, Tensor, Tensors]]
-    sgd: Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
-    received: Mapping[str, Tensor]
-    parameters: frozenset[str]
-    roles: Roles
-
-    def __post_init__(self) -> None:
-        # Here, as what vmap hands over must be a plain dict.
-        object.__setattr__(self, "received", Received(self.received))
-
-    def forward(self, state: Tensors, inputs: Tensor) -> Tensor:
-        """Logits of a state."""
-        return self.features(state, inputs)[0]
-
-    def gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
-        """The gradients of a loss function of the trained parameters at `params`, and its value."""
-        gradients, value, _ = self.differentiate(lambda given: (loss(given), {}), params)
-        return gradients, value
-
-    def frozen(self, state: Mapping[str, Tensor]) -> Tensors:
-        """The model of a state for a forward pass that must leave its running statistics as they are."""
-        return {
-            name: tensor if name in self.parameters else tensor.clone() for name, tensor in model_part(state).items()
-        }
-
-
-@dataclass(frozen=True)
 class Update:
     """What one client returns to the server.
 
@@ -186,31 +129,6 @@ class Tuning:
     steps: int | None = None
     epochs: int = 1
     lr: float | None = None
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors with `prefix` before their names."""
-    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
-
-
-def below(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of :func:`under`: the tensors whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def own(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Entries under names that mark them as kept on the client beside its model."""
-    return under(OWN, tensors)
-
-
-def own_part(state: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of :func:`own`: what a client keeps beside its model, under plain names."""
-    return below(OWN, state)
-
-
-def model_part(state: Mapping[str, Tensor]) -> Tensors:
-    """The entries of the model in a client's state."""
-    return {name: tensor for name, tensor in state.items() if "/" not in name}
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -284,7 +202,7 @@ class Method(Entry):
         """What of a client's state its predictions take: entries of the model, and maybe further ones."""
         return state
 
-    def predict(self, local: Local, state: Tensors, inputs: Tensor) -> Tensor:
+    def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         """The logits that a client is measured by, in evaluation mode; `state` is from :meth:`personalised`."""
         return local.forward(state, inputs)
 
@@ -309,22 +227,22 @@ class Method(Entry):
         """The generated entries for each of the clients."""
         return [{} for _ in clients]
 
-    def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         """What a client minimises on one batch: a scalar."""
         return cross_entropy(local.forward(params, batch.inputs), batch.labels)
 
-    def begin(self, local: Local, start: Tensors) -> LocalState:
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
         """State of local training before its first step; ``"model"`` is what the client ends with.
 
         `start` is the client's own copy of what it received; steps may work in place on it.
         """
         return {"model": start, "momenta": {}}
 
-    def end(self, local: Local, state: LocalState) -> LocalState:
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
         """State of local training after its last step."""
         return state
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         """One local step; returns the next state and the loss before it."""
         return descend(local, state, lambda params: self.loss(local, params, batch), local.parameters)
 
@@ -347,7 +265,7 @@ def roles_of(method: Method, groups: Groups) -> Roles:
 
 
 def descend(
-    local: Local, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
+    local: ClientView, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
 ) -> tuple[LocalState, Tensor]:
     """One step of SGD on the entries of the state in `trained`; returns the next state and the loss before it.
 

@@ -13,9 +13,9 @@ from figure_demo import TOTAL, record, study, write_rounds
 from report_demo import cell, table, write_metrics
 
 from pflcore.artifacts import write_table
-from pipeline.report.claims.claims import Finding, Judgement, judge_claims
+from pipeline.report.claims.claims import Judgement, judge_claims
 from pipeline.report.claims.forms import Pair
-from pipeline.report.claims.words import Claim, claim_in_words
+from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.table.cells import collect_cells
 from pipeline.report.table.measured import measure
 
@@ -26,14 +26,14 @@ A_AND_B = {"better": {"method": ["A"]}, "than": {"method": ["B"]}}
 STEADIER = {"steadier": {"method": ["A"]}, "than": {"method": ["B"]}}
 
 
-def judge(resolved: dict[str, Any], root: Path) -> tuple[Judgement, Claim]:
+def judge(resolved: dict[str, Any], root: Path) -> tuple[Judgement, ClaimText]:
     """What becomes of a table's only claim, and its words."""
     runs = measure(resolved, root)
     (judgement,) = judge_claims(resolved, collect_cells(resolved, runs), runs)
     return judgement, claim_in_words(judgement, resolved["decimals"])
 
 
-def obtained(root: Path, rows: Rows, **claim: Any) -> tuple[Finding, str]:
+def obtained(root: Path, rows: Rows, **claim: Any) -> tuple[Judgement, str]:
     """A claim on obtained values: what was found, and how it is told."""
     cells = []
     for method, settings in rows.items():
@@ -48,7 +48,7 @@ def obtained(root: Path, rows: Rows, **claim: Any) -> tuple[Finding, str]:
     return found.obtained, words.detail
 
 
-def only(found: Finding) -> Pair:
+def only(found: Judgement) -> Pair:
     """The one pair that there is."""
     (pair,) = found.judged
     return pair
@@ -203,7 +203,7 @@ def write_clients(root: Path, run: str, correct: list[int]) -> None:
     write_metrics(root, run, float(accuracies.mean()), float(accuracies.std()))
 
 
-def of_clients(root: Path, seeds: tuple[int, int] = (0, 0), **changes: Any) -> tuple[Judgement, Claim]:
+def of_clients(root: Path, seeds: tuple[int, int] = (0, 0), **changes: Any) -> tuple[Judgement, ClaimText]:
     """A, which is a little better than B on each of four clients that are very different."""
     write_clients(root, "a", [20, 84, 122, 182])
     write_clients(root, "b", [18, 80, 120, 180])

@@ -17,7 +17,7 @@ from test_executors import PAIRS, digest, trainer, uneven_run
 
 import pflcore
 from pflcore.engine import CheckpointFolder, Progress
-from pflcore.engine.executors.executor import choose_executor
+from pflcore.engine.executors.choice import choose_executor
 from pflcore.errors import UserError
 from pipeline.running.worker import _attempt
 from pipeline.stages.ranks import launch, ranks_wanted
@@ -69,10 +69,10 @@ def test_a_wrong_number_of_processes(value: str, monkeypatch: pytest.MonkeyPatch
 
 def test_what_ends_a_process_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(2, ["--help"]) == 0
-    assert launch(2, ["stage", "trian"]) == 2
+    assert launch(2, ["trian"]) == 2
     capfd.readouterr()
     with pytest.raises(UserError, match=r"^stages/federations/absent\.yaml: no such file"):
-        launch(2, ["stage", "train", "stages/federations/absent.yaml"])
+        launch(2, ["train", "stages/federations/absent.yaml"])
     assert capfd.readouterr().err == ""  # it is told once, by whoever launched them
 
 

@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from pflcore.engine.dropout import Dropout, Noise
+from pflcore.engine.dropout import Dropout, DropoutBits
 
 CPU = torch.device("cpu")
 
 
-def noisy(p: float = 0.25, width: int = 50_000) -> tuple[nn.Sequential, Noise]:
+def noisy(p: float = 0.25, width: int = 50_000) -> tuple[nn.Sequential, DropoutBits]:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(p), nn.Identity(), nn.Sequential(nn.Dropout(0.5)), nn.Dropout(0.0))
-    return model, Noise(model, torch.zeros(1, 1, 1, width))
+    return model, DropoutBits(model, torch.zeros(1, 1, 1, width))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
 def test_elements_are_dropped_at_the_rate_and_the_mean_stays(p: float) -> None:
     model = nn.Sequential(nn.Dropout(p))
-    noise = Noise(model, torch.zeros(1, 1, 1, 1000))
+    noise = DropoutBits(model, torch.zeros(1, 1, 1, 1000))
     noise.load(noise.draw(200, 0))
     x = torch.rand(200, 1, 1, 1000) + 1
     y = model.train()(x)
@@ -33,7 +33,7 @@ def test_only_dropout_layers_are_replaced_and_counted() -> None:
     model, noise = noisy()
     assert [type(layer) for layer in model] == [nn.Flatten, Dropout, nn.Identity, nn.Sequential, Dropout]
     assert noise.per_sample == 2 * 50_000  # the layer that drops nothing needs none
-    assert Noise(nn.Sequential(nn.Flatten()), torch.zeros(1, 1, 2, 2)).per_sample == 0
+    assert DropoutBits(nn.Sequential(nn.Flatten()), torch.zeros(1, 1, 2, 2)).per_sample == 0
 
 
 def test_layers_take_numbers_of_their_own() -> None:
@@ -70,6 +70,6 @@ def test_gradients_flow_through_what_is_kept() -> None:
 
 def test_numbers_are_even_over_their_range() -> None:
     model = nn.Sequential(nn.Dropout(0.5))
-    noise = Noise(model, torch.zeros(1, 1, 1, 1))
+    noise = DropoutBits(model, torch.zeros(1, 1, 1, 1))
     counts = torch.bincount((noise.draw(1 << 18, 5).int() + (1 << 15)) >> 12, minlength=16)
     assert counts.sum() == 1 << 18 and float((counts / (1 << 14) - 1).abs().max()) < 0.05

@@ -38,7 +38,7 @@ from pflcore.engine.evaluate import Scores, score_client, score_one_model
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Groups
-from pflcore.method import Batch, Local
+from pflcore.method import Batch, ClientView
 from pflcore.methods import METHODS
 from pflcore.methods.fedavg import FedAvg
 from pflcore.seeds import generator, torch_seed
@@ -180,7 +180,7 @@ def test_buffers_are_trained_and_shared_as_by_hand(name: str) -> None:
 # --- the proximal term ---------------------------------------------------------------------------------------------
 
 
-def local_view(net: Backbone, received: State) -> tuple[Local, Batch]:
+def local_view(net: Backbone, received: State) -> tuple[ClientView, Batch]:
     model, groups = net.create(SHAPE, CLASSES, 0)
 
     def features(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,7 +192,7 @@ def local_view(net: Backbone, received: State) -> tuple[Local, Batch]:
 
     batch = federation().batch(torch.arange(6))
     roles = method("fedprox").roles(groups)
-    return Local(features, unused, unused, received, groups.parameters, roles), batch
+    return ClientView(features, unused, unused, received, groups.parameters, roles), batch
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.01, 2.5])
@@ -314,7 +314,7 @@ def test_a_run_that_diverges_ends_early_and_says_where(name: str) -> None:
 class Fragile(FedAvg):
     """Has no finite loss on a batch of nothing but class 3."""
 
-    def loss(self, local: Local, params: State, batch: Batch) -> Tensor:
+    def loss(self, local: ClientView, params: State, batch: Batch) -> Tensor:
         plain = super().loss(local, params, batch)
         return plain + torch.log(-plain.detach().abs()) if bool((batch.labels == 3).all()) else plain
 

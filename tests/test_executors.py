@@ -31,16 +31,16 @@ from torch import Tensor
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.engine import Result
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.dropout import Noise
+from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.evaluate import Score
-from pflcore.engine.executors.executor import choose_executor, worker_count
+from pflcore.engine.executors.choice import choose_executor, worker_count
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked, schedule, stack_width
 from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.method import Batch, Local
+from pflcore.method import Batch, ClientView
 from pflcore.methods import METHODS
 from pflcore.methods.fedavg import FedAvg
 
@@ -125,8 +125,8 @@ def test_stacked_clients_agree_with_single_ones(
 
 def test_the_tolerance_tells_dropout_masks_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = reference_run("fedavg", "tiny_vit")
-    draw = Noise.draw
-    monkeypatch.setattr(Noise, "draw", lambda self, samples, seed, *ids: draw(self, samples, seed + 1, *ids))
+    draw = DropoutBits.draw
+    monkeypatch.setattr(DropoutBits, "draw", lambda self, samples, seed, *ids: draw(self, samples, seed + 1, *ids))
     with pytest.raises(AssertionError):
         assert_close(uneven_run("fedavg", "tiny_vit", "stacked"), expected)
 
@@ -356,6 +356,6 @@ def test_several_forward_passes_in_a_step_have_masks_of_their_own(kind: str) -> 
 class Thrice(FedAvg):
     """The mean loss of three passes, each with other masks."""
 
-    def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         losses = [FedAvg.loss(self, local, params, batch) for _ in range(3)]
         return torch.stack(losses).mean()

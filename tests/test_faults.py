@@ -19,7 +19,7 @@ import pflcore
 from pflcore.errors import UserError
 from pflcore.faults import in_a_line, portable, shown
 from pflcore.groups import Tensors
-from pflcore.method import FACTS, Batch, Local, Tuning
+from pflcore.method import FACTS, Batch, ClientView, Tuning
 from pflcore.methods import Method
 from pflcore.methods.fedavg import FedAvg
 
@@ -66,7 +66,7 @@ class InLoss(FedAvg):
 
     make: ClassVar[Callable[[], Exception]]
 
-    def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         if len(batch.labels) == 4:
             raise type(self).make()
         return super().loss(local, params, batch)
@@ -101,7 +101,7 @@ def test_what_cannot_be_pickled_is_named_all_the_same(executor: str) -> None:
 def test_a_fault_in_measuring(executor: str, personal: tuple[str, ...]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class InPredict(FedAvg):
-        def predict(self, local: Local, state: Tensors, inputs: Tensor) -> Tensor:
+        def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
             if len(inputs) in (8, 26):  # client 3's, all clients'
                 raise KeyError("boom")
             return super().predict(local, state, inputs)
@@ -149,7 +149,7 @@ def test_every_function_of_a_method_is_named_or_its_client(function: str, execut
 def test_a_stack_is_named_when_no_client_of_it_fails_alone() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Deciding(FedAvg):
-        def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
+        def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
             value = super().loss(local, params, batch)
             return value if value.item() > 0 else -value
 
@@ -230,7 +230,7 @@ def test_a_fact_that_there_is_not() -> None:
     ],
 )
 def test_an_entry_that_was_not_received(facts: tuple[str, ...], wanted: str, hint: str, executor: str) -> None:
-    def loss(self: Method, local: Local, params: Tensors, batch: Batch) -> Tensor:
+    def loss(self: Method, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         assert all(f"data/{fact}" in local.received for fact in facts)
         return local.received[wanted].sum()
 
@@ -242,7 +242,7 @@ def test_an_entry_that_was_not_received(facts: tuple[str, ...], wanted: str, hin
 
 
 def test_nothing_is_received_in_measuring() -> None:
-    def predict(self: Method, local: Local, state: Tensors, inputs: Tensor) -> Tensor:
+    def predict(self: Method, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         return local.received["head.weight"]
 
     error = fail(type("Mine", (FedAvg,), {"predict": predict})(), "sequential")

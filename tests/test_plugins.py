@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.backbones import BACKBONES, Backbone
-from pflcore.engine.dropout import Noise
+from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.precision import autocast
 from pflcore.errors import UserError
 from pflcore.groups import Groups
@@ -415,7 +415,7 @@ def test_prompts_begin_uniformly(net: str, dim: int, patch: int) -> None:
 def test_prompts_have_dropout_that_the_engine_draws() -> None:
     model = plain("tiny_vit")
     add_prompts(model, count=4, dropout=0.25)
-    noise = Noise(model, torch.zeros(1, *SHAPE))
+    noise = DropoutBits(model, torch.zeros(1, *SHAPE))
     assert noise.per_sample == 2 * 4 * 8  # blocks, prompts, width
     noise.load(noise.draw(3, 0, 1))
     first = model.train()(images())

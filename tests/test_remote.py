@@ -10,7 +10,7 @@ import pytest
 from project import make_project
 
 from pflcore.errors import UserError
-from pipeline.dvc.remote import Content, Missing, Remote, Result, default_remote
+from pipeline.dvc.remote import Content, Missing, Remote, StoredResult, default_remote
 
 KEY = "0" * 64
 OUT = "artifacts/runs/a/rounds.parquet"
@@ -32,7 +32,7 @@ def exchange(remote: Remote, folder: Path) -> None:
     assert (folder / "there/out").read_bytes() == b"measured"
 
     assert remote.result(KEY, (OUT,)) is None
-    result = Result({OUT: content}, diverged=True, timing="{}")
+    result = StoredResult({OUT: content}, diverged=True, timing="{}")
     remote.report(KEY, result)
     assert remote.result(KEY, (OUT,)) == result
 

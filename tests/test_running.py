@@ -16,10 +16,10 @@ from pflcore.errors import UserError
 from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.finished import Finished
 from pipeline.running import local
-from pipeline.running.board import Board, Entry, duration
+from pipeline.running.board import Board, StageState, duration
 from pipeline.running.display import Lines, live_view, show_status, summary
 from pipeline.running.jobs import Ended, Job, Slot
-from pipeline.running.local import Local, slots, visible_gpus
+from pipeline.running.local import LocalPool, slots, visible_gpus
 
 
 def stage(name: str, *deps: str, kind: str = "train") -> Stage:
@@ -58,11 +58,11 @@ def test_stages_of_a_compilation_know_what_they_are_about(tmp_path: Path) -> Non
     assert all(order.index(before) < order.index(one) for one in order for before in graph.upstream[one])
 
 
-def pool(root: Path, count: int = 1) -> Local:
-    return Local(root, root / ".pfl/finished", [Slot("cpu") for _ in range(count)], {})
+def pool(root: Path, count: int = 1) -> LocalPool:
+    return LocalPool(root, root / ".pfl/finished", [Slot("cpu") for _ in range(count)], {})
 
 
-def ends(workers: Local, count: int) -> list[Ended]:
+def ends(workers: LocalPool, count: int) -> list[Ended]:
     """The ends of so many stages."""
     found: list[Ended] = []
     until = time.monotonic() + 60.0
@@ -72,7 +72,7 @@ def ends(workers: Local, count: int) -> list[Ended]:
     return found
 
 
-def ended(workers: Local) -> Ended:
+def ended(workers: LocalPool) -> Ended:
     (end,) = ends(workers, 1)
     return end
 
@@ -132,7 +132,7 @@ def test_what_a_stage_complains_of_is_one_line_and_in_its_log(tmp_path: Path, co
 
 def test_fewer_at_a_time_after_memory_did_not_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "work", vandals.look)
-    workers = Local(tmp_path, tmp_path / "notes", [Slot("gpu 0")] * 2 + [Slot("gpu 1")] * 2, {})
+    workers = LocalPool(tmp_path, tmp_path / "notes", [Slot("gpu 0")] * 2 + [Slot("gpu 1")] * 2, {})
     try:
         for name in "abcd":
             assert workers.start(job(tmp_path, name))
@@ -154,7 +154,7 @@ def test_fewer_at_a_time_after_memory_did_not_suffice(tmp_path: Path, monkeypatc
 
 
 def test_a_run_on_several_gpus_takes_them_whole(tmp_path: Path) -> None:
-    workers = Local(tmp_path, tmp_path / "notes", slots(None, ["0", "1"], 2, {}, 16), {})
+    workers = LocalPool(tmp_path, tmp_path / "notes", slots(None, ["0", "1"], 2, {}, 16), {})
     one = workers._take(0)
     assert one and workers._take(2) is None  # the first is not free as a whole
     workers.free += one
@@ -226,7 +226,7 @@ def test_complete_outputs_are_known_by_their_inputs_and_looks(tmp_path: Path) ->
 def board() -> Board:
     made = Board(title="pfl run", places=2)
     for name, state in (("a", "done"), ("b", "running"), ("c", "failed"), ("d", "queued"), ("e", "cached")):
-        made.entries[name] = Entry(name, "train", f"run-{name}", state, expected=10.0)  # type: ignore[arg-type]
+        made.entries[name] = StageState(name, "train", f"run-{name}", state, expected=10.0)  # type: ignore[arg-type]
     made.entries["a"].seconds, made.entries["a"].diverged = 20.0, True
     running = made.entries["b"]
     running.began, running.round, running.rounds, running.accuracy, running.place = time.time() - 30, 3, 9, 0.5, "gpu 1"

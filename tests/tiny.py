@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result, train
-from pflcore.engine.dropout import Noise
+from pflcore.engine.dropout import DropoutBits
 from pflcore.errors import UserError
 from pflcore.groups import Groups, Roles, Tensors
 from pflcore.method import COMMON, Federation, Server, Update, under
@@ -144,7 +144,7 @@ def sampled(seed: int, round_: int, clients: int, training: Training) -> list[in
 
 
 # The noise of models that were trained by hand: its layers are put in once.
-_noises: WeakKeyDictionary[nn.Module, Noise] = WeakKeyDictionary()
+_noises: WeakKeyDictionary[nn.Module, DropoutBits] = WeakKeyDictionary()
 
 
 def normalised(data: FederatedData, rows: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def train_by_hand(
 
     Only dropout has numbers handed to it, for each step those of its stream.
     """
-    noise = Noise(model, data.example()) if not _noises.get(model) else _noises[model]
+    noise = DropoutBits(model, data.example()) if not _noises.get(model) else _noises[model]
     _noises[model] = noise
     model.load_state_dict(received)
     model.train()

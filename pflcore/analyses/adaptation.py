@@ -20,7 +20,7 @@ from pflcore.engine.evaluate import score_client
 from pflcore.engine.trainer import Trainer, differentiate
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.method import NO_PARAMETERS, OWN, Batch, Local, Server, cross_entropy, own_part
+from pflcore.method import NO_PARAMETERS, OWN, Batch, ClientView, Server, cross_entropy, own_part
 from pflcore.methods._hypernetwork_server import HypernetworkMethod
 from pflcore.seeds import generator
 from pflcore.settings import PARTS
@@ -196,7 +196,7 @@ class Newcomer:
                 trainer.noise.load(trainer.noise.draw(len(batch), trainer.seed, *ids, next(passes), _DROPOUT))
             return trainer.features(entries, batch)
 
-        local = Local(features, differentiate, trainer.sgd, {}, trainer.parameters, trainer.roles)
+        local = ClientView(features, differentiate, trainer.sgd, {}, trainer.parameters, trainer.roles)
         return self.method.predict(local, self.method.personalised(state), inputs)
 
     def _score(self, state: Tensors) -> tuple[int, int]:

@@ -18,13 +18,25 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.fresh_noise import on_normalised
 from pflcore.data.samples import Samples
 from pflcore.errors import UserError
-from pflcore.method import Batch
 from pflcore.seeds import torch_seed
 
 # Share of an accelerator's free memory that the images may take; above it they stay on the host.
 _SHARE = 0.4
 # Batches that are fetched before they are needed.
 _AHEAD = 3
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of one client.
+
+    Attributes:
+        inputs: Images (batch, channels, height, width), normalised; or characters (batch, length), int64.
+        labels: (batch,) for images; for text the next characters, (batch, length).
+    """
+
+    inputs: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class Layout:
+class Archive:
     """One of the official forms of a dataset: an archive, or the folder that it unpacks to.
 
     Args:
@@ -61,7 +61,7 @@ class Cifar(Dataset):
 
     title: ClassVar[str]
     """Its name as the field writes it."""
-    layouts: ClassVar[tuple[Layout, ...]]
+    layouts: ClassVar[tuple[Archive, ...]]
     """The first one is downloaded when none is there."""
     kinds: ClassVar[tuple[Labels, ...]]
     """In the order in which a row of the binary layout holds them; the last ones are the classes."""
@@ -185,7 +185,7 @@ def _read_labels(path: Path, kind: Labels) -> Rows:
     return labels
 
 
-def _find(folder: Path, layouts: tuple[Layout, ...]) -> tuple[Layout, Path, dict[str, bytes]]:
+def _find(folder: Path, layouts: tuple[Archive, ...]) -> tuple[Archive, Path, dict[str, bytes]]:
     """The layout that is in `folder`, the archive or folder it was found as, and the content of its batches."""
     present = next((layout for layout in layouts if (folder / layout.archive.name).is_file()), None)
     if present is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pflcore.datasets import DATASETS
-from pflcore.datasets._cifar import HOST, Cifar, Labels, Layout
+from pflcore.datasets._cifar import HOST, Archive, Cifar, Labels
 from pflcore.datasets._sources import Source
 
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -31,7 +31,7 @@ class Cifar10(Cifar):
     std = (0.2023, 0.1994, 0.2010)
     kinds = (Labels("labels", "label", 10),)
     layouts = (
-        Layout(
+        Archive(
             Source(
                 f"{HOST}/cifar-10-python.tar.gz",
                 "sha256",
@@ -41,7 +41,7 @@ class Cifar10(Cifar):
             _BATCHES,
             binary=False,
         ),
-        Layout(
+        Archive(
             Source(f"{HOST}/cifar-10-binary.tar.gz", "md5", "c32a1d4ab5d03f1284b67883e8d87530"),
             "cifar-10-batches-bin",
             tuple(f"{name}.bin" for name in _BATCHES),

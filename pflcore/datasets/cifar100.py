@@ -9,7 +9,7 @@ import numpy as np
 
 from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._cifar import HOST, Cifar, Labels, Layout
+from pflcore.datasets._cifar import HOST, Archive, Cifar, Labels
 from pflcore.datasets._sources import Source
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -65,7 +65,7 @@ class Cifar100(Cifar):
     smoke: ClassVar[dict[str, Any]] = {"size": 32}
     kinds = (Labels("coarse_labels", "coarse_label", 20), Labels("fine_labels", "fine_label", 100))
     layouts = (
-        Layout(
+        Archive(
             Source(
                 f"{HOST}/cifar-100-python.tar.gz",
                 "sha256",
@@ -75,7 +75,7 @@ class Cifar100(Cifar):
             ("train", "test"),
             binary=False,
         ),
-        Layout(
+        Archive(
             Source(f"{HOST}/cifar-100-binary.tar.gz", "md5", "03b5dce01913d631647c71ecec9e9cb8"),
             "cifar-100-binary",
             ("train.bin", "test.bin"),

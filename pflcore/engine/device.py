@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from pflcore.engine.executors.distributed import local_rank
+from pflcore.engine.processes import local_rank
 from pflcore.errors import UserError
 
 # Pixels per image up to which a step is too short to be worth sharing between threads.

@@ -17,7 +17,7 @@ from pflcore.seeds import sequence
 _LEVELS = 1 << 16
 
 
-class Noise:
+class DropoutBits:
     """The random numbers that the dropout layers of one model share.
 
     Attributes:
@@ -74,7 +74,7 @@ class Noise:
 class Dropout(nn.Module):
     """Zeroes elements with probability `p`, to one part in 65,536, and scales the others so that the mean stays."""
 
-    def __init__(self, p: float, noise: Noise) -> None:
+    def __init__(self, p: float, noise: DropoutBits) -> None:
         super().__init__()
         self.p = p
         self.noise = noise
@@ -87,7 +87,7 @@ class Dropout(nn.Module):
         return x * kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))
 
 
-def _replace(module: nn.Module, noise: Noise) -> list[Dropout]:
+def _replace(module: nn.Module, noise: DropoutBits) -> list[Dropout]:
     """Replace the dropout layers below `module`; the new ones."""
     made = []
     for name, child in module.named_children():

@@ -22,8 +22,9 @@ from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.cost import Cost, count, count_server, step_macs
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Score, Scores
+from pflcore.engine.executors.choice import choose_executor
 from pflcore.engine.executors.distributed import Distributed
-from pflcore.engine.executors.executor import Executor, choose_executor
+from pflcore.engine.executors.executor import Executor
 from pflcore.engine.features import Features
 from pflcore.engine.precision import use_precision
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
@@ -102,7 +103,7 @@ def train(
     Args:
         data: The federation, on the device where training happens.
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
-        executor: One of :data:`pflcore.engine.executors.executor.EXECUTORS`.
+        executor: One of :data:`pflcore.engine.executors.choice.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints. It never changes a result.
         on_round: Called after each round.

@@ -14,13 +14,13 @@ from torch.func import functional_call
 
 from pflcore.data.federation import FederatedData
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.dropout import Noise
+from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.features import Features
 from pflcore.engine.precision import autocast
 from pflcore.errors import UserError
 from pflcore.faults import during, locate
 from pflcore.groups import Groups, Tensors
-from pflcore.method import Batch, Local, LocalState
+from pflcore.method import Batch, ClientView, LocalState
 from pflcore.methods import Method
 from pflcore.seeds import generator
 from pflcore.settings import Training
@@ -81,7 +81,7 @@ class Trainer:
         self.training = training
         self.seed = seed
         self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-        self.noise = Noise(model, data.example())
+        self.noise = DropoutBits(model, data.example())
         self.seen = Features(model, groups)
         self.stream = "batches"
         self.tuning = self._tuning()
@@ -202,8 +202,8 @@ class Trainer:
         ids = (round_, client, step, one_pass) if self.stream == "batches" else (round_, client, step, one_pass, 1)
         return self.noise.draw(samples, self.seed, *ids)
 
-    def _local(self, features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]], received: Tensors) -> Local:
-        return Local(features, differentiate, self.sgd, received, self.parameters, self.roles)
+    def _local(self, features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]], received: Tensors) -> ClientView:
+        return ClientView(features, differentiate, self.sgd, received, self.parameters, self.roles)
 
     def _tuning(self) -> Trainer | None:
         """This trainer with the steps and batches of the method's tuning."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, Federation, Local, LocalState, Method, model_part, own, own_part
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, model_part, own, own_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -45,10 +45,10 @@ class Apfl(Method):
         alpha = entries.pop(_ALPHA)
         return entries if self.variant == "as_released" else mix(alpha, entries, model_part(state))
 
-    def begin(self, local: Local, start: Tensors) -> LocalState:
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "own_momenta": {}}
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         before = {name: tensor.clone() for name, tensor in state["model"].items() if name in local.parameters}
         entries = own_part(state["model"])
         alpha = entries.pop(_ALPHA)
@@ -75,7 +75,7 @@ class Apfl(Method):
         model = {**state["model"], **own({**v, _ALPHA: alpha})}
         return {**state, "model": model, "own_momenta": momenta}, loss
 
-    def end(self, local: Local, state: LocalState) -> LocalState:
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
         if self.variant == "as_written":
             return state
         entries = own_part(state["model"])

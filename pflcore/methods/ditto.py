@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, Federation, Local, LocalState, Method, own, own_part
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, own, own_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -34,10 +34,10 @@ class Ditto(Method):
     def personalised(self, state: Tensors) -> Tensors:
         return own_part(state)
 
-    def begin(self, local: Local, start: Tensors) -> LocalState:
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "own_momenta": {}}
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         state, loss = super().step(local, state, batch)
         entries = own_part(state["model"])
         trained = {name: tensor for name, tensor in entries.items() if name in local.parameters}

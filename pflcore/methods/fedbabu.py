@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from pflcore.method import Batch, Local, LocalState, Method, Tuning, descend
+from pflcore.method import Batch, ClientView, LocalState, Method, Tuning, descend
 from pflcore.methods import METHODS
 from pflcore.methods.fedavg import FedAvg
 from pflcore.methods.fedrep import PersonalPart
@@ -42,7 +42,7 @@ class FedBabu(Method):
     finetune_epochs: int = option(5, ge=1, help="Passes of the tuning over a client's samples, without finetune_steps.")
     finetune_lr: float | None = option(None, gt=0, help="Learning rate of the tuning; null is that of the rounds.")
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         trained = local.parameters & local.roles.shared
         return descend(local, state, lambda params: self.loss(local, params, batch), trained)
 

@@ -17,8 +17,8 @@ from pflcore.method import (
     DATA,
     OWN,
     Batch,
+    ClientView,
     Federation,
-    Local,
     LocalState,
     Method,
     Server,
@@ -94,11 +94,11 @@ class FedKD(Method):
     def personalised(self, state: Tensors) -> Tensors:
         return model_part(state)
 
-    def begin(self, local: Local, start: Tensors) -> LocalState:
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
         received = {name: start[COMMON + name].clone() for name in model_part(start)}
         return {**super().begin(local, start), "student_momenta": {}, "received": received}
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         teacher = {name: tensor for name, tensor in model.items() if name in local.parameters}
         student = {name: model[name] for name in (*under(COMMON, teacher), _PROJECTION)}
@@ -123,7 +123,7 @@ class FedKD(Method):
         moved = {**model, **teacher, **student}
         return {**state, "model": moved, "momenta": momenta, "student_momenta": student_momenta}, value
 
-    def end(self, local: Local, state: LocalState) -> LocalState:
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
         model, received = state["model"], state["received"]
         energy = self._energy(model[f"{DATA}progress"].double())
         returned, up, whole = {}, torch.zeros_like(model[_HAD]), 0

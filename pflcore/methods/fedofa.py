@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import ALL, Roles, Tensors
-from pflcore.method import Batch, Federation, Local, Server, Update, average, below, under, weights
+from pflcore.method import Batch, ClientView, Federation, Server, Update, average, below, under, weights
 from pflcore.methods import METHODS
 from pflcore.methods._hypernetwork_server import HypernetworkMethod
 from pflcore.operators.compression import pack_sparse
@@ -88,7 +88,7 @@ class FedOFA(HypernetworkMethod):
         made = self._attention(hyper)(below(_ATTENTION, server.extra), hyper(params, clients))
         return masked(made, masks(made, self.percent, self.parts)) if self.percent else made
 
-    def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         """As without pruning; what was zero when it was received has no gradient."""
         if self.percent:
             names = [name for name in params if name in local.roles.generated and self._prunes(params[name])]

@@ -15,8 +15,8 @@ from pflcore.method import (
     COMMON,
     DATA,
     Batch,
+    ClientView,
     Federation,
-    Local,
     LocalState,
     Method,
     Server,
@@ -67,7 +67,7 @@ class FedProto(Method):
             "present": torch.zeros(federation.classes, dtype=torch.bool),
         }
 
-    def begin(self, local: Local, start: Tensors) -> LocalState:
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
         seen = {
             "steps": torch.zeros_like(start[_EPOCH]),
             "features": torch.zeros_like(start[_PROTOTYPES]),
@@ -75,7 +75,7 @@ class FedProto(Method):
         }
         return {**super().begin(local, start), "seen": seen}
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model, seen, labels = state["model"], state["seen"], batch.labels.flatten()
         moving = {name: tensor for name, tensor in model.items() if name in local.parameters}
         rest = {name: tensor for name, tensor in model.items() if name not in local.parameters}
@@ -99,12 +99,12 @@ class FedProto(Method):
         }
         return {**state, "model": {**model, **moving}, "momenta": momenta, "seen": seen}, value
 
-    def end(self, local: Local, state: LocalState) -> LocalState:
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
         seen = state["seen"]
         means = seen["features"] / seen["counts"].clamp_min(1).unsqueeze(1)
         return {**state, "model": {**state["model"], _PROTOTYPES: means, _PRESENT: seen["counts"] > 0}}
 
-    def predict(self, local: Local, state: Tensors, inputs: Tensor) -> Tensor:
+    def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         features = local.features(state, inputs)[1]
         prototypes, present = state[_PROTOTYPES], state[_PRESENT]
         # One class after the other: all differences at once would take memory for each of them.

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from pflcore.groups import Tensors
-from pflcore.method import Batch, Local, Method
+from pflcore.method import Batch, ClientView, Method
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -27,7 +27,7 @@ class FedProx(Method):
 
     mu: float = option(0.01, ge=0, help="Weight μ of the proximal term; 0 is FedAvg.")
 
-    def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         held = local.parameters & local.roles.shared
         distance = sum(((params[name] - local.received[name]) ** 2).sum() for name in params if name in held)
         return super().loss(local, params, batch) + 0.5 * self.mu * distance

@@ -13,8 +13,8 @@ from pflcore.groups import Roles, Tensors
 from pflcore.method import (
     DATA,
     Batch,
+    ClientView,
     Federation,
-    Local,
     LocalState,
     Method,
     Server,
@@ -80,7 +80,7 @@ class FedRep(Method):
             )
         return super().init_server(initial, roles, federation)
 
-    def begin(self, local: Local, start: Tensors) -> LocalState:
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
         state = super().begin(local, start)
         if self.schedule == "joint":
             return state
@@ -88,7 +88,7 @@ class FedRep(Method):
         left = torch.floor(start[f"{DATA}epoch_steps"].double() * self.head_epochs + 1e-9).long()
         return {**state, _PHASE: {_LEFT: left}}
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         if self.schedule == "joint":
             return super().step(local, state, batch)
         # Clients that are stacked may be in different phases, so all gradients are taken and half of them dropped.
@@ -118,7 +118,7 @@ class FedRep(Method):
 class PersonalPart(Method):
     """Steps that train what is personal and nothing else; running statistics of the rest stay as they are."""
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         personal = local.roles.personal
         still = {
             name: tensor.clone()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
-from pflcore.method import DATA, Batch, Federation, Local, LocalState, Method, cross_entropy, own, own_part
+from pflcore.method import DATA, Batch, ClientView, Federation, LocalState, Method, cross_entropy, own, own_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -50,10 +50,10 @@ class FedRoD(Method):
             raise UserError("method fedrod needs a backbone whose group 'head' begins with a linear classifier")
         return {**super().companions(initial, roles, federation), **head}
 
-    def begin(self, local: Local, start: Tensors) -> LocalState:
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "own_momenta": {}}
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         generic = {name: tensor for name, tensor in model.items() if name in local.parameters}
         personal = own(own_part(model))
@@ -74,7 +74,7 @@ class FedRoD(Method):
         after = {**state, "model": {**model, **generic, **personal}, "momenta": momenta, "own_momenta": own_momenta}
         return after, value
 
-    def predict(self, local: Local, state: Tensors, inputs: Tensor) -> Tensor:
+    def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         logits, features = local.features(state, inputs)
         return logits + personal_logits(state, features)
 

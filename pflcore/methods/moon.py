@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, Federation, Local, LocalState, Method, cross_entropy, model_part, own, own_part
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, cross_entropy, model_part, own, own_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -48,7 +48,7 @@ class Moon(Method):
     def personalised(self, state: Tensors) -> Tensors:
         return model_part(state)
 
-    def loss(self, local: Local, params: Tensors, batch: Batch) -> Tensor:
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         logits, z = local.features(params, batch.inputs)
         towards, away = (
             F.cosine_similarity(z, local.features(local.frozen(model), batch.inputs)[1], dim=-1)
@@ -57,5 +57,5 @@ class Moon(Method):
         contrast = F.softplus((away - towards) / self.tau).mean()  # the negative logarithm above, without overflow
         return cross_entropy(logits, batch.labels) + self.mu * contrast
 
-    def end(self, local: Local, state: LocalState) -> LocalState:
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
         return {**state, "model": {**state["model"], **own(model_part(state["model"]))}}

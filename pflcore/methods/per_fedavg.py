@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import Tensors
-from pflcore.method import Batch, Local, LocalState, Method, Tuning
+from pflcore.method import Batch, ClientView, LocalState, Method, Tuning
 from pflcore.methods import METHODS
 from pflcore.methods.fedavg import FedAvg
 from pflcore.options import option
@@ -44,7 +44,7 @@ class PerFedAvg(Method):
     def tuning(self) -> Tuning:
         return Tuning(FedAvg(), steps=1, lr=self.alpha)
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         w = {name: tensor for name, tensor in model.items() if name in local.parameters}
         rest = {name: tensor for name, tensor in model.items() if name not in local.parameters}
@@ -58,7 +58,7 @@ class PerFedAvg(Method):
         w, momenta = local.sgd(w, slopes, state["momenta"])
         return {**state, "model": {**model, **w}, "momenta": momenta}, loss
 
-    def _adapted(self, local: Local, w: Tensors, slopes: Tensors) -> Tensors:
+    def _adapted(self, local: ClientView, w: Tensors, slopes: Tensors) -> Tensors:
         """w' = w − α · slopes, in tensors of its own."""
         if self.alpha is not None:
             return {name: tensor - self.alpha * slopes[name] for name, tensor in w.items()}

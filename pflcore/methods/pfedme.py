@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, Federation, Local, LocalState, Method, Server, Update, average, own, own_part
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Update, average, own, own_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -37,11 +37,11 @@ class PFedMe(Method):
     def personalised(self, state: Tensors) -> Tensors:
         return own_part(state)
 
-    def begin(self, local: Local, start: Tensors) -> LocalState:
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
         theta = {name: start[name].clone() for name in own_part(start)}
         return super().begin(local, {**start, **own(theta)})
 
-    def step(self, local: Local, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         entries = own_part(model)
         theta = {name: tensor for name, tensor in entries.items() if name in local.parameters}

@@ -47,7 +47,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Result:
+class StoredResult:
     """What a stage made.
 
     Attributes:
@@ -119,7 +119,7 @@ class Remote:
             if Content.of(temporary) != content:
                 raise UserError(f"{path}: {place} in the remote {self.url} is damaged; delete it there")
 
-    def result(self, key: str, outs: tuple[str, ...]) -> Result | None:
+    def result(self, key: str, outs: tuple[str, ...]) -> StoredResult | None:
         """What became of the stage with this key, or None when nobody has executed it.
 
         Args:
@@ -139,11 +139,11 @@ class Remote:
             found = {str(path): Content.checked(content) for path, content in told["outs"].items()}
             if set(found) != set(outs):
                 raise ValueError(f"it is about {', '.join(sorted(found))} instead of {', '.join(outs)}")
-            return Result(found, bool(told["diverged"]), str(told.get("timing", "")))
+            return StoredResult(found, bool(told["diverged"]), str(told.get("timing", "")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{place} in the remote {self.url}: no result of this stage ({error}); delete it") from None
 
-    def report(self, key: str, result: Result) -> None:
+    def report(self, key: str, result: StoredResult) -> None:
         """Write what became of a stage; what it made must be in the remote already."""
         self._write(f"pfl/results/{key}.json", (json.dumps(asdict(result), indent=1) + "\n").encode())
 

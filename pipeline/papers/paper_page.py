@@ -20,7 +20,7 @@ from pipeline.workspace import PAPER, report_path
 
 
 @dataclass(frozen=True)
-class Section:
+class SpecSection:
     """One spec on the page.
 
     Attributes:
@@ -60,7 +60,7 @@ class PaperPage:
     claims: Claims
     overview: list[list[str]]
     notes: list[str]
-    sections: list[Section]
+    sections: list[SpecSection]
     provenance_columns: tuple[str, ...]
     provenance: list[Row]
     data: Markup
@@ -93,7 +93,7 @@ def mark_of(profile: str) -> str:
     return "" if profile == PAPER else f"{profile.upper()} PROFILE"
 
 
-def _page(paper: Paper, summary: Summary, sections: list[Section], live: bool) -> PaperPage:
+def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: bool) -> PaperPage:
     mark, notes = mark_of(paper.profile), _common([section.page.notes for section in sections])
     details = Details()
     for section in sections:
@@ -117,7 +117,7 @@ def _page(paper: Paper, summary: Summary, sections: list[Section], live: bool) -
     )
 
 
-def _overview(sections: list[Section]) -> list[list[str]]:
+def _overview(sections: list[SpecSection]) -> list[list[str]]:
     header = ["", "cells", *STATES.values(), "claims"]
     rows = [
         [
@@ -136,17 +136,17 @@ def _common(notes: list[list[str]]) -> list[str]:
     return [note for note in notes[0] if all(note in other for other in notes)] if len(notes) > 1 else []
 
 
-def _without(section: Section, notes: list[str]) -> Section:
+def _without(section: SpecSection, notes: list[str]) -> SpecSection:
     own = [note for note in section.page.notes if note not in notes]
     return replace(section, page=replace(section.page, notes=own))
 
 
-def _section(key: str, paper: Paper, table: dict[str, Any], root: Path) -> Section:
+def _section(key: str, paper: Paper, table: dict[str, Any], root: Path) -> SpecSection:
     study = examine(table, root)
     folder, report = paper.folder(study.spec), f"{report_path(study.spec)}/report.html"
     partitions = [(words, _from_page(href, study.spec, root)) for words, href in study.page.partitions]
     told = brief(table, study.cells, study.judgements)
-    return Section(
+    return SpecSection(
         key=key,
         anchor=folder.removeprefix(f"{paper.name}/"),
         folder=folder,

@@ -22,7 +22,7 @@ SAVE_EVERY = 1.0  # seconds
 
 
 @dataclass
-class Entry:
+class StageState:
     """One stage. Times are seconds, `began` since 1970; `accuracy` is a share of 1, or None before it is known."""
 
     address: str
@@ -79,18 +79,18 @@ class Board:
     began: float = field(default_factory=time.time)
     ended: float = 0.0
     places: int = 1
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, StageState] = field(default_factory=dict)
     _saved: float = 0.0
 
     def counts(self) -> Counter[str]:
         """Stages by state."""
         return Counter(entry.state for entry in self.entries.values())
 
-    def of_state(self, *states: State) -> list[Entry]:
+    def of_state(self, *states: State) -> list[StageState]:
         """Stages in one of these states."""
         return [entry for entry in self.entries.values() if entry.state in states]
 
-    def of_kind(self, kind: str) -> list[Entry]:
+    def of_kind(self, kind: str) -> list[StageState]:
         """Stages of a kind."""
         return [entry for entry in self.entries.values() if entry.kind == kind]
 
@@ -130,7 +130,7 @@ class Board:
             return None
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
-            entries = [Entry(**entry) for entry in facts.pop("entries")]
+            entries = [StageState(**entry) for entry in facts.pop("entries")]
             return cls(**{name: facts[name] for name in _FACTS}, entries={entry.address: entry for entry in entries})
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path}: cannot be read; the next `pfl run` writes it anew") from None

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.printing import Printer
-from pipeline.running.board import Board, Entry, duration, in_words, tail
+from pipeline.running.board import Board, StageState, duration, in_words, tail
 
 TOLD = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
 LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
@@ -40,9 +40,9 @@ class Lines:
     def __init__(self) -> None:
         self._next = time.monotonic() + LINE_EVERY
 
-    def started(self, entry: Entry) -> None: ...
+    def started(self, entry: StageState) -> None: ...
 
-    def ended(self, entry: Entry) -> None:
+    def ended(self, entry: StageState) -> None:
         if entry.kind in TOLD or entry.state == "failed":
             self.say(_ending(entry))
 
@@ -172,14 +172,14 @@ def _overall(board: Board) -> str:
     return f"{words or 'nothing to do'}{queued}{cached}{left}".lstrip(", ")
 
 
-def _rounds(entry: Entry) -> str:
+def _rounds(entry: StageState) -> str:
     if not entry.rounds:
         return ""
     accuracy = "" if entry.accuracy is None else f", {100 * entry.accuracy:.2f} %"
     return f"round {entry.round}/{entry.rounds}{accuracy}"
 
 
-def _ending(entry: Entry) -> str:
+def _ending(entry: StageState) -> str:
     if entry.state == "failed":
         return f"FAILED {entry.name}: {entry.note}"
     accuracy = "" if entry.accuracy is None else f", {100 * entry.accuracy:.2f} %"

@@ -28,7 +28,7 @@ class _Running:
     process: BaseProcess
 
 
-class Local:
+class LocalPool:
     """A :class:`~pipeline.running.jobs.Pool` of slots.
 
     Args:

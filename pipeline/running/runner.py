@@ -26,10 +26,10 @@ from pipeline.dvc.recorder import Recorder
 from pipeline.plan.estimate import Speed
 from pipeline.printing import Printer
 from pipeline.report.pages.provenance import timings_path
-from pipeline.running.board import Board, Entry, duration
+from pipeline.running.board import Board, StageState, duration
 from pipeline.running.display import show, summary
 from pipeline.running.jobs import Pool
-from pipeline.running.local import Local, slots, visible_gpus
+from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.scheduler import Scheduler
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, raw_data_folder, report_path
@@ -134,7 +134,7 @@ def _bring_up_to_date(
     board = Board(title=_command(workspace, wish))
     for address in order:
         stage = graph.stages[address]
-        board.entries[address] = Entry(address, stage.kind, stage.subject, expected=expected[address])
+        board.entries[address] = StageState(address, stage.kind, stage.subject, expected=expected[address])
     if stale:
         pool = _pool(workspace, wish, gpus, compilation, graph, recorder)
         _schedule(workspace, wish, graph, order, stale, recorder, pool, board, compilation, printer)
@@ -216,14 +216,14 @@ def _pool(
     notes = workspace.private / "finished"
     places = slots(wish.jobs, gpus, wish.per_gpu, dict(os.environ), 2 * memory_limit() / 2**30)
     if not wish.cluster:
-        return Local(workspace.root, notes, places, {"PATH": executables()})
+        return LocalPool(workspace.root, notes, places, {"PATH": executables()})
     from pipeline.dvc.remote import default_remote
     from pipeline.running.cluster.cluster import Cluster
 
     remote = default_remote(recorder.repo.config)
     trains = {address: stage for address, stage in graph.stages.items() if stage.kind == "train"}
     asked = {address: compilation.resources[stage.subject] for address, stage in trains.items()}
-    local = Local(workspace.root, notes, places, {"PATH": executables()})
+    local = LocalPool(workspace.root, notes, places, {"PATH": executables()})
     return Cluster(wish.cluster, remote, local, trains, asked, wish.jobs)
 
 

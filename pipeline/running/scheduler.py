@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pipeline.compile.graph import Graph
 from pipeline.dvc.recorder import Recorder, Verdict
-from pipeline.running.board import OVER, Board, Entry, State
+from pipeline.running.board import OVER, Board, StageState, State
 from pipeline.running.jobs import Ended, Job, Pool, Progressed
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing
@@ -27,8 +27,8 @@ _TICK = 0.5  # seconds
 class Display(Protocol):
     """Who is told what happens."""
 
-    def started(self, entry: Entry) -> None: ...
-    def ended(self, entry: Entry) -> None: ...
+    def started(self, entry: StageState) -> None: ...
+    def ended(self, entry: StageState) -> None: ...
     def say(self, line: str) -> None: ...
     def tick(self, board: Board) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pflcore.registry import did_you_mean
 from pipeline.spec.draft import Patcher
 from pipeline.spec.grid import check_selection
-from pipeline.spec.schema import COMPARISONS, Claim, Layout, Selection
+from pipeline.spec.schema import COMPARISONS, Claim, Selection, TableSection
 from pipeline.spec.table import TableClaim
 from pipeline.spec.yamlfile import Address
 
@@ -18,7 +18,7 @@ Labels = dict[str, list[str]]
 """Those of each axis of a table."""
 
 
-def resolve_claims(claims: list[Claim], layout: Layout, labels: Labels, patcher: Patcher) -> list[TableClaim]:
+def resolve_claims(claims: list[Claim], layout: TableSection, labels: Labels, patcher: Patcher) -> list[TableClaim]:
     """The claims as the report judges them, in which `others` are named.
 
     Raises:

@@ -16,10 +16,10 @@ from pipeline.spec.grid import Points, check_axes, expand
 from pipeline.spec.profiles import check_profile, smoke_patch
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
-from pipeline.spec.schema import Layout
+from pipeline.spec.schema import TableSection
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
 from pipeline.spec.specs import Spec, inside
-from pipeline.spec.table import Cell, ResolvedTable, TablePaper, TablePartition, TableRun
+from pipeline.spec.table import ResolvedTable, TableCell, TablePaper, TablePartition, TableRun
 from pipeline.spec.yamlfile import Address, show
 
 
@@ -69,7 +69,7 @@ def _changer(spec: Spec, catalog: Catalog, profile: str, patcher: Patcher) -> Ca
     return lambda run: patch
 
 
-def _check_effects(grid: Points, runs: list[Run], layout: Layout, patcher: Patcher) -> None:
+def _check_effects(grid: Points, runs: list[Run], layout: TableSection, patcher: Patcher) -> None:
     """An axis that changes nothing is a mistake, and so is averaging a run with itself."""
     axes = list(grid.labels)
     for axis in axes:
@@ -87,12 +87,12 @@ def _check_effects(grid: Points, runs: list[Run], layout: Layout, patcher: Patch
             raise patcher.document.error(address, "is averaged over, but some of its values give the same run")
 
 
-def _default_layout(grid: Points) -> Layout:
+def _default_layout(grid: Points) -> TableSection:
     rows, columns = list(grid.labels)[:1], list(grid.labels)[1:]
-    return Layout(caption="", rows=rows, columns=columns)
+    return TableSection(caption="", rows=rows, columns=columns)
 
 
-def _check_layout(layout: Layout, grid: Points, patcher: Patcher) -> None:
+def _check_layout(layout: TableSection, grid: Points, patcher: Patcher) -> None:
     placed: dict[str, str] = {}
     for place in ("rows", "columns", "average_over"):
         for index, axis in enumerate(getattr(layout, place)):
@@ -108,7 +108,9 @@ def _check_layout(layout: Layout, grid: Points, patcher: Patcher) -> None:
             raise patcher.document.error(("table",), f"the axis {axis!r} is in none of rows, columns and average_over")
 
 
-def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Run], patcher: Patcher) -> ResolvedTable:
+def _table(
+    spec: Spec, profile: str, layout: TableSection, grid: Points, runs: list[Run], patcher: Patcher
+) -> ResolvedTable:
     _check_layout(layout, grid, patcher)
     axes = [*layout.rows, *layout.columns]
     published = _published(spec, layout, axes, patcher)
@@ -119,7 +121,7 @@ def _table(spec: Spec, profile: str, layout: Layout, grid: Points, runs: list[Ru
     for point, run in zip(grid.points, runs, strict=True):
         of_cell.setdefault(tuple(point.labels[axis] for axis in axes), {})[run.id] = None
     cells = [
-        Cell(
+        TableCell(
             labels=dict(zip(axes, key, strict=True)),
             runs=list(of_cell.get(key, {})),
             client=client_of(clients, dict(zip(axes, key, strict=True))),
@@ -167,7 +169,7 @@ def _partitions(runs: list[Run]) -> list[TablePartition]:
     ]
 
 
-def _published(spec: Spec, layout: Layout, axes: list[str], patcher: Patcher) -> list[PublishedRow]:
+def _published(spec: Spec, layout: TableSection, axes: list[str], patcher: Patcher) -> list[PublishedRow]:
     if layout.published is None:
         return []
     path = inside(spec.specs_dir, spec.document, ("table", "published"), layout.published)
@@ -175,7 +177,7 @@ def _published(spec: Spec, layout: Layout, axes: list[str], patcher: Patcher) ->
 
 
 def _labels(
-    layout: Layout, axes: list[str], grid: Points, published: list[PublishedRow], patcher: Patcher
+    layout: TableSection, axes: list[str], grid: Points, published: list[PublishedRow], patcher: Patcher
 ) -> dict[str, list[str]]:
     """Labels in the order of the published table; each of them is known to the axis or declared absent.
 
@@ -213,6 +215,6 @@ def _merged(in_print: list[str], in_spec: list[str]) -> list[str]:
     return merged
 
 
-def _absent(layout: Layout, axes: list[str], key: tuple[str, ...]) -> str | None:
+def _absent(layout: TableSection, axes: list[str], key: tuple[str, ...]) -> str | None:
     reasons = (layout.absent.get(axis, {}).get(label) for axis, label in zip(axes, key, strict=True))
     return next((reason for reason in reasons if reason is not None), None)

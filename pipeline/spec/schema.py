@@ -96,7 +96,7 @@ class Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Paper(Part):
+class Publication(Part):
     """The publication whose table a spec reproduces."""
 
     name: Line = Field(description="How the paper is called in reports.")
@@ -150,7 +150,7 @@ class Grid(Part):
     overrides: list[Override] = Field(default_factory=list, description="Patches of some runs, applied in order.")
 
 
-class Layout(Part):
+class TableSection(Part):
     """How runs become the cells of a table."""
 
     caption: Line = ""
@@ -233,14 +233,14 @@ class SpecFile(Part):
     extends: str | None = Field(None, description="A spec to inherit from, relative to this file.")
     abstract: bool = Field(False, description="Only to be inherited from: compiles to nothing.")
     title: Line = Field("", description="One line, the heading of the report.")
-    paper: Paper | None = None
+    paper: Publication | None = None
     notes: list[Line] = Field(default_factory=list, description="Lines printed under the table.")
     profiles: dict[ProfileName, RunPatch] = Field(
         default_factory=dict, description="Named patches of all runs, chosen when compiling."
     )
     resources: Resources = Field(default_factory=Resources, description="What its runs need on a cluster.")
     grid: Grid = Field(default_factory=Grid)
-    table: Layout | None = None
+    table: TableSection | None = None
     claims: list[Claim] = Field(default_factory=list)
     figures: Annotated[list[FigureName], AfterValidator(_each_once)] | None = Field(
         None,

@@ -8,7 +8,7 @@ from pflcore.registry import did_you_mean
 from pipeline.spec.draft import Patcher
 from pipeline.spec.grid import Points
 from pipeline.spec.run import Run
-from pipeline.spec.schema import Layout
+from pipeline.spec.schema import TableSection
 from pipeline.spec.yamlfile import Address, show
 
 Clients = dict[str, dict[str, int]]
@@ -20,7 +20,7 @@ def client_of(clients: Clients, labels: Mapping[str, str]) -> int | None:
     return next((own[labels[axis]] for axis, own in clients.items() if labels[axis] in own), None)
 
 
-def existing_clients(layout: Layout, grid: Points, runs: list[Run]) -> Clients:
+def existing_clients(layout: TableSection, grid: Points, runs: list[Run]) -> Clients:
     """The clients of a layout, given the run of every point of the grid under a profile.
 
     The profile may have fewer clients than are published, and then one stands for several.
@@ -36,7 +36,7 @@ def existing_clients(layout: Layout, grid: Points, runs: list[Run]) -> Clients:
     }
 
 
-def check_clients(layout: Layout, grid: Points, runs: list[Run], patcher: Patcher) -> None:
+def check_clients(layout: TableSection, grid: Points, runs: list[Run], patcher: Patcher) -> None:
     """Check what a layout says of single clients, given the run of every point of the grid as published.
 
     Raises:

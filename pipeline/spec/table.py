@@ -33,7 +33,7 @@ class Published(_Frozen):
     note: str
 
 
-class Cell(_Frozen):
+class TableCell(_Frozen):
     """One cell: a label for each row and column axis. Without `runs` nothing can be obtained for it here.
 
     Of the runs it shows all clients, or one `client`.
@@ -105,7 +105,7 @@ class ResolvedTable(_Frozen):
     better: Better
     decimals: int
     labels: dict[str, list[str]]
-    cells: list[Cell]
+    cells: list[TableCell]
     runs: dict[str, TableRun] = Field(default_factory=dict)
     partitions: list[TablePartition]
     claims: list[TableClaim]

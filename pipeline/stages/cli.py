@@ -67,7 +67,7 @@ def train(record: Record, seal: Seal = None) -> None:
     ranks = ranks_wanted() if "RANK" not in os.environ else 1
     with sealed("train", [record], seal, works=ranks == 1) as sealed_stage:
         if ranks > 1:
-            if code := launch(ranks, ["stage", "train", str(record), *(["--seal", seal] if seal else [])]):
+            if code := launch(ranks, ["train", str(record), *(["--seal", seal] if seal else [])]):
                 raise typer.Exit(code)
             return
         _train(record, sealed_stage)

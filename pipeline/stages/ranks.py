@@ -12,9 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pflcore.errors import UserError
-from pflcore.faults import portable
 
-_FAULT = "PFL_RANK_FAULT"  # in a process's environment: the file that takes the error it ends with
+FAULT = "PFL_RANKFAULT"  # in a process's environment: the file that takes the error it ends with
 
 
 def ranks_wanted() -> int:
@@ -26,7 +25,7 @@ def ranks_wanted() -> int:
 
 
 def launch(ranks: int, arguments: Sequence[str]) -> int:
-    """Run ``pfl`` with `arguments` in that many processes; the exit code of the first that fails, or 0.
+    """Run ``pfl stage`` with `arguments` in that many processes; the exit code of the first that fails, or 0.
 
     ``torchrun`` does the same, but answers a mistake of the user's with a page of its own.
 
@@ -36,12 +35,12 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     shared["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // ranks)))
-    command = [sys.executable, "-m", "pipeline.stages.ranks", *arguments]
+    command = [sys.executable, "-m", "pipeline.stages.rank", *arguments]
     processes: list[subprocess.Popen[bytes]] = []
     with TemporaryDirectory() as faults:
         try:
             for rank in range(ranks):
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank), _FAULT: f"{faults}/{rank}.fault"}
+                own = {"RANK": str(rank), "LOCAL_RANK": str(rank), FAULT: f"{faults}/{rank}.fault"}
                 processes.append(subprocess.Popen(command, env={**os.environ, **shared, **own}))
             waiting = list(processes)
             while waiting:
@@ -69,26 +68,8 @@ def _raise_first(faults: Path) -> None:
         raise pickle.loads(left[0].read_bytes())  # noqa: S301
 
 
-def _take_part() -> None:
-    """What each process does. An error is told by the one that launched it, once for all."""
-    from pipeline.cli import app
-
-    try:
-        app(prog_name="pfl")
-    except Exception as error:
-        path = Path(os.environ[_FAULT])
-        part = path.with_suffix(".part")
-        part.write_bytes(pickle.dumps(portable(error)))
-        part.replace(path)
-        sys.exit(1)
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-if __name__ == "__main__":
-    _take_part()

@@ -2,48 +2,31 @@
 
 Every process runs the same round loop on the same state. A process trains and measures its share of the clients with an
 executor of its own, and the results go to all, so that every process makes the same server update. Only the first one
-(:func:`is_first`) writes anything.
+(:func:`~pflcore.engine.processes.is_first`) writes anything.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Scores
+from pflcore.engine.executors.executor import Executor
 from pflcore.engine.packing import packed_size, packed_views
+from pflcore.engine.processes import is_launched
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.errors import UserError
 from pflcore.faults import portable
 from pflcore.groups import Tensors
 
-if TYPE_CHECKING:
-    from pflcore.engine.executors.executor import Executor
-
 _PATIENCE = timedelta(minutes=30)  # a process waits that long for the slowest
-
-
-def is_launched() -> bool:
-    """Whether ``torchrun``, or another launcher with its conventions, started this process."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
-
-
-def is_first() -> bool:
-    """Whether this process writes what all of them have computed."""
-    return not is_launched() or os.environ.get("RANK") == "0"
-
-
-def local_rank() -> int:
-    """The number of this process on its machine, which is the number of its GPU."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 class Distributed:

@@ -32,7 +32,7 @@ from pflcore.engine.trainer import Job, Outcome, Trainer, chosen, clipping
 from pflcore.errors import UserError
 from pflcore.faults import locate
 from pflcore.groups import Tensors
-from pflcore.method import Batch, Local, LocalState
+from pflcore.method import Batch, ClientView, LocalState
 
 Done = TypeVar("Done")
 
@@ -190,9 +190,9 @@ class _Step:
         """The state after the last step."""
         return self.trainer.method.end(self._local({}), state)
 
-    def _local(self, received: Tensors) -> Local:
+    def _local(self, received: Tensors) -> ClientView:
         trainer = self.trainer
-        return Local(self._features, self._differentiate, self._sgd, received, trainer.parameters, trainer.roles)
+        return ClientView(self._features, self._differentiate, self._sgd, received, trainer.parameters, trainer.roles)
 
     def _features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         trainer = self.trainer

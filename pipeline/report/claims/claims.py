@@ -16,7 +16,7 @@ _SEVERITY = {FAILS: 0, WITHIN_NOISE: 1, HOLDS: 2}
 
 
 @dataclass(frozen=True)
-class Finding:
+class Evidence:
     """The verdict over all pairs, and the pair that speaks most against the claim.
 
     Attributes:
@@ -43,8 +43,8 @@ class Judgement:
     form: str
     over: tuple[str, ...]
     margin: float
-    obtained: Finding
-    published: Finding | None
+    obtained: Evidence
+    published: Evidence | None
 
     @property
     def contradicted_by_paper(self) -> bool:
@@ -72,7 +72,7 @@ def _judge(
     lower = name == "sooner" or table["better"] == "lower"
     of_clients = table["metric"] == "clients" and name != "sooner"
 
-    def find(cells: list[Cell], pick: Pick, clients: Clients | None = None) -> Finding:
+    def find(cells: list[Cell], pick: Pick, clients: Clients | None = None) -> Evidence:
         form = Form(name, over, margin, lower, pick, Yardstick(pick, of_clients, clients))
         return _find(form, table, claim, cells)
 
@@ -86,7 +86,7 @@ def _judge(
     return Judgement(claim["text"], name, over, margin, obtained, published if published.pairs else None)
 
 
-def _find(form: Form, table: dict[str, Any], claim: dict[str, Any], cells: list[Cell]) -> Finding:
+def _find(form: Form, table: dict[str, Any], claim: dict[str, Any], cells: list[Cell]) -> Evidence:
     found = matches(table, claim, cells)
     judged = [form.apply(match) for match in found if form.can_tell(match)]
     judged.sort(key=lambda pair: (_SEVERITY[pair.verdict], pair.surplus))
@@ -94,4 +94,4 @@ def _find(form: Form, table: dict[str, Any], claim: dict[str, Any], cells: list[
     lacking = len(found) - len(judged)
     undecided = worst is None or (lacking > 0 and worst.verdict != FAILS)
     verdict = NOT_YET if worst is None or undecided else worst.verdict
-    return Finding(verdict, worst, len(found), lacking, tuple(judged))
+    return Evidence(verdict, worst, len(found), lacking, tuple(judged))

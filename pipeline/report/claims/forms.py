@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.report.claims.noise import Noise, Pick, Yardstick
+from pipeline.report.claims.noise import Pick, Uncertainty, Yardstick
 from pipeline.report.claims.sides import SIDES, Group, Match
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.measured import Value
@@ -38,7 +38,7 @@ class Pair:
     values: tuple[Value, Value]
     difference: float
     surplus: float
-    noise: Noise
+    noise: Uncertainty
     cells: int = 1
     ends: tuple[tuple[dict[str, str], dict[str, str]], ...] = ()
 
@@ -81,7 +81,9 @@ class Form:
         assert value is not None
         return value
 
-    def pair(self, match: Match, values: tuple[Value, Value], difference: float, noise: Noise, **more: Any) -> Pair:
+    def pair(
+        self, match: Match, values: tuple[Value, Value], difference: float, noise: Uncertainty, **more: Any
+    ) -> Pair:
         """A pair with its surplus, rounded so that the last digit of a float decides nothing."""
         surplus = round(difference - self.margin, 9)
         one, other = match.compared
@@ -115,7 +117,7 @@ def _ranges(form: Form, match: Match) -> Pair:
 
 def _spreads(form: Form, match: Match) -> Pair:
     ours, theirs = (Value(form.value(group[0]).std or 0.0) for group in (match.first, match.second))
-    return form.pair(match, (ours, theirs), theirs.mean - ours.mean, Noise(0.0))
+    return form.pair(match, (ours, theirs), theirs.mean - ours.mean, Uncertainty(0.0))
 
 
 def _width(form: Form, match: Match) -> Pair:
@@ -154,7 +156,7 @@ def _along(form: Form, cell: Cell) -> dict[str, str]:
     return {axis: cell.labels[axis] for axis in form.over}
 
 
-def _combined(one: Noise, other: Noise) -> Noise:
+def _combined(one: Uncertainty, other: Uncertainty) -> Uncertainty:
     """Of the difference of what has these noises."""
     between_clients = one.between_clients or other.between_clients
-    return Noise(math.hypot(one.size, other.size), min(one.paired, other.paired), between_clients)
+    return Uncertainty(math.hypot(one.size, other.size), min(one.paired, other.paired), between_clients)

@@ -20,7 +20,7 @@ Pick = Callable[[Cell], Value | None]
 
 
 @dataclass(frozen=True)
-class Noise:
+class Uncertainty:
     """How much of a difference may be chance, and what says so.
 
     Attributes:
@@ -75,11 +75,11 @@ class Yardstick:
         self._of_clients = of_clients
         self._clients = clients if of_clients else None
 
-    def between(self, one: Cell, other: Cell) -> Noise:
+    def between(self, one: Cell, other: Cell) -> Uncertainty:
         """The noise of the difference of two cells."""
         return self.of_mean([(one, other)])
 
-    def of_mean(self, pairs: Sequence[tuple[Cell, Cell]]) -> Noise:
+    def of_mean(self, pairs: Sequence[tuple[Cell, Cell]]) -> Uncertainty:
         """The noise of the mean of the differences of pairs, which count as independent where clients do not tell."""
         paired = self._paired(pairs)
         if paired is not None:
@@ -88,9 +88,9 @@ class Yardstick:
         deviations = [noise(self._pick(one) or exact, self._pick(other) or exact) for one, other in pairs]
         size = math.hypot(*deviations) / len(pairs)
         single = all(len(cell.runs) <= 1 and cell.client is None for pair in pairs for cell in pair)
-        return Noise(size, between_clients=self._of_clients and single and size > 0)
+        return Uncertainty(size, between_clients=self._of_clients and single and size > 0)
 
-    def _paired(self, pairs: Sequence[tuple[Cell, Cell]]) -> Noise | None:
+    def _paired(self, pairs: Sequence[tuple[Cell, Cell]]) -> Uncertainty | None:
         """From the differences of each client, averaged over the pairs that it is in."""
         if self._clients is None:
             return None
@@ -108,4 +108,4 @@ class Yardstick:
             share = len(several) / len(pairs)
             variance += share**2 * float(by_client.var(ddof=1)) / len(by_client)
             count += len(by_client)
-        return Noise(ERRORS * math.sqrt(variance), paired=count)
+        return Uncertainty(ERRORS * math.sqrt(variance), paired=count)

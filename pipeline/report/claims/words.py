@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from pipeline.report.claims.claims import Finding, Judgement
+from pipeline.report.claims.claims import Evidence, Judgement
 from pipeline.report.claims.forms import Pair
-from pipeline.report.claims.noise import ERRORS, Noise
+from pipeline.report.claims.noise import ERRORS, Uncertainty
 from pipeline.report.table.layout import headed, short
 from pipeline.report.table.printed import format_value, signed
 
@@ -35,7 +35,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimText:
     """One claim in words. `published` is "" when the paper prints nothing to judge by.
 
     Attributes:
@@ -53,12 +53,12 @@ class Claim:
     more: int
 
 
-def claim_in_words(judgement: Judgement, decimals: int) -> Claim:
+def claim_in_words(judgement: Judgement, decimals: int) -> ClaimText:
     """The claim as a template prints it."""
     published = judgement.published
     decimals = 0 if judgement.form == "sooner" else decimals
     pairs = _compared(judgement, decimals)
-    return Claim(
+    return ClaimText(
         text=judgement.text,
         verdict=judgement.obtained.verdict,
         detail=_detail(judgement.obtained, judgement, decimals),
@@ -88,7 +88,7 @@ def _compared(judgement: Judgement, decimals: int) -> list[Compared]:
     return [Compared(*at, obtained.get(at, nothing), published.get(at, nothing)) for at in {**obtained, **published}]
 
 
-def _detail(finding: Finding, judgement: Judgement, decimals: int) -> str:
+def _detail(finding: Evidence, judgement: Judgement, decimals: int) -> str:
     done = finding.pairs - finding.lacking
     if finding.worst is None:
         none = f"none of {finding.pairs} {_things(judgement, finding.pairs)} can be compared"
@@ -124,7 +124,7 @@ def _sides(pair: Pair, form: str, decimals: int) -> str:
     return f"{_headed(pair.better)} {ours}{ends[0]} against {_headed(pair.than)} {theirs}{ends[1]}"
 
 
-def _noise(noise: Noise, form: str, decimals: int) -> str:
+def _noise(noise: Uncertainty, form: str, decimals: int) -> str:
     if form == "spread":
         return ""
     words = f" with noise {noise.size:.{decimals}f}"

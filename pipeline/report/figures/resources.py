@@ -29,7 +29,7 @@ _SMALLEST = "; with a star, where there is no FedAvg, against the cheapest metho
 
 
 @dataclass(frozen=True)
-class Cost:
+class MethodCost:
     """What one cell of the table costs, on average over its runs; a number is None where runs do not say it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Cost:
         return None if self.kept is None or self.received is None else self.kept + self.received
 
 
-_Print = Callable[[Cost], str]
+_Print = Callable[[MethodCost], str]
 _COLUMNS: dict[str, _Print] = {
     "model": lambda cost: _count(cost.model),
     "stored": lambda cost: _count(cost.stored),
@@ -99,7 +99,7 @@ def resources(layout: Layout, runs: dict[str, Measured]) -> Section:
     return Section("resources", text, table=table, data=_data(layout, costs))
 
 
-def collect_costs(layout: Layout, runs: dict[str, Measured]) -> dict[tuple[Key, Key], Cost]:
+def collect_costs(layout: Layout, runs: dict[str, Measured]) -> dict[tuple[Key, Key], MethodCost]:
     """The cost of every (row, column) with a run that has been made and did not diverge, rows first."""
     made = {
         (row, column): found
@@ -113,7 +113,7 @@ def collect_costs(layout: Layout, runs: dict[str, Measured]) -> dict[tuple[Key, 
     }
 
 
-def _cost(mine: list[Measured], column: list[Measured]) -> Cost:
+def _cost(mine: list[Measured], column: list[Measured]) -> MethodCost:
     """Of the runs of a cell, given all runs of its column."""
     macs = _mean("macs", mine)
     with_macs = [run for run in column if run.facts.get("macs")]
@@ -124,7 +124,7 @@ def _cost(mine: list[Measured], column: list[Measured]) -> Cost:
         rivals = [run for run in with_macs if run.record["backbone"]["name"] == backbone]
         yardstick = min(rivals, key=lambda run: (run.facts["macs"], run.id), default=None)
     relative = macs / yardstick.facts["macs"] if macs is not None and yardstick else None
-    return Cost(
+    return MethodCost(
         model=_mean("parameters", mine),
         kept=_mean("stored", mine),
         received=_mean("received", mine),
@@ -142,7 +142,7 @@ def _mean(fact: str, runs: list[Measured]) -> int | None:
     return round(statistics.fmean(told)) if told else None
 
 
-def _lines(costs: dict[Key, Cost]) -> dict[tuple[str, ...], list[Key]]:
+def _lines(costs: dict[Key, MethodCost]) -> dict[tuple[str, ...], list[Key]]:
     """Printed numbers → the columns of one row that have them, in order."""
     lines: dict[tuple[str, ...], list[Key]] = {}
     for column, cost in costs.items():
@@ -158,11 +158,11 @@ def _count(number: int | None) -> str:
     return NO_VALUE if number is None else f"{number:,}"
 
 
-def _ratio(cost: Cost) -> str:
+def _ratio(cost: MethodCost) -> str:
     return NO_VALUE if cost.relative is None else f"{cost.relative:.2f}{'*' if cost.to_smallest else ''}"
 
 
-def _data(layout: Layout, costs: dict[tuple[Key, Key], Cost]) -> pd.DataFrame:
+def _data(layout: Layout, costs: dict[tuple[Key, Key], MethodCost]) -> pd.DataFrame:
     axes = [*layout.row_axes, *layout.column_axes]
     frame = pd.DataFrame([dict(zip(axes, [*row, *column], strict=True)) for row, column in costs])
     for name in ("model", "stored", "kept", "up", "down", "macs", "server"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.report.claims.claims import Judgement
-from pipeline.report.claims.words import Claim, claim_in_words
+from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.figures.curves import Curve, curves_alt, panels_left_out
 from pipeline.report.figures.sections import Section
 from pipeline.report.pages.provenance import COLUMNS, Row, provenance, timings_path
@@ -79,7 +79,7 @@ class Page:
     footnotes: list[tuple[str, str]]
     protocol: str
     notes: list[str]
-    claims: list[Claim]
+    claims: list[ClaimText]
     partitions: list[tuple[str, str]]
     has_curves: bool
     curves_caption: str

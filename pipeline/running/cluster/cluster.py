@@ -25,7 +25,7 @@ from pipeline.dvc.remote import Content, Missing, Remote
 from pipeline.running.cluster.fleet import GIB, LOOK_EVERY, Fleet, Node, in_words, join, last_line
 from pipeline.running.cluster.node import Order, Refused, perform
 from pipeline.running.jobs import Ended, Event, Job
-from pipeline.running.local import Local
+from pipeline.running.local import LocalPool
 from pipeline.spec.schema import Resources
 
 SILENCE = 25.0  # seconds without a word after which a node counts as lost; it says something every few
@@ -51,7 +51,7 @@ class Cluster:
         self,
         address: str,
         remote: Remote,
-        local: Local,
+        local: LocalPool,
         stages: Mapping[str, Stage],
         resources: Mapping[str, Resources],
         jobs: int | None = None,

@@ -29,9 +29,9 @@ from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables
-from pipeline.dvc.remote import Content, Remote, Result
+from pipeline.dvc.remote import Content, Remote, StoredResult
 from pipeline.running.jobs import Ended, Event, Job, Slot
-from pipeline.running.local import Local
+from pipeline.running.local import LocalPool
 
 BEAT = 3.0  # seconds after which a node that has nothing to tell says so
 MIRROR_EVERY = 1.0  # seconds between two looks for new checkpoints
@@ -147,7 +147,7 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
         for path, content in outs.items():
             remote.give(folder / path, content)
         timing = folder / ".pfl/timings" / f"{order.run}.json"
-        remote.report(order.job.key, Result(outs, ended.diverged, timing.read_text() if timing.is_file() else ""))
+        remote.report(order.job.key, StoredResult(outs, ended.diverged, timing.read_text() if timing.is_file() else ""))
         remote.drop_checkpoints(order.job.key)
         for path in outs:  # they are in the remote; only what other jobs read is kept
             (folder / path).unlink()
@@ -155,7 +155,7 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     said.put(ended)
 
 
-def _follow(pool: Local, job: Job, said: SimpleQueue[Said]) -> Ended:
+def _follow(pool: LocalPool, job: Job, said: SimpleQueue[Said]) -> Ended:
     """Execute a stage, pass on what it tells and prints."""
     pool.start(job)
     printed = 0
@@ -172,16 +172,16 @@ def _follow(pool: Local, job: Job, said: SimpleQueue[Said]) -> Ended:
             said.put(event)
 
 
-_warm: list[Local] = []  # this process's pool: what it forks from has imported everything and serves many jobs
+_warm: list[LocalPool] = []  # this process's pool: what it forks from has imported everything and serves many jobs
 
 
-def _pool(folder: Path, given: dict[str, str]) -> Local:
+def _pool(folder: Path, given: dict[str, str]) -> LocalPool:
     notes = folder / ".pfl/finished"
     if not _warm:
         # A child would first import the file that this process was started from, which is a part of Ray.
         with suppress(AttributeError):
             del sys.modules["__main__"].__file__
-        _warm.append(Local(folder, notes, [Slot(platform.node())], {}))
+        _warm.append(LocalPool(folder, notes, [Slot(platform.node())], {}))
     pool = _warm[0]
     pool.root, pool.notes, pool.variables = folder, notes, {"PATH": executables(), **given}
     return pool

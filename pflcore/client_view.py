@@ -1,0 +1,110 @@
+"""What a method sees of one client: its state, in which names tell what an entry is, and what it can do with it."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pflcore.errors import UserError
+from pflcore.faults import shown
+from pflcore.groups import Roles, Tensors
+
+# A client's state holds the entries of its model under their own names, and further ones below these. Model entries
+# have no slash in their names.
+OWN = "own/"  # kept on the client beside its model
+COMMON = "common/"  # exchanged with the server beside the model
+DATA = "data/"  # facts about the client's samples and the round, made by the engine
+
+# Facts that a method may ask for.
+FACTS = ("class_counts", "epoch_steps", "progress")
+
+
+class Received(dict[str, Tensor]):
+    """The state that a client began its round with. Raises :class:`UserError` for an entry that it does not have."""
+
+    def __missing__(self, name: str) -> Tensor:
+        reader = sys._getframe(1)
+        known = [*self, *(f"{DATA}{fact}" for fact in FACTS)]
+        (near,) = difflib.get_close_matches(name, known, n=1) or ("",)
+        if not self:
+            hint = "; it is empty in end() and predict(): take it from the state"
+        elif near in self:
+            hint = f"; did you mean {near!r}?"
+        elif near:
+            hint = f"; {near!r} must be asked for: facts = ({near.removeprefix(DATA)!r},)"
+        else:
+            hint = ""
+        raise UserError(
+            f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}: local.received has no entry {name!r}{hint}"
+        )
+
+
+@dataclass(frozen=True)
+class ClientView:
+    """One client's view of its round, made by the executor.
+
+    Attributes:
+        features: (state, inputs) → (logits, input of the classifier), in the mode that the model is in. Running
+            statistics in the state are updated in place in training mode.
+        differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
+            gives the loss, and further tensors to be handed out, which must be detached.
+        sgd: (parameters, gradients, momenta) → the next parameters and momenta. Momenta are empty at the first step.
+        received: The state that the client began the round with; not to be modified.
+        parameters: Names of the model's entries that gradients train; its others are buffers.
+        roles: Who owns the entries.
+    """
+
+    features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]
+    differentiate: Callable[[Callable[[Tensors], tuple[Tensor, Tensors]], Tensors], tuple[Tensors, Tensor, Tensors]]
+    sgd: Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
+    received: Mapping[str, Tensor]
+    parameters: frozenset[str]
+    roles: Roles
+
+    def __post_init__(self) -> None:
+        # Here, as what vmap hands over must be a plain dict.
+        object.__setattr__(self, "received", Received(self.received))
+
+    def forward(self, state: Tensors, inputs: Tensor) -> Tensor:
+        """Logits of a state."""
+        return self.features(state, inputs)[0]
+
+    def gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
+        """The gradients of a loss function of the trained parameters at `params`, and its value."""
+        gradients, value, _ = self.differentiate(lambda given: (loss(given), {}), params)
+        return gradients, value
+
+    def frozen(self, state: Mapping[str, Tensor]) -> Tensors:
+        """The model of a state for a forward pass that must leave its running statistics as they are."""
+        return {
+            name: tensor if name in self.parameters else tensor.clone() for name, tensor in model_part(state).items()
+        }
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The tensors with `prefix` before their names."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The inverse of :func:`under`: the tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def own(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Entries under names that mark them as kept on the client beside its model."""
+    return under(OWN, tensors)
+
+
+def own_part(state: Mapping[str, Tensor]) -> Tensors:
+    """The inverse of :func:`own`: what a client keeps beside its model, under plain names."""
+    return below(OWN, state)
+
+
+def model_part(state: Mapping[str, Tensor]) -> Tensors:
+    """The entries of the model in a client's state."""
+    return {name: tensor for name, tensor in state.items() if "/" not in name}
