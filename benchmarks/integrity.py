@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 
 # In place of this folder, whose pipeline.py would hide the package of that name.
-sys.path[0] = str(Path(__file__).parents[1] / "tests")
+sys.path[:1] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
-from editing import PATIENCE, Act, Laboratory, complaint, then  # noqa: E402
+from support.editing import PATIENCE, Act, Laboratory, complaint, then  # noqa: E402
 
 CASES: dict[str, tuple[Act, Act]] = {
     "edit, undone later": (Laboratory.edit, Laboratory.undo),

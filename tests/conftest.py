@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from project import Project, make_project
+from support.project import Project, make_project
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,441 @@
+"""Novel clients that tune a part on their own samples, against plain loops with ``backward``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny import backbone, federation, first_fitting, groups_of, method, run, texts, training
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from pflcore.analyses import adaptation
+from pflcore.analyses.adaptation import Newcomer
+from pflcore.data.federation import FederatedData
+from pflcore.engine import Result
+from pflcore.engine.evaluate import Score, score_client
+from pflcore.errors import UserError
+from pflcore.methods import METHODS
+from pflcore.operators.hypernetworks import HyperNetwork
+from pflcore.operators.pruning import masked, masks
+from pflcore.seeds import generator
+from pflcore.settings import Evaluation
+
+SEED = 3
+NOVEL = 2
+EPOCHS = 3
+LR = 0.1
+ROUNDS = training(rounds=2, sample_rate=1.0)
+Model = dict[str, Tensor]
+
+
+def learnable(*sizes: Sequence[int], novel: int = NOVEL) -> FederatedData:
+    """Classes that can be told apart, if not well, so that predictions depend on images."""
+    data = federation(*sizes)
+    patterns = generator(0, "patterns").integers(-60, 61, (data.classes, *data.inputs.shape[1:]))
+    seen = data.inputs.numpy().astype(int) + patterns[data.labels.numpy()]
+    inputs = torch.from_numpy(seen.clip(0, 255).astype(np.uint8))
+    return dataclasses.replace(data, inputs=inputs, novel=frozenset({novel}))
+
+
+# Many test samples, so that the counts of every epoch tell one model from another.
+DATA = learnable((14, 7, 43), (5, 8, 400))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Correct predictions and mean loss after 0, 1, … epochs."""
+
+    correct: list[int]
+    loss: list[float]
+
+    def check(self, result: Result, part: str) -> None:
+        """Compare with what a run has found of the novel client."""
+        assert counts(result, part) == self.correct
+        np.testing.assert_allclose(LOSSES[part], self.loss, rtol=2e-6)
+        assert np.abs(np.diff(self.loss)).min() > 2e-5  # every epoch made a difference
+
+
+# Mean losses after each epoch of the last run, by part.
+LOSSES: dict[str, list[float]] = {}
+
+
+@pytest.fixture(autouse=True)
+def losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill :data:`LOSSES`, of which the analysis keeps nothing."""
+    plain, now = Newcomer.adapt, [""]
+
+    def adapt(self: Newcomer, part: str) -> Iterator[tuple[int, int]]:
+        LOSSES[part], now[0] = [], part
+        return plain(self, part)
+
+    def score(*given: Any) -> Score:
+        found = score_client(*given)
+        LOSSES[now[0]].append(found[2] / found[1])
+        return found
+
+    monkeypatch.setattr(adaptation, "score_client", score)
+    monkeypatch.setattr(Newcomer, "adapt", adapt)
+
+
+def adapted(name: str, *parts: str, net: str = "convnet", data: FederatedData = DATA, **changes: Any) -> Result:
+    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=parts, adapt_epochs=EPOCHS, adapt_lr=LR)
+    options = changes.pop("options", {})
+    chosen = backbone(net, dropout=0.0) if net == "tiny_vit" else backbone(net)
+    settings = {"training": ROUNDS, "evaluation": evaluation, "seed": SEED, "executor": "sequential", **changes}
+    return run(method(name, **options), chosen, data, **settings)
+
+
+def counts(result: Result, part: str, client: int = NOVEL) -> list[int]:
+    """Correct predictions after 0, 1, … epochs."""
+    of = {(one.client, one.item): one.values for one in result.findings["adaptation"]}
+    assert (of[client, f"{part}.total"] == len(DATA.test[client])).all()
+    return of[client, f"{part}.correct"].astype(int).tolist()
+
+
+def received(result: Result, net: str = "convnet") -> tuple[nn.Module, Model]:
+    """The model before training, and its entries with what training made of the shared ones."""
+    chosen = backbone(net, dropout=0.0) if net == "tiny_vit" else backbone(net)
+    model, _ = chosen.create(DATA.shape, DATA.classes, SEED)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return model, {name: result.weights.get(name, tensor).clone() for name, tensor in state.items()}
+
+
+def pictures(rows: Tensor) -> Tensor:
+    return (DATA.inputs[rows].float() / 255 - DATA.mean) / DATA.std
+
+
+def by_hand(
+    tuned: Sequence[Tensor], logits: Callable[[Tensor, bool], Tensor], after: Callable[[], object] = lambda: None
+) -> Curve:
+    """Plain SGD on the tensors in `tuned`.
+
+    Args:
+        logits: (images, whether in training) → logits.
+        after: Called after each step.
+    """
+
+    curve = Curve([], [])
+
+    def measure() -> None:
+        rows = DATA.test[NOVEL]
+        with torch.no_grad():
+            made = logits(pictures(rows), False)
+        curve.correct.append(int((made.argmax(1) == DATA.labels[rows]).sum()))
+        curve.loss.append(float(F.cross_entropy(made, DATA.labels[rows])))
+
+    for tensor in tuned:
+        tensor.requires_grad_()
+    measure()
+    sgd = torch.optim.SGD(tuned, LR)
+    for epoch in range(1, EPOCHS + 1):
+        order = generator(SEED, "adaptation", epoch, NOVEL).permutation(len(DATA.train[NOVEL]))
+        for rows in torch.split(DATA.train[NOVEL][torch.from_numpy(order)], ROUNDS.batch_size):
+            sgd.zero_grad()
+            F.cross_entropy(logits(pictures(rows), True), DATA.labels[rows]).backward()
+            sgd.step()
+            after()
+        measure()
+    return curve
+
+
+def of_model(model: nn.Module) -> Callable[[Tensor, bool], Tensor]:
+    def logits(images: Tensor, in_training: bool) -> Tensor:
+        out: Tensor = model.train(in_training)(images)
+        return out
+
+    return logits
+
+
+# --- parts of a model -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "net", "own"),
+    [
+        ("fedavg", "head", "convnet", "head."),
+        ("fedavg", "all", "convnet", ""),
+        ("fedper", "personal", "convnet", "head."),
+        ("local", "personal", "convnet", ""),
+        ("vanilla_attention", "personal", "tiny_vit", "qkv"),
+        ("fedbabu", "personal", "convnet", "head."),
+        # A second model begins as a copy of the global one.
+        ("pfedme", "personal", "convnet", ""),
+        ("ditto", "personal", "convnet", ""),
+        ("ditto", "head", "convnet", "head."),
+    ],
+)
+def test_a_part_of_the_model_is_tuned_by_plain_sgd(name: str, part: str, net: str, own: str) -> None:
+    result = adapted(name, part, net=net)
+    model, state = received(result, net)
+    model.load_state_dict(state)
+    for entry, parameter in model.named_parameters():
+        parameter.requires_grad_(own in entry)
+    by_hand([p for p in model.parameters() if p.requires_grad], of_model(model)).check(result, part)
+
+
+def test_further_personal_groups_are_tuned() -> None:
+    result = adapted("fedavg", "personal", options={"also_personal": ("head",)})
+    model, state = received(result)
+    model.load_state_dict(state)
+    by_hand([p for n, p in model.named_parameters() if "head" in n], of_model(model)).check(result, "personal")
+
+
+def test_fedrods_second_classifier_begins_as_the_first_and_is_tuned_alone() -> None:
+    result = adapted("fedrod", "personal")
+    model, state = received(result)
+    model.load_state_dict(state)
+    model.requires_grad_(False)
+    classifier = model.get_submodule("head")
+    weight, bias = (state[f"head.{name}"].clone() for name in ("weight", "bias"))
+    features: list[Tensor] = []
+    classifier.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    both = by_hand([weight, bias], lambda images, _: model(images) + F.linear(features[-1], weight, bias))
+    both.check(result, "personal")
+
+
+def test_apfls_mixture_is_tuned_through_its_own_model() -> None:
+    result = adapted("apfl", "personal", options={"alpha": 0.4})
+    model, state = received(result)
+    own = {name: tensor.clone() for name, tensor in state.items()}
+
+    def logits(images: Tensor, _: bool) -> Tensor:
+        mixed = {name: 0.4 * own[name] + 0.6 * tensor for name, tensor in state.items()}
+        return functional_call(model, mixed, (images,))
+
+    by_hand(list(own.values()), logits).check(result, "personal")
+
+
+def test_statistics_of_a_part_move_and_those_of_the_rest_stay() -> None:
+    result = adapted("fedbn", "personal", "head", net="lenet_bn")
+    model, state = received(result, "lenet_bn")
+    model.load_state_dict(state)
+    norms = [p for name, p in model.named_parameters() if groups_of(backbone("lenet_bn")).of[name] == "norm"]
+    by_hand(norms, of_model(model)).check(result, "personal")
+    model.load_state_dict(state)
+    kept = {name: tensor.clone() for name, tensor in model.named_buffers()}
+    head = list(model.get_submodule("head").parameters())
+
+    def restore() -> None:
+        model.load_state_dict({**model.state_dict(), **kept})
+
+    by_hand(head, of_model(model), restore).check(result, "head")
+
+
+# --- hypernetworks --------------------------------------------------------------------------------------------------
+
+
+def fresh(result: Result) -> Tensor:
+    width = result.weights["server.hyper/embedding"].shape[1]
+    drawn = generator(SEED, "adaptation embedding", NOVEL).standard_normal((1, width), np.float32)
+    return torch.from_numpy(drawn)
+
+
+def generated(hyper: Model, targets: dict[str, tuple[int, ...]], layers: int) -> Model:
+    """What a multilayer perceptron with a head per target makes of the only row of its embedding."""
+    hidden = hyper["embedding"][0]
+    for layer in range(layers):
+        hidden = hyper[f"mlp.{layer}.weight"] @ (hidden.relu() if layer else hidden) + hyper[f"mlp.{layer}.bias"]
+    return {
+        name: (hyper[f"heads.{name}.weight"] @ hidden + hyper[f"heads.{name}.bias"]).view(shape)
+        for name, shape in targets.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "net"), [("fedtp", "tiny_vit"), ("pfedhn", "convnet"), ("fedtp_fedrod", "tiny_vit")])
+@pytest.mark.parametrize("part", ["embedding", "hypernetwork"])
+def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name: str, net: str, part: str) -> None:
+    result = adapted(name, part, net=net, options={"layers": 2, "hidden": 6, "embedding": 4})
+    model, state = received(result, net)
+    hyper = {
+        key.removeprefix("server.hyper/"): tensor.clone()
+        for key, tensor in result.weights.items()
+        if key.startswith("server.hyper/")
+    }
+    hyper["embedding"] = fresh(result)
+    targets = {key: tuple(tensor.shape) for key, tensor in state.items() if f"heads.{key}.weight" in hyper}
+    assert targets
+    features: list[Tensor] = []
+    model.get_submodule("head").register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+
+    def logits(images: Tensor, _: bool) -> Tensor:
+        out: Tensor = functional_call(model, {**state, **generated(hyper, targets, 2)}, (images,))
+        # A second classifier has begun as a copy of the first, and is not tuned.
+        return out + F.linear(features[-1], state["head.weight"], state["head.bias"]) if "fedrod" in name else out
+
+    by_hand([hyper["embedding"]] if part == "embedding" else list(hyper.values()), logits).check(result, part)
+
+
+def test_what_is_generated_can_be_tuned_as_the_rest_of_the_model() -> None:
+    result = adapted("pfedhn", "all", options={"layers": 2, "hidden": 6, "embedding": 4})
+    model, state = received(result)
+    width = 4
+    hyper = HyperNetwork(1, width, 6, 2, {name: tuple(tensor.shape) for name, tensor in state.items()})
+    params = {
+        key.removeprefix("server.hyper/"): tensor
+        for key, tensor in result.weights.items()
+        if key.startswith("server.hyper/")
+    }
+    made = hyper({**params, "embedding": fresh(result)}, [0])
+    model.load_state_dict({name: tensor[0] for name, tensor in made.items()})
+    by_hand(list(model.parameters()), of_model(model)).check(result, "all")
+
+
+@pytest.mark.parametrize("percent", [0.0, 50.0])
+def test_fedofas_attention_and_pruning_are_between_embedding_and_model(percent: float) -> None:
+    options = {"layers": 2, "hidden": 6, "embedding": 4, "heads": 1, "percent": percent}
+    result = adapted("fedofa", "embedding", "hypernetwork", options=options)
+    model, state = received(result)
+    entry = method("fedofa", **options)
+    hyper = HyperNetwork(1, 4, 6, 2, {name: tuple(tensor.shape) for name, tensor in sorted(state.items())})
+    attention = entry._attention(hyper)  # type: ignore[attr-defined]
+
+    def tuned(part: str) -> Curve:
+        kept = {key.removeprefix("server."): tensor.clone() for key, tensor in result.weights.items()}
+        kept["hyper/embedding"] = fresh(result)
+        learned = [key for key in kept if key.startswith(("hyper/", "attention/"))]
+
+        def logits(images: Tensor, _: bool) -> Tensor:
+            parts = [
+                {key.removeprefix(prefix): kept[key] for key in learned if key.startswith(prefix)}
+                for prefix in ("attention/", "hyper/")
+            ]
+            made = attention(parts[0], hyper(parts[1], [0]))
+            made = masked(made, masks(made, percent))
+            return functional_call(model, {name: tensor[0] for name, tensor in made.items()}, (images,))
+
+        return by_hand([kept["hyper/embedding"]] if part == "embedding" else [kept[key] for key in learned], logits)
+
+    for part in ("embedding", "hypernetwork"):
+        tuned(part).check(result, part)
+
+
+# --- any method -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_before_the_first_epoch_all_parts_are_equal_and_the_run_stays_as_it_is(name: str) -> None:
+    entry = method(name)
+    net = first_fitting(entry).name
+    parts = ("all", "embedding", "hypernetwork") if "server_momentum" in entry.__dataclass_fields__ else ("all",)
+    result = adapted(name, *parts, net=net)
+    assert len({counts(result, part)[0] for part in parts}) == 1
+    plain = run(
+        entry, backbone(net, dropout=0.0) if net == "tiny_vit" else backbone(net), DATA, training=ROUNDS, seed=SEED,
+        evaluation=Evaluation(every=1, window=0), executor="sequential",
+    )  # fmt: skip
+    assert plain.findings == {}
+    assert all(torch.equal(result.weights[key], tensor) for key, tensor in plain.weights.items())
+    assert result.correct.tolist() == plain.correct.tolist()
+    # Without copies and fresh embeddings a client begins where it was measured.
+    if name in ("fedavg", "fedper", "local", "fedprox", "lg_fedavg", "fedproto"):
+        assert counts(result, "all")[0] == plain.correct[-1]
+
+
+def test_the_same_run_finds_the_same_and_parts_do_not_touch_each_other() -> None:
+    both, again = (adapted("fedtp", "head", "embedding", net="tiny_vit") for _ in range(2))
+    alone = adapted("fedtp", "embedding", net="tiny_vit")
+    for part in ("head", "embedding"):
+        assert counts(both, part) == counts(again, part)
+    assert counts(both, "embedding") == counts(alone, "embedding")
+
+
+@pytest.mark.parametrize("executor", ["pooled", "stacked"])
+def test_executors_agree(executor: str) -> None:
+    net = backbone("tiny_vit")  # with dropout
+    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=("personal", "all"), adapt_epochs=2)
+    one, other = (
+        run(method("ditto"), net, DATA, training=ROUNDS, evaluation=evaluation, seed=SEED, executor=each)
+        for each in ("sequential", executor)
+    )
+    for part in ("personal", "all"):
+        assert counts(one, part) == counts(other, part)
+
+
+def test_dropout_is_on_in_epochs_and_its_masks_are_a_stream_of_their_own() -> None:
+    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=("all",), adapt_epochs=3, adapt_lr=LR)
+    with_, without = (
+        run(
+            method("fedavg"), backbone("tiny_vit", dropout=rate), DATA, training=training(rounds=1, lr=1e-9), seed=SEED,
+            evaluation=evaluation, executor="sequential",
+        )
+        for rate in (0.5, 0.0)
+    )  # fmt: skip
+    assert counts(with_, "all")[0] == counts(without, "all")[0]
+    assert counts(with_, "all") != counts(without, "all")
+
+
+def test_several_novel_clients_start_independently() -> None:
+    data = dataclasses.replace(federation((14, 7, 23, 9), (5, 8, 300, 40)), novel=frozenset({2, 3}))
+    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=("head",), adapt_epochs=2)
+    result = run(method("fedavg"), backbone("convnet"), data, evaluation=evaluation, seed=SEED, executor="sequential")
+    items = [(one.client, one.item, len(one.values)) for one in result.findings["adaptation"]]
+    assert items == [(client, f"head.{what}", 3) for client in (2, 3) for what in ("correct", "total")]
+    totals = {one.client: one.values.tolist() for one in result.findings["adaptation"] if one.item == "head.total"}
+    assert totals == {2: [300.0] * 3, 3: [40.0] * 3}
+
+
+def test_texts_count_every_character() -> None:
+    data = dataclasses.replace(texts(), novel=frozenset({1}))
+    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=("all",), adapt_epochs=2)
+    net = backbone("language_transformer")
+    result = run(method("fedavg"), net, data, evaluation=evaluation, executor="sequential")
+    assert [one.values.tolist() for one in result.findings["adaptation"]][1] == [8 * data.positions] * 3
+
+
+def test_neighbours_are_sought_with_the_tuned_model() -> None:
+    first, second = (adapted("fedavg", "all", options={"knn": knn}) for knn in (0.0, 0.5))
+    assert counts(first, "all") != counts(second, "all")
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "net", "message"),
+    [
+        (
+            "fedavg",
+            "personal",
+            "convnet",
+            "clients of method fedavg are measured with no part 'personal'.*: head, all$",
+        ),
+        ("fedavg", "embedding", "convnet", "no part 'embedding'"),
+        ("ditto", "hypernetwork", "convnet", "no part 'hypernetwork'; what can be tuned: head, personal, all$"),
+        ("fedtp", "personal", "tiny_vit", "no part 'personal'.*: embedding, hypernetwork, head, all$"),
+        # Its previous model is beside the model, but decides nothing.
+        ("moon", "personal", "convnet", "no part 'personal'"),
+        # Its predictions are made without the classifier.
+        ("fedproto", "head", "convnet", "no part 'head'; what can be tuned: personal, all$"),
+    ],
+)
+def test_a_part_that_is_not_there_is_an_error_before_training(name: str, part: str, net: str, message: str) -> None:
+    def never(progress: object) -> None:
+        raise AssertionError("trained")
+
+    with pytest.raises(UserError, match=message) as error:
+        adapted(name, "all", part, net=net, on_round=never)
+    assert str(error.value).startswith("evaluation.adapt: ") and "\n" not in str(error.value)
+
+
+def test_what_else_is_an_error_before_training() -> None:
+    with pytest.raises(UserError, match="raise the partition's novel_share"):
+        adapted("fedavg", "all", data=federation())
+    with pytest.raises(UserError, match="name a part"):
+        adapted("fedavg")
+    single = dataclasses.replace(federation((14, 7, 1), (5, 8, 6)), novel=frozenset({2}))
+    with pytest.raises(UserError, match="client 2 cannot train a model with batch norm"):
+        adapted("fedavg", "head", net="lenet_bn", data=single)
+    with pytest.raises(UserError, match=r"Evaluation\.adapt = 'body' must be one of 'embedding', "):
+        Evaluation(adapt=("body",))
+
+
+def test_a_model_that_is_lost_is_never_right() -> None:
+    evaluation = Evaluation(
+        every=1, window=0, analyses=("adaptation",), adapt=("all", "head"), adapt_epochs=2, adapt_lr=1e30
+    )
+    result = run(method("fedavg"), backbone("convnet"), DATA, evaluation=evaluation, executor="sequential")
+    assert counts(result, "all")[1:] == [0, 0] and counts(result, "all")[0] == counts(result, "head")[0] > 0

@@ -1,0 +1,463 @@
+"""What is looked at after the last round: attention rollout, embeddings, mixing weights; how runs ask for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from support.project import VIT, Project, make_project, spec
+from support.tiny import (
+    CLASSES,
+    assert_states_close,
+    backbone,
+    federation,
+    first_fitting,
+    method,
+    result_bytes,
+    run,
+    texts,
+    training,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pflcore.analyses import Finding, load
+from pflcore.analyses.embeddings import plane
+from pflcore.analyses.rollout import attention, grid, rollout
+from pflcore.analyses.table import write_findings
+from pflcore.artifacts import read_table
+from pflcore.backbones import Backbone
+from pflcore.data.assignment import Assignment
+from pflcore.data.federation import FederatedData
+from pflcore.data.samples import Attribute, Samples
+from pflcore.engine import Result
+from pflcore.engine.trainer import Trainer
+from pflcore.errors import UserError
+from pflcore.methods import METHODS, Method
+from pflcore.options import describe_options
+from pflcore.settings import ANALYSES, PARTS, Evaluation
+from pipeline.compile.fingerprint import Code
+from pipeline.stages.train import _coarse_classes
+
+EXECUTORS = ("sequential", "pooled", "stacked")
+SIX = federation((9,) * 6, (4,) * 6)
+
+
+def analysed(name: str, net: Backbone, *analyses: str, data: FederatedData | None = None, **changes: Any) -> Result:
+    """A run of two rounds of all clients with these analyses; `changes` of settings of evaluation and arguments."""
+    known = {field.name for field in dataclasses.fields(Evaluation)}
+    asked = {key: changes.pop(key) for key in list(changes) if key in known}
+    options = changes.pop("options", {})
+    return run(
+        method(name, **options),
+        net,
+        data,
+        evaluation=Evaluation(every=1, window=0, analyses=analyses, **asked),
+        **{"training": training(sample_rate=1.0), "executor": "sequential", **changes},
+    )
+
+
+def series(result: Result, analysis: str) -> dict[tuple[int, str], np.ndarray]:
+    found = result.findings[analysis]
+    of = {(one.client, one.item): one.values for one in found}
+    assert len(of) == len(found) and all(values.dtype == np.float64 for values in of.values())
+    return of
+
+
+def never(progress: object) -> None:
+    raise AssertionError("trained")
+
+
+# --- attention rollout ----------------------------------------------------------------------------------------------
+
+
+def trainer_of(net: Backbone, name: str = "fedavg", data: FederatedData | None = None) -> tuple[Trainer, Any]:
+    entry: Method = method(name)
+    held = data or federation()
+    model, groups = net.create(held.shape, held.classes, 0, entry.extend)
+    trainer = Trainer(model, groups, held, entry, training(), 0)
+    return trainer, dict(model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("net", "name"), [("tiny_vit", "fedavg"), ("vit", "fedavg"), ("tiny_vit", "fedperfix"), ("vit", "fedperfix")]
+)
+def test_attention_is_what_the_model_mixes_values_by(net: str, name: str) -> None:
+    trainer, state = trainer_of(backbone(net), name)
+    values, mixed = [], []
+    plain = F.scaled_dot_product_attention
+
+    def spy(query: Tensor, key: Tensor, value: Tensor, **more: Any) -> Tensor:
+        values.append(value)
+        mixed.append(plain(query, key, value, **more))
+        return mixed[-1]
+
+    data = trainer.data
+    inputs = data.batch(data.test[1]).inputs
+    maps = attention(trainer, state, inputs)
+    before = trainer.features(state, inputs)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", spy)
+        assert torch.equal(trainer.features(state, inputs)[0], before)
+    assert len(maps) == len(mixed) > 0
+    for one, value, expected in zip(maps, values, mixed, strict=True):
+        assert one.shape == (len(inputs), value.shape[1], *one.shape[-2:]) and one.shape[-2] == value.shape[-2]
+        torch.testing.assert_close(one.sum(-1), torch.ones_like(one.sum(-1)))
+        torch.testing.assert_close((one @ value.double()).float(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_of_the_first_block_by_hand() -> None:
+    trainer, state = trainer_of(backbone("tiny_vit", depth=1, heads=2, head_dim=4, dropout=0.0))
+    inputs = trainer.data.batch(trainer.data.test[0]).inputs
+    tokens: list[Tensor] = []
+    block: nn.Module = trainer.model.get_submodule("blocks.0.attention")
+    block.register_forward_pre_hook(lambda _, given: tokens.append(given[0]))
+    (found,) = attention(trainer, state, inputs)
+    q, k, _ = (tokens[0] @ part.t() for part in state["blocks.0.attention.qkv.weight"].chunk(3))
+    for head in range(2):
+        own = slice(4 * head, 4 * head + 4)
+        expected = (q[..., own] @ k[..., own].transpose(1, 2) / 2).softmax(-1)
+        torch.testing.assert_close(found[:, head].float(), expected, rtol=1e-4, atol=1e-6)
+
+
+def by_loops(maps: list[np.ndarray], discard: float) -> np.ndarray:
+    """Rollout of one image, number by number: (heads, length, length) for each block."""
+    length = maps[0].shape[-1]
+    through = np.eye(length)
+    for heads in maps:
+        fused = [[max(heads[h][i][j] for h in range(len(heads))) for j in range(length)] for i in range(length)]
+        places = sorted((fused[i][j], i, j) for i in range(length) for j in range(length))
+        for _, i, j in places[: int(length * length * discard)]:
+            if (i, j) != (0, 0):
+                fused[i][j] = 0.0
+        mixed = [[(fused[i][j] + (i == j)) / 2 for j in range(length)] for i in range(length)]
+        through = np.array([[entry / sum(row) for entry in row] for row in mixed]) @ through
+    return through[0, 1:] / through[0, 1:].max()
+
+
+def test_rollout_is_its_formula() -> None:
+    stream = torch.Generator().manual_seed(0)
+    maps = [torch.rand(3, 2, 5, 5, generator=stream, dtype=torch.float64).softmax(-1) for _ in range(4)]
+    for discard in (0.0, 0.3, 0.6):
+        found = rollout(maps, discard)
+        assert found.shape == (3, 4)
+        for image in range(3):
+            expected = by_loops([one[image].numpy() for one in maps], discard)
+            np.testing.assert_allclose(found[image].numpy(), expected, rtol=1e-12)
+
+
+def test_rollout_of_simple_attention() -> None:
+    # Everyone looks at patch 2 alone: so does the class token, however many blocks there are.
+    only = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
+    only[..., 2] = 1.0
+    assert rollout([only] * 3)[0].tolist() == [0.0, 1.0, 0.0, 0.0]
+    # All are alike.
+    even = torch.full((1, 2, 5, 5), 0.2, dtype=torch.float64)
+    assert rollout([even] * 2, discard=0.0)[0].tolist() == pytest.approx([1.0] * 4)
+    # Nothing but the class token's own connection is left, which is never dropped.
+    self_ = torch.eye(5, dtype=torch.float64)[None, None]
+    assert rollout([self_])[0].tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "expected"),
+    [(65, (32, 32), (8, 8)), (197, (224, 224), (14, 14)), (9, (8, 16), (2, 4)), (2, (8, 8), (1, 1))],
+)
+def test_grids_of_patches(length: int, size: tuple[int, int], expected: tuple[int, int]) -> None:
+    assert grid([torch.zeros(1, 1, length, length)] * 2, size) == expected
+
+
+@pytest.mark.parametrize("shapes", [[], [(64, 64)], [(70, 70)], [(65, 65), (17, 17)], [(65, 130)], [(1, 1)]])
+def test_other_attention_has_no_grid(shapes: list[tuple[int, int]]) -> None:
+    with pytest.raises(UserError, match="'rollout' needs a Transformer in which every block attends to a class token"):
+        grid([torch.zeros(1, 1, *shape) for shape in shapes], (32, 32))
+
+
+def test_rollout_of_a_run() -> None:
+    result = analysed("vanilla_attention", backbone("tiny_vit"), "rollout", rollout_clients=(2, 0), rollout_images=3)
+    found, data = series(result, "rollout"), federation()
+    rows = {client: data.test[client][[0, size // 3, 2 * size // 3]].tolist() for client, size in ((2, 6), (0, 5))}
+    assert list(found) == [
+        (client, f"{what}.{row}") for client in (2, 0) for row in rows[client] for what in ("mask", "image")
+    ]
+    trainer, initial = trainer_of(backbone("tiny_vit"))
+    for client in (2, 0):
+        own = {name: result.weights.get(name, result.weights.get(f"client.{client}.{name}")) for name in initial}
+        masks = rollout(attention(trainer, own, data.batch(torch.tensor(rows[client])).inputs))
+        for row, mask in zip(rows[client], masks, strict=True):
+            np.testing.assert_array_equal(found[client, f"mask.{row}"], mask.numpy())
+            assert mask.shape == (4,) and mask.max() == 1.0 and mask.min() >= 0.0
+            assert found[client, f"image.{row}"].tolist() == data.inputs[row].flatten().tolist()
+
+
+def test_rollout_is_of_what_a_client_is_measured_with() -> None:
+    plain, tuned = (
+        analysed("fedbabu", backbone("tiny_vit"), "rollout", options={"finetune_steps": steps, "finetune_lr": lr})
+        for steps, lr in ((1, 1e-9), (20, 1.0))
+    )
+    assert_states_close(tuned.weights, plain.weights)
+    masks = [{key: v for key, v in series(one, "rollout").items() if "mask" in key[1]} for one in (plain, tuned)]
+    assert all(np.abs(masks[0][key] - masks[1][key]).max() > 1e-3 for key in masks[0])
+
+
+def test_fewer_images_than_asked_for_and_large_ones() -> None:
+    small = dataclasses.replace(federation(), size=16)
+    found = series(analysed("fedavg", backbone("vit"), "rollout", data=small, rollout_images=100), "rollout")
+    assert {client: sum(key[0] == client for key in found) // 2 for client in range(3)} == {0: 5, 1: 8, 2: 6}
+    assert {len(values) for (_, item), values in found.items() if "mask" in item} == {4}  # 8×8 patches of 16×16 pixels
+    assert {len(values) for (_, item), values in found.items() if "image" in item} == {64}
+
+
+# --- embeddings -----------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_stay_neighbours_on_the_plane() -> None:
+    stream = np.random.default_rng(0)
+    centres = stream.normal(size=(6, 16)) * 4
+    groups = np.repeat(np.arange(6), 5)
+    points = centres[groups] + stream.normal(size=(30, 16)) * 0.3
+    placed = plane(points, 7)
+    assert placed.shape == (30, 2) and placed.dtype == np.float64
+    distances = np.linalg.norm(placed[:, None] - placed, axis=-1) + np.diag([np.inf] * 30)
+    assert (groups[distances.argmin(1)] == groups).all()
+    assert plane(points, 7).tobytes() == placed.tobytes()
+    for few, width in ((4, 1), (4, 3), (7, 1)):
+        assert np.isfinite(plane(points[:few, :width], 0)).all()
+
+
+@pytest.mark.parametrize("name", ["fedtp", "pfedhn", "fedtp_fedrod", "fedofa", "pfedla_layerwise"])
+def test_embeddings_of_a_run(name: str) -> None:
+    net = first_fitting(method(name))
+    data = dataclasses.replace(SIX, novel=frozenset({4}))
+    result = analysed(name, net, "embeddings", data=data, kinds=[5, 4, 3, 2, 1, 0])
+    found = series(result, "embeddings")
+    assert list(found) == [(client, item) for client in (0, 1, 2, 3, 5) for item in ("x", "y", "group")]
+    table = result.weights["server.hyper/embedding"].double().numpy()[[0, 1, 2, 3, 5]]
+    assert table.std() > 0
+    places = np.array([[found[client, item][0] for item in "xy"] for client in (0, 1, 2, 3, 5)])
+    assert np.isfinite(places).all() and len(np.unique(places, axis=0)) == 5
+    assert [found[client, "group"].tolist() for client in (0, 5)] == [[5.0], [0.0]]
+    again = series(analysed(name, net, "embeddings", data=data, kinds=[5, 4, 3, 2, 1, 0]), "embeddings")
+    assert all(np.array_equal(again[key], values) for key, values in found.items())
+
+
+def test_without_coarse_classes_a_client_is_of_its_most_frequent_class() -> None:
+    found = series(analysed("pfedhn", backbone("convnet"), "embeddings", data=SIX), "embeddings")
+    for client in range(6):
+        labels = SIX.labels[SIX.train[client]].tolist()
+        assert found[client, "group"][0] == max(range(CLASSES), key=lambda one: (labels.count(one), -one))
+
+
+def test_coarse_classes_of_clients() -> None:
+    samples = Samples(
+        inputs=np.zeros((8, 1, 2, 2), np.uint8), labels=np.arange(8) % 2, train=np.array([True] * 7 + [False]),
+        name="n", class_names=("a", "b"), mean=(0.0,), std=(1.0,), source="s",
+        attributes={"coarse": Attribute(np.array([2, 2, 0, 1, 1, 1, 0, 2]), ("p", "q", "r"))},
+    )  # fmt: skip
+    held = Assignment([np.array([0, 1, 2]), np.array([3, 4, 6])], [np.array([7]), np.array([7])], "s", 0)
+    assert _coarse_classes(samples, held) == [2, 1]
+    assert _coarse_classes(dataclasses.replace(samples, attributes={}), held) is None
+
+
+# --- mixing weights -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedavg", "personal_groups", "ditto"])
+def test_mixing_weights_are_the_softmax_of_logits(name: str) -> None:
+    net = backbone("lenet_bn", attention="hybrid", attention_reduction=2)
+    options = {"groups": ("local_attention",)} if name == "personal_groups" else {}
+    data = dataclasses.replace(federation(), novel=frozenset({1}))
+    settings = training(sample_rate=1.0, lr=0.5)
+    result = analysed(name, net, "mixing", data=data, options=options, training=settings)
+    found = series(result, "mixing")
+    places = ("conv1_attention", "conv2_attention")
+    assert list(found) == [
+        (client, f"{place}.{kind}") for client in (0, 2) for place in places for kind in ("se", "eca", "ca")
+    ]
+    for client in (0, 2):
+        for place in places:
+            key = f"{place}.logits"
+            own = {"fedavg": key, "personal_groups": f"client.{client}.{key}", "ditto": f"client.{client}.own/{key}"}
+            logits = result.weights[own[name]].double().numpy()
+            weights = np.concatenate([found[client, f"{place}.{kind}"] for kind in ("se", "eca", "ca")])
+            np.testing.assert_allclose(weights, np.exp(logits) / np.exp(logits).sum(), rtol=1e-12)
+            assert np.abs(weights - 1 / 3).max() > 1e-6  # they have been trained
+    assert (found[0, "conv1_attention.se"] == found[2, "conv1_attention.se"]).all() == (name == "fedavg")
+
+
+# --- any analysis ---------------------------------------------------------------------------------------------------
+
+LENET = {"attention": "hybrid", "attention_reduction": 2}
+RUNS: list[Any] = [
+    pytest.param("rollout", "ditto", "tiny_vit", {}, id="rollout"),
+    pytest.param("embeddings", "pfedhn", "convnet", {}, id="embeddings"),
+    pytest.param("mixing", "fedbn", "lenet_bn", LENET, id="mixing"),
+]
+
+
+@pytest.mark.parametrize(("analysis", "name", "net", "options"), RUNS)
+def test_findings_do_not_depend_on_the_executor_nor_on_threads(
+    analysis: str, name: str, net: str, options: dict[str, Any]
+) -> None:
+    one, *others = (
+        series(analysed(name, backbone(net, **options), analysis, data=SIX, executor=each), analysis)
+        for each in EXECUTORS
+    )
+    assert [others[0][key].tobytes() for key in one] == [values.tobytes() for values in one.values()]
+    # t-SNE is chaotic: float rounding moves points.
+    if analysis != "embeddings":
+        assert all(np.allclose(others[1][key], values, atol=1e-4) for key, values in one.items())
+
+
+@pytest.mark.parametrize(("analysis", "name", "net", "options"), RUNS)
+def test_an_analysis_changes_nothing_else(analysis: str, name: str, net: str, options: dict[str, Any]) -> None:
+    with_, without = (analysed(name, backbone(net, **options), *some, data=SIX) for some in ((analysis,), ()))
+    assert result_bytes(with_) == result_bytes(without)
+    assert without.findings == {} and list(with_.findings) == [analysis]
+
+
+def test_a_run_that_diverges_is_not_analysed() -> None:
+    settings = training(sample_rate=1.0, lr=1e30)
+    result = analysed("fedavg", backbone("tiny_vit"), "rollout", training=settings)
+    assert result.diverged and result.findings == {}
+
+
+@pytest.mark.parametrize(
+    ("analysis", "name", "net", "data", "changes", "message"),
+    [
+        ("rollout", "fedavg", "convnet", None, {}, "'rollout' needs a Transformer"),
+        ("rollout", "prompts", "tiny_vit", None, {}, "'rollout' needs a Transformer"),
+        ("rollout", "fedavg", "language_transformer", texts(), {}, "'rollout' needs images, and the dataset is text"),
+        ("rollout", "fedavg", "tiny_vit", None, {"rollout_clients": (3,)}, "no client 3; clients are 0..2"),
+        ("rollout", "fedavg", "tiny_vit", None, {"rollout_clients": ()}, "rollout_clients: name a client"),
+        ("embeddings", "fedavg", "convnet", SIX, {}, "method fedavg has no embeddings of clients"),
+        ("embeddings", "pfedhn", "convnet", None, {}, "needs 4 or more clients that take part in training, not 3"),
+        ("mixing", "fedbn", "lenet_bn", None, {}, "needs a backbone with hybrid local attention"),
+    ],
+)
+def test_what_cannot_be_analysed_is_an_error_before_training(
+    analysis: str, name: str, net: str, data: FederatedData | None, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        analysed(name, backbone(net), analysis, data=data, on_round=never, **changes)
+    assert str(error.value).startswith("evaluation.") and "\n" not in str(error.value)
+
+
+def test_settings() -> None:
+    with pytest.raises(UserError, match=r"Evaluation\.analyses = 'rollouts' must be one of 'rollout', "):
+        Evaluation(analyses=("rollouts",))
+    assert Evaluation().analyses == ()
+    assert all(callable(load(name).check) and callable(load(name).findings) for name in ANALYSES)
+
+
+def test_the_documentation_has_the_defaults() -> None:
+    text = (Path(__file__).parents[3] / "docs/analyses.md").read_text(encoding="utf-8")
+    printed = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE))
+    options = {one.name: one.default for one in describe_options(Evaluation)}
+    wanted = {name for name in options if name.startswith(("rollout_", "adapt"))}
+    assert {name: yaml.safe_load(printed[name]) for name in wanted} == {
+        name: list(value) if isinstance(value, tuple) else value for name, value in options.items() if name in wanted
+    }
+    for name in (*ANALYSES, *PARTS):
+        assert f"| `{name}` |" in text
+
+
+def test_code_of_analyses_makes_only_those_runs_stale_that_ask_for_it() -> None:
+    code = Code(Path(__file__).parents[3])
+    closure = {line.split()[0] for line in code.fingerprint("pipeline.stages.train").splitlines()}
+    assert "pflcore.analyses.table" in closure
+    assert not closure & {f"pflcore.analyses.{name}" for name in ANALYSES}
+
+
+# --- the artifact and the stage -------------------------------------------------------------------------------------
+
+
+def test_the_artifact_is_a_number_per_row(tmp_path: Path) -> None:
+    findings = {
+        "mixing": [Finding.one(3, "a.se", 0.25)],
+        "rollout": [Finding(0, "mask.7", np.array([1.0, 0.5])), Finding(-1, "x", np.empty(0))],
+    }
+    write_findings(tmp_path / "a.parquet", findings, run="r")
+    table, meta = read_table(tmp_path / "a.parquet", "analysis/1")
+    assert table.to_pydict() == {
+        "analysis": ["mixing", "rollout", "rollout"],
+        "client": [3, 0, 0],
+        "item": ["a.se", "mask.7", "mask.7"],
+        "index": [0, 0, 1],
+        "value": [0.25, 1.0, 0.5],
+    }
+    assert [str(field.type) for field in table.schema] == ["string", "int32", "string", "int32", "double"]
+    assert meta == {"run": "r"}
+    write_findings(tmp_path / "none.parquet", {})
+    none, _ = read_table(tmp_path / "none.parquet", "analysis/1")
+    assert none.num_rows == 0 and none.schema.equals(table.schema)
+
+
+def analysing(folder: Path, evaluation: str, lr: float = 0.1, method_: str = "fedavg", clients: int = 5) -> Project:
+    text = spec(f"[{method_}]", backbone=VIT)
+    text = text.replace("curve_every: 1}", f"curve_every: 1, {evaluation}}}").replace("lr: 0.1", f"lr: {lr}")
+    text = text.replace("clients: 3", f"clients: {clients}")
+    return make_project(folder, {"specs/a.yaml": text})
+
+
+def test_a_run_writes_what_it_was_asked_for(tmp_path: Path) -> None:
+    tables = []
+    for place in ("one", "two"):
+        project = analysing(tmp_path / place, "analyses: [rollout, embeddings], rollout_clients: [1]", method_="fedtp")
+        compilation = project.compiled()
+        project.compile()
+        (stage,) = [stage for name, stage in project.stages().items() if ":train-" in name]
+        assert [Path(out).name for out in stage["outs"]] == ["rounds.parquet", "analysis.parquet"]
+        codes = [Path(dep).name for dep in stage["deps"] if "/code/" in dep]
+        assert codes == ["train.fedtp.tiny_vit.txt", "analysis.rollout.txt", "analysis.embeddings.txt"]
+        project.execute(compilation)
+        (run_,) = compilation.runs
+        path = project.root / "artifacts/runs" / run_ / "analysis.parquet"
+        table, meta = read_table(path, "analysis/1")
+        assert meta["run"] == run_ and {len(meta[name]) for name in ("dataset_hash", "partition_hash")} == {64}
+        assert list(dict.fromkeys(table["analysis"].to_pylist())) == ["rollout", "embeddings"]
+        assert {key for key in table["client"].to_pylist()} == set(range(5))
+        tables.append(path.read_bytes())
+    assert tables[0] == tables[1]
+
+
+def test_a_run_that_diverged_writes_an_empty_table(tmp_path: Path) -> None:
+    project = analysing(tmp_path, "analyses: [rollout]", lr=1e30)
+    compilation = project.compiled()
+    project.compile()
+    project.execute(compilation)
+    (run_,) = compilation.runs
+    table, _ = read_table(project.root / "artifacts/runs" / run_ / "analysis.parquet", "analysis/1")
+    assert table.num_rows == 0
+
+
+def test_a_run_without_analyses_has_no_artifact(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    project.compile()
+    trains = [stage for name, stage in project.stages().items() if ":train-" in name]
+    assert all(len(stage["outs"]) == 1 for stage in trains)
+    assert not any("analysis" in dep for stage in trains for dep in stage["deps"])
+
+
+def test_smoke_makes_analyses_small(tmp_path: Path) -> None:
+    wanted = "analyses: [rollout, adaptation], rollout_clients: [0, 4, 49], adapt: [head], adapt_epochs: 30"
+    (run_,) = analysing(tmp_path, wanted, clients=50).compiled("smoke").runs.values()
+    assert run_.record["clients"] == 8
+    evaluation = run_.record["evaluation"]
+    assert evaluation["rollout_clients"] == [0, 4] and evaluation["rollout_images"] == 1
+    assert evaluation["adapt_epochs"] == 2
+
+
+def test_all_methods_are_analysed_on_a_transformer() -> None:
+    for name in METHODS.names():
+        entry = method(name)
+        if name in ("fedofa", "prompts") or first_fitting(entry).name == "lenet_bn":
+            continue  # convolutions, and tokens that are no patches
+        found = series(analysed(name, backbone("tiny_vit"), "rollout", rollout_images=1), "rollout")
+        assert len(found) == 6

@@ -1,0 +1,406 @@
+"""Local attention: the paper's counts, each mask written out, where it is put, and that nothing else changes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from support.tiny import CLASSES, SHAPE, backbone, method
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from pflcore.backbones import BACKBONES
+from pflcore.backbones._local_attention import CA, ECA, SE, Hybrid, LocalAttention, adaptive_kernel, local_attention
+from pflcore.engine.precision import autocast
+from pflcore.errors import UserError
+from pflcore.groups import Groups
+
+KINDS = ("se", "eca", "ca", "hybrid")
+BACKBONES_WITH_IT = ("alexnet_bn", "convnet", "lenet", "lenet_bn", "resnet50")
+DIGITS, PHOTO = (3, 28, 28), (3, 224, 224)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(2)
+
+
+def made(kind: str, channels: int = 6, **options: Any) -> LocalAttention:
+    """An attention whose numbers are all random, so that a formula cannot agree by chance."""
+    torch.manual_seed(7)
+    module = local_attention(kind, channels, **{"reduction": 2, **options})
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape)
+    return module
+
+
+def features(channels: int = 6, height: int = 4, width: int = 5, batch: int = 3) -> Tensor:
+    torch.manual_seed(11)
+    return torch.randn(batch, channels, height, width)
+
+
+# --- counts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "totals"),
+    [
+        ("lenet_bn", DIGITS, 10, (45_178, 45_318, 45_184, 45_798, 45_950)),
+        ("alexnet_bn", PHOTO, 31, (57_149_535, 57_189_471, 57_149_550, 57_184_227, 57_224_193)),
+    ],
+)
+def test_the_counts_are_the_papers(name: str, shape: tuple[int, int, int], classes: int, totals: tuple[int]) -> None:
+    doc = BACKBONES.get(name).__doc__ or ""
+    for kind, total in zip(("none", *KINDS), totals, strict=True):
+        with torch.device("meta"):
+            model, groups = BACKBONES.create(name, attention=kind).create(shape, classes, 0)
+        numbers = {entry: tensor.numel() for entry, tensor in model.named_parameters()}
+        assert sum(numbers.values()) == total, kind
+        own = groups.select(["local_attention"]) & groups.parameters if kind != "none" else ()
+        assert sum(numbers[entry] for entry in own) == total - totals[0]
+        assert f"{total:,}" in doc
+
+
+@pytest.mark.parametrize(("channels", "reduction", "units"), [(6, 4, 1), (16, 4, 4), (6, 16, 1), (192, 16, 12)])
+def test_se_has_the_reduced_units_and_at_least_one(channels: int, reduction: int, units: int) -> None:
+    assert sum(parameter.numel() for parameter in SE(channels, reduction).parameters()) == 2 * channels * units
+
+
+@pytest.mark.parametrize(("channels", "inner"), [(6, 8), (256, 8), (384, 12)])
+def test_ca_has_its_inner_width(channels: int, inner: int) -> None:
+    count = (channels * inner + inner) + 2 * inner + 2 * (inner * channels + channels)
+    assert sum(parameter.numel() for parameter in CA(channels).parameters()) == count
+
+
+@pytest.mark.parametrize(("channels", "kernel"), [(6, 1), (16, 3), (32, 3), (64, 3), (128, 5), (256, 5), (512, 5)])
+def test_the_adaptive_kernel_grows_with_the_channels(channels: int, kernel: int) -> None:
+    assert adaptive_kernel(channels) == kernel
+    module = local_attention("eca", channels, kernel=0)
+    assert [tuple(parameter.shape) for parameter in module.parameters()] == [(1, 1, kernel)]
+    mixed = local_attention("hybrid", channels, kernel=0)
+    assert mixed.get_parameter("eca.conv.weight").numel() == kernel
+    assert local_attention("eca", channels, kernel=7).get_parameter("conv.weight").numel() == 7
+
+
+# --- formulas ------------------------------------------------------------------------------------------------------
+
+
+def se_by_hand(h: Tensor, state: dict[str, Tensor]) -> Tensor:
+    result = h.clone()
+    for image in range(len(h)):
+        means = torch.stack([channel.sum() / channel.numel() for channel in h[image]])
+        hidden = (state["squeeze.weight"] @ means).clamp(min=0)
+        scores = state["excite.weight"] @ hidden
+        for channel, score in enumerate(scores):
+            result[image, channel] *= 1 / (1 + torch.exp(-score))
+    return result
+
+
+def eca_by_hand(h: Tensor, state: dict[str, Tensor]) -> Tensor:
+    weight = state["conv.weight"][0, 0]
+    reach, result = len(weight) // 2, h.clone()
+    for image in range(len(h)):
+        for channel in range(h.shape[1]):
+            score = torch.zeros(())
+            for offset in range(-reach, reach + 1):
+                if 0 <= channel + offset < h.shape[1]:
+                    score = score + weight[reach + offset] * h[image, channel + offset].mean()
+            result[image, channel] *= 1 / (1 + torch.exp(-score))
+    return result
+
+
+def ca_by_hand(h: Tensor, state: dict[str, Tensor]) -> Tensor:
+    """In training mode: norm over the batch and all rows and columns."""
+    height, width = h.shape[2:]
+    positions = [h[:, :, row].mean(2) for row in range(height)] + [
+        h[:, :, :, column].mean(2) for column in range(width)
+    ]
+    inner = torch.stack([p @ state["squeeze.weight"][:, :, 0].t() + state["squeeze.bias"] for p in positions])
+    flat = inner.flatten(0, 1)
+    normed = (inner - flat.mean(0)) / (flat.var(0, unbiased=False) + 1e-5).sqrt()
+    normed = normed * state["norm.weight"] + state["norm.bias"]
+    swished = normed * (normed + 3).clamp(0, 6) / 6
+
+    def gate(at: int, name: str) -> Tensor:
+        return torch.sigmoid(swished[at] @ state[f"{name}.weight"][:, :, 0].t() + state[f"{name}.bias"])
+
+    result = h.clone()
+    for row in range(height):
+        for column in range(width):
+            result[:, :, row, column] *= gate(row, "rows") * gate(height + column, "columns")
+    return result
+
+
+BY_HAND = {"se": se_by_hand, "eca": eca_by_hand, "ca": ca_by_hand}
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_an_attention_by_hand(kind: str) -> None:
+    module, h = made(kind), features()
+    before, state = h.clone(), {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    torch.testing.assert_close(module(h), BY_HAND[kind](h, state), rtol=1e-5, atol=1e-6)
+    assert torch.equal(h, before)
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5, 9])
+def test_eca_by_hand_with_other_kernels(kernel: int) -> None:
+    module, h = made("eca", kernel=kernel), features()
+    torch.testing.assert_close(module(h), eca_by_hand(h, dict(module.state_dict())), rtol=1e-5, atol=1e-6)
+
+
+def test_the_hybrid_by_hand() -> None:
+    module, h = made("hybrid"), features()
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    exponentials = [torch.exp(logit) for logit in state["logits"]]
+    expected = torch.zeros_like(h)
+    for kind, own in zip(("se", "eca", "ca"), exponentials, strict=True):
+        part = {name.removeprefix(f"{kind}."): tensor for name, tensor in state.items() if name.startswith(f"{kind}.")}
+        expected += own / torch.stack(exponentials).sum() * BY_HAND[kind](h, part)
+    torch.testing.assert_close(module(h), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_hybrid_begins_as_the_mean() -> None:
+    module, h = local_attention("hybrid", 6, 4), features()
+    assert isinstance(module, Hybrid)
+    assert torch.equal(module.logits.softmax(0), torch.full((3,), 1 / 3))
+    kinds = [kind(h) for kind in (module.se, module.eca, module.ca)]
+    torch.testing.assert_close(module(h), torch.stack(kinds).mean(0))
+
+
+@pytest.mark.parametrize("logits", [(90.0, 0.0, 0.0), (0.0, 90.0, 0.0), (0.0, 0.0, 90.0)])
+def test_the_hybrid_with_one_weight_is_that_kind(logits: tuple[float, float, float]) -> None:
+    module, h = made("hybrid"), features()
+    assert isinstance(module, Hybrid)
+    module.logits.data = torch.tensor(logits)
+    alone = (module.se, module.eca, module.ca)[logits.index(90.0)]
+    torch.testing.assert_close(module(h), alone(h))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_lies_between_zero_and_one(kind: str) -> None:
+    module, h = made(kind), features()
+    mask = module.mask(h)
+    assert float(mask.detach().min()) > 0 and float(mask.detach().max()) < 1
+    assert mask.shape == ((3, 6, 4, 5) if kind in ("ca", "hybrid") else (3, 6, 1, 1))
+    assert torch.equal(module(h), mask * h)
+
+
+def test_an_unknown_kind_is_a_mistake() -> None:
+    with pytest.raises(TypeError, match="no local attention 'cbam'"):
+        local_attention("cbam", 4)
+    with pytest.raises(UserError, match=r"^convnet\.attention = 'cbam' must be one of 'none', 'se', 'eca', 'ca', 'hyb"):
+        BACKBONES.create("convnet", attention="cbam")
+    with pytest.raises(UserError, match=r"^convnet\.attention_kernel = 2 must be one of 0, 1, 3, 5, 7, 9"):
+        BACKBONES.create("convnet", attention_kernel=2)
+
+
+# --- gradients and vectorisation -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_reaches_every_parameter(kind: str) -> None:
+    module = made(kind)
+    module(features()).pow(2).sum().backward()
+    for name, parameter in module.named_parameters():
+        # Batch norm takes away what a bias before it adds.
+        zero = name.endswith("squeeze.bias")
+        assert parameter.grad is not None and (float(parameter.grad.abs().max()) > 1e-4) != zero, name
+
+
+def test_mixing_weights_learn() -> None:
+    module, h = made("hybrid"), features()
+    assert isinstance(module, Hybrid)
+    module.logits.data = torch.zeros(3)
+    target = module.se(h).detach()
+    for _ in range(100):
+        module.logits.grad = None
+        (module(h) - target).pow(2).mean().backward()
+        assert module.logits.grad is not None
+        module.logits.data -= 2 * module.logits.grad
+    assert int(module.logits.argmax()) == 0 and float(module.logits.softmax(0)[0].detach()) > 0.5
+
+
+def step(model: nn.Module, trained: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor) -> Any:
+    """Gradients of the trained entries, and the buffers after the pass."""
+
+    def loss(trained: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        fresh = {name: tensor.clone() for name, tensor in buffers.items()}
+        logits = functional_call(model, {**trained, **fresh}, images)
+        return F.cross_entropy(logits, torch.arange(len(images)) % CLASSES), fresh
+
+    return grad(loss, has_aux=True)(trained)
+
+
+def _shaken(tensor: Tensor) -> Tensor:
+    return tensor + 0.1 * torch.rand(tensor.shape) if tensor.is_floating_point() else tensor.clone()
+
+
+def compare_steps(model: nn.Module, clients: int = 3) -> None:
+    """A step of several clients at once against one after the other, in training mode."""
+    torch.manual_seed(5)
+    parameters = {name for name, _ in model.named_parameters()}
+    states = [{name: _shaken(tensor) for name, tensor in model.state_dict().items()} for _ in range(clients)]
+    split = [
+        (
+            {name: tensor for name, tensor in state.items() if name in parameters},
+            {name: tensor for name, tensor in state.items() if name not in parameters},
+        )
+        for state in states
+    ]
+    images = torch.randn(clients, 8, *SHAPE)
+    alone = [step(model, *parts, batch) for parts, batch in zip(split, images, strict=True)]
+    stacked = [{name: torch.stack([parts[at][name] for parts in split]) for name in split[0][at]} for at in (0, 1)]
+    together = vmap(partial(step, model))(*stacked, images)
+    for at in (0, 1):
+        for name, tensor in together[at].items():
+            expected = torch.stack([each[at][name] for each in alone])
+            torch.testing.assert_close(tensor, expected, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: name + text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clients_at_once_are_as_one_after_the_other(kind: str) -> None:
+    compare_steps(backbone("lenet_bn", attention=kind, attention_kernel=3).create(SHAPE, CLASSES, 0)[0].train())
+
+
+def test_a_net_without_other_norms_is_vectorised_too() -> None:
+    compare_steps(backbone("convnet", attention="hybrid").create(SHAPE, CLASSES, 0)[0].train())
+
+
+# --- placement -----------------------------------------------------------------------------------------------------
+
+
+def called(model: nn.Module, shape: tuple[int, int, int]) -> list[tuple[str, tuple[int, ...]]]:
+    """The modules in the order in which they return, each with the shape of its output, on two images."""
+    order: list[tuple[str, tuple[int, ...]]] = []
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda _, __, out, name=name: order.append((name, tuple(out.shape[1:]))))
+    model.eval()(torch.zeros(2, *shape, device="meta"))
+    return order
+
+
+def test_attention_ends_each_stage_of_lenet() -> None:
+    with torch.device("meta"):
+        model, _ = BACKBONES.create("lenet_bn", attention="se").create(DIGITS, 10, 0)
+    order = [(name, shape) for name, shape in called(model, DIGITS) if name.startswith("conv") and "." not in name]
+    assert [name for name, _ in order] == [
+        *("conv1", "conv1_norm", "conv1_pool", "conv1_relu", "conv1_attention"),
+        *("conv2", "conv2_norm", "conv2_pool", "conv2_relu", "conv2_attention"),
+    ]
+    assert dict(order)["conv1_attention"] == (6, 12, 12) and dict(order)["conv2_attention"] == (16, 4, 4)
+
+
+def test_attention_ends_each_stage_of_alexnet() -> None:
+    with torch.device("meta"):
+        model, _ = BACKBONES.create("alexnet_bn", attention="hybrid").create(PHOTO, 31, 0)
+    order = [(name, shape) for name, shape in called(model, PHOTO) if "." not in name]
+    names = [name for name, _ in order]
+    before = {name: names[at - 1] for at, name in enumerate(names) if name.endswith("_attention")}
+    assert before == {
+        "conv1_attention": "conv1_pool",
+        "conv2_attention": "conv2_pool",
+        "conv3_attention": "conv3_relu",
+        "conv4_attention": "conv4_relu",
+        "conv5_attention": "conv5_pool",
+    }
+    sizes = [shape for name, shape in order if name.endswith("_attention")]
+    assert sizes == [(64, 27, 27), (192, 13, 13), (384, 13, 13), (256, 13, 13), (256, 6, 6)]
+
+
+def test_attention_ends_each_stage_of_resnet() -> None:
+    with torch.device("meta"):
+        model, _ = BACKBONES.create("resnet50", attention="ca").create(PHOTO, 10, 0)
+    names = [name for name, _ in called(model, PHOTO)]
+    for index in range(1, 5):
+        at = names.index(f"layer{index}.attention")
+        assert names[at + 1] == f"layer{index}"
+        attention = model.get_submodule(f"layer{index}.attention")
+        assert isinstance(attention, CA) and attention.squeeze.in_channels == 128 * 2**index
+
+
+def test_features_pass_through_the_attention() -> None:
+    model, _ = backbone("convnet", attention="eca").create(SHAPE, CLASSES, 0)
+    attention = model.get_submodule("conv1_attention")
+    assert isinstance(attention, ECA)
+    seen: list[tuple[Tensor, Tensor]] = []
+    attention.register_forward_hook(lambda _, given, out: seen.append((given[0], out)))
+    model(torch.randn(2, *SHAPE))
+    ((given, out),) = seen
+    assert float(given.detach().min()) == 0.0  # of a ReLU
+    torch.testing.assert_close(out, given * attention.mask(given))
+
+
+# --- groups, and what stays as it was ------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=BACKBONES_WITH_IT)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_attention_adds_is_one_group(name: str, kind: str) -> None:
+    plain, without = backbone(name).create(SHAPE, CLASSES, 0)
+    model, groups = backbone(name, attention=kind).create(SHAPE, CLASSES, 0)
+    added = set(groups.of) - set(without.of)
+    assert groups.select(["local_attention"]) == added and added
+    assert {entry: groups.of[entry] for entry in without.of} == dict(without.of)
+    norms = {entry for entry in added if entry.endswith(("running_mean", "running_var", "num_batches_tracked"))}
+    assert bool(norms) == (kind in ("ca", "hybrid"))
+    assert added - groups.parameters == norms
+    logits = {entry for entry in added if entry.endswith("logits")}
+    assert bool(logits) == (kind == "hybrid")
+    assert model.training == plain.training
+
+
+def test_the_base_begins_as_without_attention(name: str) -> None:
+    base = backbone(name).create(SHAPE, CLASSES, 3)[0].state_dict()
+    states = [backbone(name, attention=kind).create(SHAPE, CLASSES, 3)[0].state_dict() for kind in KINDS]
+    for state in states:
+        assert all(torch.equal(state[entry], tensor) for entry, tensor in base.items())
+        assert [entry for entry in state if entry in base] == list(base)
+
+
+def test_without_attention_there_is_no_trace_of_it(name: str) -> None:
+    net = backbone(name, attention="none", attention_reduction=3, attention_kernel=7)
+    model, groups = net.create(SHAPE, CLASSES, 0)
+    assert not any(isinstance(module, LocalAttention) for module in model.modules())
+    assert net.patterns(model) == BACKBONES.get(name).groups
+    with pytest.raises(UserError, match="no parameter group 'local_attention'"):
+        groups.select(["local_attention"])
+    expected = backbone(name).create(SHAPE, CLASSES, 0)[0]
+    images = torch.randn(4, *SHAPE)
+    assert torch.equal(model(images), expected(images))
+    assert list(model.state_dict()) == list(expected.state_dict())
+
+
+def test_attention_changes_the_outputs_and_every_stage_counts(name: str) -> None:
+    images = torch.randn(4, *SHAPE)
+    plain = backbone(name).create(SHAPE, CLASSES, 0)[0].eval()(images)
+    model, _ = backbone(name, attention="hybrid").create(SHAPE, CLASSES, 0)
+    attentions = [module for module in model.modules() if isinstance(module, LocalAttention)]
+    positions = sum(isinstance(module, Hybrid) for module in attentions)
+    assert positions == {"alexnet_bn": 5, "resnet50": 4}.get(name, 2) and len(attentions) == 4 * positions
+    assert not torch.equal(model.eval()(images), plain)
+
+
+def test_the_norm_of_attention_is_not_among_the_norms() -> None:
+    groups: Groups = backbone("lenet_bn", attention="ca").create(SHAPE, CLASSES, 0)[1]
+    roles = method("fedbn").roles(groups)
+    assert not any("attention" in entry for entry in roles.personal) and "conv1_norm.running_mean" in roles.personal
+    own = method("personal_groups", groups=("norm", "local_attention")).roles(groups)
+    assert "conv1_attention.norm.running_mean" in own.personal
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_gives_float_gradients(kind: str) -> None:
+    model, _ = backbone("convnet", attention=kind).create(SHAPE, CLASSES, 0)
+    images = torch.randn(4, *SHAPE)
+    exact = model(images)
+    with autocast("bf16", torch.device("cpu")):
+        logits = model(images)
+    torch.testing.assert_close(logits.float(), exact, rtol=0.05, atol=0.02)
+    F.cross_entropy(logits.float(), torch.arange(4) % CLASSES).backward()
+    assert all(parameter.grad is not None and parameter.grad.dtype == torch.float32 for parameter in model.parameters())

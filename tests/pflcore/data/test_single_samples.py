@@ -1,0 +1,62 @@
+"""Batch norm and batches of one sample: what is left out, and when that is an error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.tiny import NormNet, backbone, federation, method, result_bytes, run, training
+
+from pflcore.backbones import Backbone
+from pflcore.engine.trainer import Trainer
+from pflcore.errors import UserError
+
+
+def trainer(net: Backbone, *sizes: int, batch_size: int = 5) -> Trainer:
+    data = federation(sizes, (2,) * len(sizes))
+    model, groups = net.create(data.shape, data.classes, 0)
+    return Trainer(model, groups, data, method("fedavg"), training(batch_size=batch_size), 0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "plain", "normed"),
+    [(11, [5, 5, 1], [5, 5]), (6, [5, 1], [5]), (7, [5, 2], [5, 2]), (10, [5, 5], [5, 5]), (3, [3], [3])],
+)
+def test_a_last_batch_of_one_is_left_out_for_batch_norm_only(samples: int, plain: list[int], normed: list[int]) -> None:
+    for net, expected in ((backbone("convnet"), plain), (NormNet(), normed), (backbone("lenet_bn"), normed)):
+        made = trainer(net, samples)
+        batches = made.batches(1, 0)
+        assert [len(batch) for batch in batches] == expected * 2  # two epochs
+        assert made.steps(0) == len(batches)
+
+
+def test_epochs_leave_out_different_samples_in_the_order_of_all() -> None:
+    normed, plain = trainer(NormNet(), 11).batches(1, 0), trainer(backbone("convnet"), 11).batches(1, 0)
+    assert all(torch.equal(one, other) for one, other in zip(normed, plain[:2] + plain[3:5], strict=True))
+    assert not torch.equal(plain[2], plain[5])
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "why"),
+    [(1, 5, "it has a single training sample"), (1, 1, "batch_size is 1"), (4, 1, "batch_size is 1")],
+)
+def test_a_client_of_single_samples_is_one_line(samples: int, batch_size: int, why: str) -> None:
+    made = trainer(NormNet(), 5, samples, batch_size=batch_size)
+    for call in (lambda: made.steps(1), lambda: made.batches(1, 1)):
+        with pytest.raises(UserError, match=f"client 1 cannot train a model with batch norm, since {why}") as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert len(trainer(backbone("convnet"), samples, batch_size=batch_size).batches(1, 0)) == 2 * samples
+
+
+@pytest.mark.parametrize("executor", ["sequential", "pooled", "stacked"])
+def test_executors_refuse_a_client_of_one_sample(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_WORKERS", "2")
+    with pytest.raises(UserError, match="client 1 cannot train a model with batch norm"):
+        run(method("fedavg"), NormNet(), federation((5, 1, 6)), training=training(sample_rate=1.0), executor=executor)
+
+
+def test_workers_and_one_process_leave_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_WORKERS", "2")
+    data = federation((6, 11, 16))
+    one, other = (run(method("fedavg"), NormNet(), data, executor=kind) for kind in ("sequential", "pooled"))
+    assert result_bytes(one) == result_bytes(other)

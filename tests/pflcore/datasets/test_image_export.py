@@ -1,0 +1,152 @@
+"""Parquet exports of CIFAR-10 and CIFAR-100 in miniature, whole and damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.cifar_files import COARSE, FINE, PIXELS100, SPLITS, assert_complete, assert_complete100, images, shrink
+from support.official import Trust, encoded, failure, plain
+
+from pflcore.datasets import DATASETS, Dataset
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@pytest.fixture(autouse=True)
+def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
+    return shrink(monkeypatch)
+
+
+@pytest.fixture
+def export() -> Dataset:
+    return DATASETS.create("cifar10", source="parquet")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the dataset, in one of all data."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def encode(row: np.ndarray, kind: str = "PNG") -> bytes:
+    return encoded(row.reshape(3, 32, 32), kind)
+
+
+def write_parquet(path: Path, data: Sequence[bytes | None], **labels: list[int]) -> None:
+    column = pa.array([{"bytes": item, "path": None} for item in data], IMAGE)
+    pq.write_table(pa.table({"img": column, **labels}), path)
+
+
+def write_parquet100(path: Path, part: int, coarse: list[int] | None = None, data: list[bytes] | None = None) -> None:
+    images = data or [encode(row) for row in PIXELS100[part]]
+    write_parquet(path, images, fine_label=FINE[part], coarse_label=COARSE[part] if coarse is None else coarse)
+
+
+def write_export(folder: Path, kind: str = "PNG") -> None:
+    """The training images in two files, the test images in one."""
+    for split, name, numbers in (("train", "0", (0, 1, 2)), ("train", "1", (3, 4)), ("test", "0", (5,))):
+        data = [encode(row, kind) for number in numbers for row in images(number)[0]]
+        labels = [label for number in numbers for label in images(number)[1]]
+        write_parquet(folder / f"{split}-{name}.parquet", data, label=labels)
+
+
+def test_parquet_export(export: Dataset, folder: Path) -> None:
+    write_export(folder)
+    assert_complete(export, folder, "train-0.parquet, train-1.parquet, test-0.parquet (PNG images)")
+
+
+def test_parquet_export_of_jpeg(export: Dataset, folder: Path) -> None:
+    write_export(folder, "JPEG")
+    samples = export.load(folder)
+    assert samples.source.endswith("(JPEG images)") and len(samples) == 24
+
+
+def test_parquet_of_an_empty_folder(export: Dataset, folder: Path) -> None:
+    assert failure(export, folder) == (
+        f"{folder}: no train*.parquet; put the files of a Parquet export of CIFAR-10 there"
+    )
+    write_export(folder)
+    (folder / "test-0.parquet").unlink()
+    assert failure(export, folder) == (
+        f"{folder}: no test*.parquet; put the files of a Parquet export of CIFAR-10 there"
+    )
+
+
+def test_an_unreadable_image_is_named(export: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pflcore.datasets._decode._CHUNK", 3)
+    good = encode(images(0)[0][0])
+    path = folder / "train-0.parquet"
+    for bad, reason in (
+        (b"no image", "not PNG or JPEG"),
+        (plain((0, 0, 0), "GIF", (32, 32)), "not PNG or JPEG"),
+        (None, "it is null"),
+        (plain((0, 0, 0), "PNG", (33, 32)), "33x32 instead of 32x32 pixels"),
+    ):
+        write_parquet(path, [*[good] * 7, bad, good, bad], label=[0] * 10)
+        assert failure(export, folder) == f"{path}: row 7: not a readable image ({reason})"
+    write_parquet(path, [good, good[: len(good) // 2], good], label=[0] * 3)
+    assert failure(export, folder).startswith(f"{path}: row 1: not a readable image (")
+
+
+def test_parquet_of_another_layout(export: Dataset, folder: Path) -> None:
+    path = folder / "train.parquet"
+    good = encode(images(0)[0][0])
+    write_parquet(path, [good, good], label=[3, 10])
+    assert failure(export, folder) == f"{path}: row 1: label 10 is outside 0..9"
+    pq.write_table(pa.table({"img": pa.array([b"x"]), "label": pa.array([0])}), path)
+    assert failure(export, folder) == (
+        f"{path}: needs a column 'img' of struct<bytes: binary>, has img: binary, label: int64"
+    )
+    pq.write_table(pa.table({"img": pa.array([{"bytes": good}])}), path)
+    assert failure(export, folder) == (f"{path}: needs a column 'label' of integers, has img: struct<bytes: binary>")
+    pq.write_table(pa.table({"other": pa.array([0])}), path)
+    assert failure(export, folder) == (f"{path}: needs a column 'img' of struct<bytes: binary>, has other: int64")
+    path.write_bytes(b"not Parquet")
+    assert failure(export, folder).startswith(f"{path}: not a readable Parquet file (")
+
+
+def test_an_incomplete_export_is_refused(export: Dataset, folder: Path) -> None:
+    write_export(folder)
+    (folder / "train-1.parquet").unlink()
+    assert failure(export, folder) == (
+        f"{folder}: cifar10 has 20 training and 4 test samples, found 12 and 4; put the complete data there"
+    )
+
+
+def test_cifar100_parquet_export(folder: Path) -> None:
+    export100 = DATASETS.create("cifar100", source="parquet")
+    for part, split in enumerate(SPLITS):
+        write_parquet100(folder / f"{split}-0.parquet", part)
+    assert_complete100(export100, folder, "train-0.parquet, test-0.parquet (PNG images)")
+
+
+def test_cifar100_damaged_parquet(folder: Path) -> None:
+    export100 = DATASETS.create("cifar100", source="parquet")
+    assert failure(export100, folder) == (
+        f"{folder}: no train*.parquet; put the files of a Parquet export of CIFAR-100 there"
+    )
+    train, test = (folder / f"{split}-0.parquet" for split in SPLITS)
+    write_parquet100(train, 0)
+    write_parquet100(test, 1, coarse=[16, 18, 19, 20])
+    assert failure(export100, folder) == f"{test}: row 3: label 20 is outside 0..19"
+    write_parquet100(test, 1, coarse=[16, 18, 19, 19])
+    assert failure(export100, folder) == (
+        f"{folder}: sample 11: worm is in coarse class non-insect_invertebrates, not in vehicles_2; "
+        "use the official data"
+    )
+    good = encode(PIXELS100[1][0])
+    write_parquet100(test, 1, data=[good, b"no image", good, good])
+    assert failure(export100, folder) == f"{test}: row 1: not a readable image (not PNG or JPEG)"
+    table = pq.read_table(test)
+    pq.write_table(table.drop_columns("coarse_label"), test)
+    assert failure(export100, folder).startswith(f"{test}: needs a column 'coarse_label' of integers, has img: struct<")
+    pq.write_table(table.set_column(2, "coarse_label", pa.array([16, None, 19, 13])), test)
+    assert failure(export100, folder) == f"{test}: column 'coarse_label' holds 1 nulls"
+    test.write_bytes(test.read_bytes()[:100])
+    assert failure(export100, folder).startswith(f"{test}: not a readable Parquet file (")

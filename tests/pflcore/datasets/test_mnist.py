@@ -1,0 +1,117 @@
+"""MNIST: its idx files in miniature, whole and damaged."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pooch
+import pytest
+from support.digit_files import IDX, LABELS, TEST, TRAIN, assert_holds, digit_images, idx, pixels, shrink, write_mnist
+from support.official import Files, Trust, failure, unreachable
+
+from pflcore.datasets import DATASETS
+
+
+@pytest.fixture(autouse=True)
+def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
+    return shrink(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the dataset, in one of all data."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("place", ["", "raw", "MNIST/raw"])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_mnist(folder: Path, trust: Trust, place: str, compressed: bool) -> None:
+    paths = write_mnist(folder / place, compressed)
+    for path in paths:
+        trust(path)
+    assert DATASETS.create("mnist").found(folder)
+    samples = DATASETS.create("mnist").load(folder)
+    assert_holds(samples, digit_images(28, 28), ", ".join(path.name for path in paths))
+    assert samples.mean == (0.1307,) and samples.std == (0.3081,)
+
+
+def test_mnist_is_downloaded(folder: Path, trust: Trust, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = {path.name: path for path in write_mnist(folder / "host")}
+    for path in published.values():
+        trust(path)
+
+    def retrieve(url: str, known_hash: str, fname: str, path: Path) -> None:
+        assert url == f"https://ossci-datasets.s3.amazonaws.com/mnist/{fname}" and known_hash.startswith("md5:")
+        path.mkdir(exist_ok=True)
+        (path / fname).write_bytes(published[fname].read_bytes())
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    assert len(DATASETS.create("mnist").load(folder / "mnist")) == TRAIN + TEST
+    assert sorted(path.name for path in (folder / "mnist").iterdir()) == sorted(published)
+
+
+def test_mnist_of_a_wrong_hash(folder: Path) -> None:
+    write_mnist(folder)
+    write_mnist(folder, compressed=False)  # does not hide the wrong one
+    found = hashlib.md5((folder / f"{IDX[0]}.gz").read_bytes()).hexdigest()
+    assert failure(DATASETS.create("mnist"), folder) == (
+        f"{folder}/{IDX[0]}.gz: md5 is {found}, expected f68b3c2dcbeaaa9fbdd348bbdeb94873; delete it and get it from "
+        f"https://ossci-datasets.s3.amazonaws.com/mnist/{IDX[0]}.gz"
+    )
+
+
+def test_mnist_truncated(folder: Path, trust: Trust) -> None:
+    for path in write_mnist(folder):
+        trust(path)
+    path = folder / f"{IDX[2]}.gz"
+    whole = path.read_bytes()
+    for data in (whole[: len(whole) // 2], b"", b"no gzip"):
+        path.write_bytes(data)
+        trust(path)
+        message = failure(DATASETS.create("mnist"), folder)
+        assert message.startswith(f"{path}: n") and message.count(str(folder)) == 1
+
+
+SHAPED = "not an idx file of bytes with {} (it begins with {})"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "message"),
+    [
+        (
+            {"train_images": idx(pixels(0, 28, 28))[:-1]},
+            IDX[0],
+            "holds 11,759 bytes after its header, which says 11,760",
+        ),
+        ({"t10k_images": idx(pixels(1, 28))}, IDX[2], SHAPED.format("3 dimensions", "00000802")),
+        ({"t10k_images": b"\0\0\x08\3\0\0"}, IDX[2], SHAPED.format("3 dimensions", "00000803")),
+        ({"t10k_labels": b"\0\0\x0d\1" + bytes(8)}, IDX[3], SHAPED.format("1 dimension", "00000d01")),
+        ({"t10k_labels": b""}, IDX[3], SHAPED.format("1 dimension", "nothing")),
+        ({"train_images": idx(pixels(0, 28, 27))}, IDX[0], "images of 28x27 instead of 28x28"),
+        ({"train_labels": idx(np.zeros(4, np.uint8))}, IDX[1], "4 labels for 15 images"),
+    ],
+)
+def test_mnist_damaged(folder: Path, changes: Files, name: str, message: str) -> None:
+    write_mnist(folder, compressed=False, **changes)
+    assert failure(DATASETS.create("mnist"), folder) == f"{folder}/{name}: {message}; get the official file"
+
+
+def test_mnist_labels_are_digits(folder: Path) -> None:
+    write_mnist(folder, compressed=False, train_labels=idx(np.array([*LABELS[0][:-1], 10], np.uint8)))
+    assert failure(DATASETS.create("mnist"), folder) == f"{folder}/{IDX[1]}: row 14: label 10 is outside 0..9"
+
+
+def test_mnist_incomplete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = idx(pixels(0, 28, 28)[1:]), idx(np.array(LABELS[0][1:], np.uint8))
+    write_mnist(folder, compressed=False, train_images=images, train_labels=labels)
+    assert failure(DATASETS.create("mnist"), folder) == (
+        f"{folder}: mnist has 15 training and 10 test samples, found 14 and 10; put the complete data there"
+    )
+    (folder / IDX[3]).unlink()
+    monkeypatch.setattr(pooch, "retrieve", unreachable)
+    assert failure(DATASETS.create("mnist"), folder).endswith(
+        f"(OSError); put {IDX[3]}.gz into that folder, or the unpacked file"
+    )

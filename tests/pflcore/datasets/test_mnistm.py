@@ -1,0 +1,224 @@
+"""MNIST-M: the official files in miniature, and building it from MNIST and photographs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pooch
+import pytest
+from support.digit_files import (
+    IDX,
+    LABELS,
+    PHOTOS,
+    TEST,
+    TRAIN,
+    assert_holds,
+    colour_images,
+    digit_images,
+    mnistm_files,
+    photographs,
+    pixels,
+    shrink,
+    write_mnist,
+)
+from support.official import Trust, encoded, failure, plain, unreachable, write_files, write_tar
+
+from pflcore.datasets import DATASETS, Dataset, mnistm
+
+
+@pytest.fixture(autouse=True)
+def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
+    return shrink(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the dataset, in one of all data."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("form", ["archive", "folder", "files"])
+def test_mnistm(tmp_path: Path, trust: Trust, form: str) -> None:
+    folder = tmp_path / "mnistm"
+    if form == "archive":
+        write_tar(folder / "mnist_m.tar.gz", mnistm_files() | {"mnist_m/._mnist_m_train": b"x"})
+        trust(folder / "mnist_m.tar.gz")
+    else:
+        root = folder if form == "folder" else folder.parent
+        write_files(root, mnistm_files())
+        if form == "files":
+            (root / "mnist_m").rename(folder)
+    before = sorted(tmp_path.rglob("*"))
+    assert DATASETS.create("mnistm").found(folder)
+    samples = DATASETS.create("mnistm").load(folder)
+    names = {"archive": "mnist_m.tar.gz", "folder": "mnist_m", "files": "mnistm"}
+    assert_holds(samples, colour_images(), names[form])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_mnistm_damaged_archive(folder: Path, trust: Trust) -> None:
+    path = folder / "mnist_m.tar.gz"
+    write_tar(path, mnistm_files())
+    whole = path.read_bytes()
+    assert failure(DATASETS.create("mnistm"), folder).endswith(
+        "expected 859df31c91afe82e80e5012ba928f279; delete it and get it from http://yaroslav.ganin.net/"
+    )
+    path.write_bytes(whole[: len(whole) // 2])
+    trust(path)
+    assert failure(DATASETS.create("mnistm"), folder).startswith(f"{path}: not a readable archive (")
+    for evil in ("../mnist_m_train/evil.png", "/tmp/evil-of-pfl"):
+        write_tar(path, mnistm_files() | {evil: b"x"})
+        trust(path)
+        assert f"its member {evil!r} points outside of the archive" in failure(DATASETS.create("mnistm"), folder)
+    files = mnistm_files()
+    del files["mnist_m/mnist_m_test/00000003.png"]
+    write_tar(path, files)
+    trust(path)
+    assert failure(DATASETS.create("mnistm"), folder) == (
+        f"{path}: mnist_m_test/00000003.png is missing; get the official archive again"
+    )
+    del files["mnist_m/mnist_m_train_labels.txt"]
+    write_tar(path, files)
+    trust(path)
+    assert failure(DATASETS.create("mnistm"), folder) == (
+        f"{path}: mnist_m_train_labels.txt is missing; get the official archive again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"00000003.png", "line 1: '00000003.png' is not an image's name and a label 0..9"),
+        (b"00000003.png 10", "line 1: '00000003.png 10' is not an image's name and a label 0..9"),
+        (b"00000003.png x y", "line 1: '00000003.png x y' is not an image's name and a label 0..9"),
+        (b"../secret.png 1", "line 1: '../secret.png 1' is not an image's name and a label 0..9"),
+        (b"\xff\xfe 1 2", "line 1: 'ÿþ 1 2' is not an image's name and a label 0..9"),
+        (b"00000010.png 1", "lists an image twice; use the official data"),
+    ],
+)
+def test_mnistm_damaged_lists(folder: Path, line: bytes, message: str) -> None:
+    files = mnistm_files()
+    name = "mnist_m/mnist_m_train_labels.txt"
+    files[name] = b"\n".join([line, *files[name].splitlines()[1:]])
+    write_files(folder, files)
+    assert failure(DATASETS.create("mnistm"), folder) == f"{folder}/mnist_m: mnist_m_train_labels.txt: {message}"
+
+
+def test_mnistm_damaged_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pflcore.datasets._decode._CHUNK", 4)
+    name = "mnist_m_test/00000002.png"
+    large = np.zeros((3, 28, 28), np.uint8)
+    for data, reason in (
+        (b"no image", "not PNG"),
+        (encoded(pixels(0, 3, 32, 32)[0], "BMP"), "not PNG"),
+        (encoded(large), "28x28 instead of 32x32 pixels"),
+    ):
+        write_files(folder, mnistm_files() | {f"mnist_m/{name}": data})
+        assert failure(DATASETS.create("mnistm"), folder) == (
+            f"{folder}/mnist_m: {name}: not a readable image ({reason})"
+        )
+    files = mnistm_files()
+    lists = files["mnist_m/mnist_m_test_labels.txt"].splitlines(keepends=True)
+    write_files(folder, files | {"mnist_m/mnist_m_test_labels.txt": b"".join(lists[1:])})
+    assert failure(DATASETS.create("mnistm"), folder) == (
+        f"{folder}/mnist_m: mnistm has 15 training and 10 test samples, found 15 and 9; put the complete data there"
+    )
+
+
+# --- built from MNIST and photographs ------------------------------------------------------------------------------
+
+
+Built = tuple[Dataset, Path]
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Built:
+    """MNIST beside an empty folder for MNIST-M."""
+    write_mnist(tmp_path / "mnist", compressed=False)
+    (tmp_path / "mnistm").mkdir()
+    return DATASETS.create("mnistm", source="built"), tmp_path / "mnistm"
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_building_mnistm(built: Built, archive: bool) -> None:
+    dataset, folder = built
+    assert not dataset.found(folder)
+    if archive:
+        write_tar(folder / "BSR_bsds500.tgz", photographs())
+    else:
+        write_files(folder, photographs())
+    assert dataset.found(folder) and not DATASETS.create("mnistm").found(folder)
+    samples = dataset.load(folder)
+    assert samples.shape == dataset.shape == (3, 28, 28)
+    digits = np.concatenate(digit_images(28, 28)).astype(int)
+    backgrounds = [{200, 40}] * TRAIN + [{130}] * TEST
+    chosen = []
+    for image, digit, values in zip(samples.inputs, digits, backgrounds, strict=True):
+        fits = [value for value in values if (image == np.abs(digit - value)).all()]
+        assert len(fits) == 1, "every image is a digit's difference from one photograph of its split"
+        chosen += fits
+    assert set(chosen[:TRAIN]) == {200, 40}
+    assert samples.labels.tolist() == LABELS[0] + LABELS[1]
+    assert samples.train.tolist() == [True] * TRAIN + [False] * TEST
+    photos = "BSR_bsds500.tgz" if archive else "BSDS500"
+    assert samples.source == f"built from {', '.join(IDX)} and {photos} (seed 0)"
+    np.testing.assert_array_equal(dataset.load(folder).inputs, samples.inputs)
+    other = DATASETS.create("mnistm", source="built", seed=1).load(folder)
+    assert (other.inputs != samples.inputs).any()
+
+
+def test_patches_come_from_everywhere_and_keep_colours() -> None:
+    rows, columns = np.mgrid[:30, :31]
+    picture = np.stack([rows, columns, np.full_like(rows, 250)]).astype(np.uint8)
+    digits = np.zeros((400, 1, 28, 28), np.uint8)
+    digits[:, 0, 5, 6] = 255
+    out = np.zeros((400, 3, 28, 28), np.uint8)
+    mnistm.blend(digits, np.arange(1, 400), [picture], out, np.random.default_rng(0))
+    assert (out[0] == 0).all()
+    corners = {(int(image[0, 0, 0]), int(image[1, 0, 0])) for image in out[1:]}
+    assert corners == {(top, left) for top in range(3) for left in range(4)}
+    top, left = out[1, 0, 0, 0], out[1, 1, 0, 0]
+    assert out[1, :, 5, 6].tolist() == [255 - (top + 5), 255 - (left + 6), 5]
+    assert out[1, :, 27, 27].tolist() == [top + 27, left + 27, 250]
+
+
+def test_building_mnistm_without_photographs(built: Built) -> None:
+    dataset, folder = built
+    assert failure(dataset, folder) == (
+        f"{folder}: no photographs here; get BSR_bsds500.tgz from "
+        "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/resources.html and put it, or what it "
+        "unpacks to, there"
+    )
+    files = photographs()
+    del files[f"{PHOTOS}/train/99.jpg"]
+    write_files(folder, files)
+    assert failure(dataset, folder) == (
+        f"{folder}/{PHOTOS}: BSDS500 has 2 training and 1 test photographs, found 1 and 1; put the complete data there"
+    )
+
+
+def test_building_mnistm_of_damaged_photographs(built: Built) -> None:
+    dataset, folder = built
+    path = folder / "BSR_bsds500.tgz"
+    for data, reason in (
+        (b"no image", "not JPEG"),
+        (encoded(np.zeros((3, 60, 60), np.uint8)), "not JPEG"),
+        (plain((0, 0, 0), size=(60, 27)), "60x27 pixels are not the size of a photograph"),
+    ):
+        write_tar(path, photographs() | {f"{PHOTOS}/train/99.jpg": data})
+        assert failure(dataset, folder) == f"{path}: {PHOTOS}/train/99.jpg: not a readable image ({reason})"
+    write_tar(path, photographs() | {f"{PHOTOS}/train/../../evil.jpg": b"x"})
+    assert "points outside of the archive" in failure(dataset, folder)
+    path.write_bytes(path.read_bytes()[:300])
+    assert failure(dataset, folder).startswith(f"{path}: not a readable archive (")
+
+
+def test_building_mnistm_without_mnist(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, folder = built
+    monkeypatch.setattr(pooch, "retrieve", unreachable)
+    write_files(folder, photographs())
+    for path in (folder.parent / "mnist").iterdir():
+        path.unlink()
+    assert failure(dataset, folder).startswith(f"{folder.parent / 'mnist'}: no data here, and https://")

@@ -1,0 +1,220 @@
+"""Office-31 and Office-Home: their archives and folders in miniature, whole and damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.official import (
+    EACH,
+    SIZE,
+    Files,
+    Trust,
+    assert_every_image,
+    colour,
+    encoded,
+    failure,
+    no_downloads,
+    plain,
+    trusting,
+    write_files,
+    write_tar,
+    write_zip,
+)
+
+from pflcore.datasets import DATASETS, domainnet, office31, officehome, stand_in
+from pflcore.datasets._image_trees import DomainImages
+
+OFFICE = "domain_adaptation_images.tar.gz"
+HOME = "OfficeHomeDataset_10072016.zip"
+
+
+def office_files() -> Files:
+    return {
+        f"{domain}/images/{label}/frame_{number + 1:04}.jpg": plain(colour(d, c, number))
+        for d, domain in enumerate(office31.Office31.domains)
+        for c, label in enumerate(office31.Office31.class_names)
+        for number in range(EACH)
+    }
+
+
+def home_files() -> Files:
+    return {
+        f"OfficeHomeDataset_10072016/{domain}/{label}/{number + 1:05}.jpg": plain(colour(d, c, number))
+        for d, domain in enumerate(officehome.OfficeHome.domains)
+        for c, label in enumerate(officehome.OfficeHome.class_names)
+        for number in range(EACH)
+    } | {"OfficeHomeDataset_10072016/ImageInfo.csv": b"x", "OfficeHomeDataset_10072016/Art/Bed/._00001.jpg": b"x"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a dataset, in the folder of all data; nothing is downloaded."""
+    no_downloads(monkeypatch)
+    monkeypatch.setattr(office31.Office31, "counts", (3 * 31 * EACH, 0))
+    monkeypatch.setattr(officehome.OfficeHome, "counts", (4 * 65 * EACH, 0))
+    (tmp_path / "data" / "here").mkdir(parents=True)
+    return tmp_path / "data" / "here"
+
+
+@pytest.fixture
+def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
+    return trusting(monkeypatch, office31.Office31, officehome.OfficeHome)
+
+
+@pytest.fixture
+def office() -> DomainImages:
+    return office31.Office31(size=SIZE)
+
+
+@pytest.fixture
+def home() -> DomainImages:
+    return officehome.OfficeHome(size=SIZE)
+
+
+def test_official_facts() -> None:
+    assert office31.Office31.counts == (2817 + 498 + 795, 0)
+    assert officehome.OfficeHome.counts == (2427 + 4365 + 4439 + 4357, 0)
+    assert (office31.Office31().classes, officehome.OfficeHome().classes) == (31, 65)
+    assert len(set(domainnet.DomainNet(classes_used="all").class_names)) == 345
+    assert set(domainnet.DomainNet().class_names) < set(domainnet.DomainNet(classes_used="all").class_names)
+    for cls in (office31.Office31, officehome.OfficeHome, domainnet.DomainNet):
+        assert list(cls().class_names) == sorted(cls().class_names)
+        assert stand_in(cls(size=SIZE), 130, 65).attributes["domain"].names == cls.domains
+
+
+def test_office_31_from_its_archive(office: DomainImages, folder: Path, trust: Trust) -> None:
+    stray = ("amazon/label.txt", "other/images/bike/frame_0001.jpg", "amazon/masks/bike/frame_0001.jpg")
+    # The order of an archive is nobody's choice.
+    write_tar(folder / OFFICE, dict(reversed(office_files().items())) | dict.fromkeys(stray, b"x"))
+    trust(folder)
+    assert office.found(folder)
+    assert_every_image(office, folder, OFFICE)
+    assert [path.name for path in folder.iterdir()] == [OFFICE]
+
+
+@pytest.mark.parametrize("inside", [".", "domain_adaptation_images"])
+def test_office_31_unpacked(office: DomainImages, folder: Path, inside: str) -> None:
+    write_files(folder / inside, office_files())
+    assert office.found(folder)
+    assert_every_image(office, folder, "folder amazon, folder dslr, folder webcam")
+
+
+def test_office_home_from_its_archive(home: DomainImages, folder: Path, trust: Trust) -> None:
+    write_zip(folder / HOME, dict(reversed(home_files().items())))
+    trust(folder)
+    assert_every_image(home, folder, HOME)
+
+
+def test_office_home_unpacked(home: DomainImages, folder: Path) -> None:
+    write_files(folder, home_files())
+    assert_every_image(home, folder, "folder Art, folder Clipart, folder Product, folder Real World")
+
+
+def test_images_are_scaled_as_a_whole(office: DomainImages, folder: Path) -> None:
+    files = office_files()
+    halves = np.zeros((3, 60, 100), np.uint8)
+    halves[:, :, 50:] = 255
+    files["amazon/images/back_pack/frame_0001.jpg"] = encoded(halves)
+    write_files(folder, files)
+    first = office.load(folder).inputs[0]
+    assert first[:, :, : SIZE // 2 - 1].max() < 30 and first[:, :, SIZE // 2 + 1 :].min() > 225
+
+
+def test_nothing_there(office: DomainImages, home: DomainImages, folder: Path) -> None:
+    net = domainnet.DomainNet()
+    for place in (folder, folder.parent / "absent"):
+        assert not office.found(place) and not home.found(place) and not net.found(place)
+        assert failure(office, place) == (
+            f"{place}: no data here; get it from https://faculty.cc.gatech.edu/~judy/domainadapt/ and put "
+            "domain_adaptation_images.tar.gz, or the folders amazon, dslr, webcam, there"
+        )
+        assert failure(home, place) == (
+            f"{place}: no data here; get it from https://www.hemanthdv.org/officeHomeDataset.html and put "
+            "OfficeHomeDataset_10072016.zip, or the folders Art, Clipart, Product, Real World, there"
+        )
+        assert failure(net, place).startswith(f"{place}: no data here; get it from https://ai.bu.edu/M3SDA/ and put")
+
+
+def test_wrong_hashes(office: DomainImages, home: DomainImages, folder: Path) -> None:
+    write_tar(folder / OFFICE, office_files())
+    found = hashlib.md5((folder / OFFICE).read_bytes()).hexdigest()
+    assert failure(office, folder) == (
+        f"{folder / OFFICE}: md5 is {found}, expected 1b536d114869a5a8aa4580b89e9758fb; delete it and get it from "
+        "https://faculty.cc.gatech.edu/~judy/domainadapt/"
+    )
+    write_zip(folder / HOME, home_files())
+    assert "expected b1c14819770c4448fd5b6d931031c91c; delete it and get it from" in failure(home, folder)
+
+
+def test_truncated_archives(office: DomainImages, home: DomainImages, folder: Path, trust: Trust) -> None:
+    for dataset, name in ((office, OFFICE), (home, HOME)):
+        path = folder / name
+        write_tar(path, office_files()) if name == OFFICE else write_zip(path, home_files())
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        assert "delete it and get it from" in failure(dataset, folder)
+        trust(folder)  # even if its hash were right
+        message = failure(dataset, folder)  # a tar that is cut between two members ends there without complaint
+        assert message.startswith((f"{path}: not a readable archive (", f"{folder}: dslr has no images of"))
+        path.unlink()
+
+
+@pytest.mark.parametrize("name", ["../evil.jpg", "/tmp/evil-of-pfl.jpg", "amazon/images/../../../evil.jpg"])
+def test_members_that_point_outside(
+    office: DomainImages, home: DomainImages, folder: Path, trust: Trust, name: str
+) -> None:
+    write_tar(folder / OFFICE, {**office_files(), name: b"x"})
+    write_zip(folder / HOME, {**home_files(), name: b"x"})
+    trust(folder)
+    for dataset, path in ((office, folder / OFFICE), (home, folder / HOME)):
+        assert failure(dataset, folder) == (
+            f"{path}: its member {name!r} points outside of the archive; get it from its official source"
+        )
+    assert not Path("/tmp/evil-of-pfl.jpg").exists()
+
+
+def test_incomplete_data(office: DomainImages, home: DomainImages, folder: Path, trust: Trust) -> None:
+    files = office_files()
+    del files["dslr/images/mug/frame_0001.jpg"]
+    write_files(folder, files)
+    assert failure(office, folder) == (
+        f"{folder}: office31 has {3 * 31 * EACH} training and 0 test samples, found {3 * 31 * EACH - 1} and 0; "
+        "put the complete data there"
+    )
+    (folder / "dslr/images/mug/frame_0002.jpg").unlink()
+    assert failure(office, folder) == f"{folder}: dslr has no images of mug; put the complete data there"
+    (folder / "dslr").rename(folder / "camera")
+    assert failure(office, folder) == (
+        f"{folder}: has neither {OFFICE} nor a folder 'dslr'; put the complete data there"
+    )
+    write_zip(folder / HOME, {name: data for name, data in home_files().items() if "Real World" not in name})
+    trust(folder)
+    assert failure(home, folder) == f"{folder}: Real World has no images of Alarm_Clock; put the complete data there"
+
+
+def test_an_unreadable_image_is_named(office: DomainImages, home: DomainImages, folder: Path, trust: Trust) -> None:
+    files = office_files()
+    name = "webcam/images/monitor/frame_0002.jpg"
+    files[name] = files[name][:200]
+    write_files(folder, files)
+    assert failure(office, folder).startswith(f"{folder / name}: not a readable image (")
+    write_tar(folder / OFFICE, files)
+    name = "OfficeHomeDataset_10072016/Real World/Bed/00002.jpg"
+    write_zip(folder / HOME, {**home_files(), name: b"not an image"})
+    trust(folder)
+    assert failure(office, folder).startswith(f"{folder / OFFICE}/webcam/images/monitor/frame_0002.jpg: not a readable")
+    assert failure(home, folder).startswith(f"{folder / HOME}/{name}: not a readable image (not PNG or")
+
+
+@pytest.mark.parametrize("name", ["office31", "officehome", "domainnet"])
+def test_real_data(name: str) -> None:
+    root = Path(os.environ.get("PFL_DATA", "/nonexistent"))
+    dataset = DATASETS.create(name, size=SIZE)
+    if not dataset.found(root / name):
+        pytest.skip("no real data")
+    samples = dataset.load(root / name)
+    counts = np.bincount(samples.attributes["domain"].values).tolist()
+    assert {"office31": [2817, 498, 795], "officehome": [2427, 4365, 4439, 4357]}.get(name, counts) == counts

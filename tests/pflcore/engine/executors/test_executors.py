@@ -1,0 +1,313 @@
+"""Executors agree: every method on every backbone that fits, uneven clients, batch norm and dropout."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from support.cohorts import FIRST, PAIRS, UNEVEN, trainer, uneven_run
+from support.tiny import (
+    assert_states_close,
+    backbone,
+    federation,
+    method,
+    result_bytes,
+    run,
+    training,
+)
+from torch import Tensor
+
+from pflcore.engine import Result
+from pflcore.engine.divergence import Diverged
+from pflcore.engine.dropout import DropoutBits
+from pflcore.engine.evaluate import Score
+from pflcore.engine.executors.choice import choose_executor, worker_count
+from pflcore.engine.executors.pooled import Pooled
+from pflcore.engine.executors.sequential import Sequential
+from pflcore.engine.executors.stacked import Stacked, schedule, stack_width
+from pflcore.engine.trainer import Job, Outcome, Trainer
+from pflcore.errors import UserError
+from pflcore.groups import Tensors
+from pflcore.method import Batch, ClientView
+from pflcore.methods.fedavg import FedAvg
+
+
+@pytest.fixture(autouse=True)
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_WORKERS", "2")
+
+
+@cache
+def reference_run(name: str, net: str) -> Result:
+    return uneven_run(name, net, "sequential")
+
+
+# FedNova multiplies the update of a client of few steps, and with it what is rounded: by nine in these federations.
+# pFedMe takes five steps where others take one.
+AMPLIFIED = {"fednova": 2e-5, "pfedme": 5e-6}
+
+
+def assert_close(actual: Result, expected: Result, atol: float = 1e-6) -> None:
+    """Equal but for the rounding of float32 sums that are taken in another order."""
+    assert (actual.round.tolist(), actual.client.tolist()) == (expected.round.tolist(), expected.client.tolist())
+    assert_states_close(actual.weights, expected.weights, atol)
+    np.testing.assert_allclose(actual.loss, expected.loss, rtol=1e-5, atol=atol)
+    assert np.array_equal(actual.correct, expected.correct) and np.array_equal(actual.total, expected.total)
+
+
+@pytest.mark.parametrize(("name", "net"), PAIRS)
+def test_workers_give_the_bytes_of_the_sequential_executor(name: str, net: str) -> None:
+    assert result_bytes(uneven_run(name, net, "pooled")) == result_bytes(reference_run(name, net))
+
+
+# All clients in one stack; for a pair of each method also in several.
+@pytest.mark.parametrize(("name", "net", "width"), [*((*pair, 64) for pair in PAIRS), *((*pair, 2) for pair in FIRST)])
+def test_stacked_clients_agree_with_single_ones(
+    name: str, net: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFL_STACK", str(width))
+    assert_close(uneven_run(name, net, "stacked"), reference_run(name, net), AMPLIFIED.get(name, 1e-6))
+
+
+def test_the_tolerance_tells_dropout_masks_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = reference_run("fedavg", "tiny_vit")
+    draw = DropoutBits.draw
+    monkeypatch.setattr(DropoutBits, "draw", lambda self, samples, seed, *ids: draw(self, samples, seed + 1, *ids))
+    with pytest.raises(AssertionError):
+        assert_close(uneven_run("fedavg", "tiny_vit", "stacked"), expected)
+
+
+def test_the_number_of_workers_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for count in ("1", "3", "8"):
+        monkeypatch.setenv("PFL_WORKERS", count)
+        results.append(result_bytes(run(method("fedper"), backbone("convnet"), federation(*UNEVEN), executor="pooled")))
+    assert results[0] == results[1] == results[2]
+
+
+def test_the_first_divergence_in_order_is_told() -> None:
+    reference, state = trainer()
+    lost = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
+    with Pooled(reference, state, 2) as pooled:
+        with pytest.raises(Diverged) as error:
+            list(pooled.train(5, [(4, lost), (1, lost)]))
+        assert (error.value.round, error.value.client) == (5, 4)
+        assert "round 5 at client 4" in str(error.value)
+        # The executor is not confused by what the other worker still had to say.
+        scores = pooled.score_each((client, state) for client in range(5))
+    assert np.array_equal(scores.total, UNEVEN[1])
+
+
+def test_jobs_are_drawn_as_workers_fall_idle() -> None:
+    reference, state = trainer()
+    drawn: list[int] = []
+
+    def jobs() -> Iterator[Job]:
+        for client in range(5):
+            drawn.append(client)
+            yield client, state
+
+    with Pooled(reference, state, 1) as pooled:
+        ours = [[drawn[:], job[0]] for job in jobs()]
+        assert [len(so_far) for so_far, _ in ours] == [1, 2, 3, 4, 5]
+        drawn.clear()
+        pooled.score_each(jobs())
+    assert drawn == list(range(5))
+
+
+def test_results_that_nobody_waits_for_stop_the_work() -> None:
+    reference, state = trainer()
+    with Pooled(reference, state, 2) as pooled:
+        outcomes = pooled.train(1, [(client, state) for client in range(5)])
+        next(outcomes)
+        processes = [worker.process for worker in pooled.workers]
+        outcomes.close()  # type: ignore[attr-defined]
+        assert not any(process.is_alive() for process in processes)
+        assert [one.client for one in pooled.train(1, [(3, state), (2, state)])] == [3, 2]
+
+
+def test_what_a_client_received_is_left_as_it_is() -> None:
+    reference, state = trainer()
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    with Pooled(reference, state, 2) as pooled:
+        outcomes = list(pooled.train(1, [(client, state) for client in range(5)]))
+    assert all(torch.equal(state[name], before[name]) for name in state)
+    assert len({outcome.model["head.weight"].data_ptr() for outcome in outcomes}) == 5
+
+
+@pytest.mark.parametrize("samples", [1, 256, 257, 700])
+def test_one_model_is_measured_over_chunks(samples: int) -> None:
+    data = federation((4, 4), (1, samples))
+    model, groups = backbone("convnet").create(data.shape, data.classes, 0)
+    state = dict(model.state_dict())
+    reference = Trainer(model, groups, data, method("fedavg"), training(), 0)
+    with Pooled(reference, state, 2) as pooled:
+        expected, scores = Sequential(reference).score_shared(state), pooled.score_shared(state)
+        again = pooled.score_shared({name: torch.zeros_like(tensor) for name, tensor in state.items()})
+    assert scores.total.tolist() == [1, samples]
+    assert np.array_equal(scores.correct, expected.correct) and np.array_equal(scores.loss, expected.loss)
+    assert np.allclose(again.loss, again.total * np.log(data.classes), rtol=1e-5)
+
+
+def test_a_worker_that_dies_is_one_line() -> None:
+    reference, state = trainer()
+    with Pooled(reference, state, 2) as pooled:
+        list(pooled.train(1, [(0, state)]))
+        for worker in pooled.workers:
+            os.kill(worker.process.pid, signal.SIGKILL)
+            worker.process.join()
+        with pytest.raises(UserError, match=r"a worker process died \(exit code -9\).*PFL_WORKERS") as error:
+            list(pooled.train(1, [(0, state), (1, state)]))
+        assert "\n" not in str(error.value)
+
+
+def test_an_error_in_a_worker_says_what_it_was() -> None:
+    reference, state = trainer()
+    broken = {**state, "head.weight": torch.zeros(2, 2)}
+    with Pooled(reference, state, 1) as pooled, pytest.raises(RuntimeError):
+        list(pooled.train(1, [(0, broken)]))
+    with Pooled(reference, state, 1) as pooled, pytest.raises(IndexError) as error:
+        pooled.score_each([(99, state)])
+    assert "in score_client" in "".join(error.value.__notes__)
+
+
+def test_no_process_is_left_behind() -> None:
+    reference, state = trainer()
+    with Pooled(reference, state, 2) as pooled:
+        list(pooled.train(1, [(0, state)]))
+        processes = [worker.process for worker in pooled.workers]
+        assert all(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, state = trainer()
+    assert isinstance(choose_executor("auto", reference, state), Pooled)
+    assert isinstance(choose_executor("sequential", reference, state), Sequential)
+    monkeypatch.setenv("PFL_WORKERS", "1")
+    assert isinstance(choose_executor("auto", reference, state), Sequential)
+    with pytest.raises(UserError, match="did you mean 'pooled'"):
+        choose_executor("poled", reference, state)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "²", "1.5"])
+def test_a_wrong_number_of_workers(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_WORKERS", value)
+    with pytest.raises(UserError, match="PFL_WORKERS"):
+        worker_count()
+
+
+def test_workers_are_the_cores_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PFL_WORKERS")
+    assert 1 <= worker_count() <= (os.cpu_count() or 1)
+
+
+# --- stacked: what the comparison above does not see ---------------------------------------------------------------
+
+
+def test_a_divergence_in_a_stack_names_the_first_client_in_order() -> None:
+    reference, state = trainer()
+    lost = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
+    with pytest.raises(Diverged) as error:
+        list(Stacked(reference, 8).train(5, [(2, state), (4, lost), (1, lost)]))
+    assert (error.value.round, error.value.client) == (5, 4)
+
+
+def test_clients_with_the_same_batch_size_step_together() -> None:
+    assert list(schedule([[4, 4, 2, 4, 4, 2], [4, 2, 4, 2], [3, 3]])) == [
+        [(0, 0), (1, 0)],
+        [(0, 1)],
+        [(2, 0)],
+        [(2, 1)],
+        [(0, 2), (1, 1)],
+        [(0, 3), (1, 2)],
+        [(0, 4)],
+        [(0, 5), (1, 3)],
+    ]
+
+
+def test_every_step_is_taken_once_and_in_order() -> None:
+    rng = np.random.default_rng(0)
+    sizes = [rng.integers(1, 6, rng.integers(0, 12)).tolist() for _ in range(9)]
+    ticks = list(schedule(sizes))
+    for client, own in enumerate(sizes):
+        assert [step for tick in ticks for one, step in tick if one == client] == list(range(len(own)))
+    assert all(len({sizes[one][step] for one, step in tick}) == 1 for tick in ticks)
+
+
+class Short(Stacked):
+    """Has memory for two clients."""
+
+    def _refuse(self, jobs: Sequence[Job]) -> None:
+        self.widths = [*getattr(self, "widths", []), len(jobs)]
+        if len(jobs) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    def _train(self, round_: int, jobs: Sequence[Job], tuning: bool) -> list[Outcome]:
+        self._refuse(jobs)
+        return super()._train(round_, jobs, tuning)
+
+    def _score(self, jobs: Sequence[Job]) -> list[Score]:
+        self._refuse(jobs)
+        return super()._score(jobs)
+
+
+def test_a_stack_that_does_not_fit_is_made_smaller() -> None:
+    reference, state = trainer()
+    short = Short(reference, 8)
+    jobs = [(client, state) for client in range(5)]
+    expected = list(Sequential(reference).train(1, jobs))
+    for outcome, other in zip(short.train(1, jobs), expected, strict=True):
+        assert outcome.client == other.client
+        assert_states_close(outcome.model, other.model)
+    assert short.widths == [5, 2, 2, 1] and short.width == 2
+    short = Short(reference, 8)
+    assert np.array_equal(short.score_each(jobs).correct, Sequential(reference).score_each(jobs).correct)
+    assert short.widths == [5, 2, 2, 1]
+
+
+def test_one_client_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, state = trainer()
+
+    def refuse(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    monkeypatch.setattr(Stacked, "_train", refuse)
+    with pytest.raises(UserError, match=r"not enough memory on cpu for one client \(CUDA out of memory\.\); use a"):
+        list(Stacked(reference, 4).train(1, [(0, state)]))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "²", "1.5"])
+def test_a_wrong_width(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_STACK", value)
+    with pytest.raises(UserError, match="PFL_STACK"):
+        stack_width()
+
+
+@pytest.mark.parametrize("kind", ["sequential", "pooled", "stacked"])
+def test_several_forward_passes_in_a_step_have_masks_of_their_own(kind: str) -> None:
+    reference, state = trainer("fedavg", "tiny_vit")
+    object.__setattr__(reference, "method", Thrice())
+    executor = choose_executor(kind, reference, state)
+    with executor:
+        outcomes = list(executor.train(1, [(client, state) for client in (0, 3)]))
+    expected = [reference.train(1, client, state) for client in (0, 3)]
+    for one, other in zip(outcomes, expected, strict=True):
+        assert_states_close(one.model, other.model)
+    plain, _ = trainer("fedavg", "tiny_vit")
+    assert abs(plain.train(1, 0, state).loss - expected[0].loss) > 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thrice(FedAvg):
+    """The mean loss of three passes, each with other masks."""
+
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
+        losses = [FedAvg.loss(self, local, params, batch) for _ in range(3)]
+        return torch.stack(losses).mean()

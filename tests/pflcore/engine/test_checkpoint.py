@@ -1,0 +1,392 @@
+"""A run leaves the same bytes however often it was stopped, and whatever lies in the folder of its checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+from support.tiny import (
+    NormNet,
+    backbone,
+    federation,
+    first_fitting,
+    method,
+    result_bytes,
+    run,
+    sampled,
+    spied,
+    training,
+)
+from torch import Tensor
+
+from pflcore.engine import CheckpointFolder, Progress, Result
+from pflcore.engine.state import compare
+from pflcore.errors import UserError
+from pflcore.method import Update
+from pflcore.methods import METHODS
+
+ROUNDS = 5
+SETTINGS: dict[str, Any] = {"training": training(rounds=ROUNDS, momentum=0.5, local_epochs=1)}
+TENSORS = {"shared/a": torch.arange(3.0), "shared/n": torch.tensor(2)}
+
+
+class Stopped(Exception):
+    """Stands for anything that ends a process between two rounds."""
+
+
+@cache
+def undisturbed(name: str) -> dict[str, bytes]:
+    entry = method(name)
+    return result_bytes(run(entry, first_fitting(entry), **SETTINGS))
+
+
+def stop_in(round_: int) -> Callable[[Progress], None]:
+    def on_round(progress: Progress) -> None:
+        if progress.round == round_:
+            raise Stopped
+
+    return on_round
+
+
+def start(folder: Path, name: str, stop: int | None = None, identity: str = "me") -> tuple[Result | None, list[str]]:
+    """Train `name` in `folder`, from its newest checkpoint; with `stop`, end in that round, before it is stored."""
+    lines: list[str] = []
+    entry = method(name)
+    with CheckpointFolder(folder, identity, lines.append) as checkpoints:
+        try:
+            result = run(
+                entry,
+                first_fitting(entry),
+                **SETTINGS,
+                checkpoints=checkpoints,
+                checkpoint_every=0,
+                on_round=stop_in(stop) if stop else None,
+            )
+        except Stopped:
+            return None, lines
+    return result, lines
+
+
+def finish(folder: Path, name: str, resumed_from: int) -> list[str]:
+    """Train to the end and compare with the undisturbed run; the lines that were said."""
+    result, lines = start(folder, name)
+    assert result and result.resumed_from == resumed_from
+    assert result_bytes(result) == undisturbed(name)
+    return lines
+
+
+def stored(folder: Path) -> list[Path]:
+    """The checkpoints, oldest first."""
+    return sorted(folder.glob("round-*"))
+
+
+def stored_rounds(folder: Path) -> list[int]:
+    return [int(path.name.split("-")[1]) for path in stored(folder)]
+
+
+# --- stopped runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("stops", [(1,), (2,), (ROUNDS,), (2, 3, 5)])
+def test_a_stopped_run_ends_with_the_same_bytes(name: str, stops: Sequence[int], tmp_path: Path) -> None:
+    for stop in stops:
+        assert start(tmp_path, name, stop) == (None, [])
+    assert finish(tmp_path, name, resumed_from=stops[-1] - 1) == []
+
+
+def test_more_than_nine_rounds_are_read_back_in_order(tmp_path: Path) -> None:
+    settings = {"training": training(rounds=12, local_epochs=1), "checkpoints": CheckpointFolder(tmp_path, "me", print)}
+    expected = result_bytes(run(method("fedper"), backbone("convnet"), training=settings["training"]))
+    with settings["checkpoints"], pytest.raises(Stopped):
+        run(method("fedper"), backbone("convnet"), **settings, checkpoint_every=0, on_round=stop_in(12))
+    with settings["checkpoints"]:
+        result = run(method("fedper"), backbone("convnet"), **settings)
+    assert result.resumed_from == 11 and result_bytes(result) == expected
+
+
+def test_a_run_that_had_ended_is_read_back(tmp_path: Path) -> None:
+    finish(tmp_path, "fedtp", resumed_from=0)
+    assert finish(tmp_path, "fedtp", resumed_from=ROUNDS) == []
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "local"])
+def test_buffers_survive_a_stop(name: str, tmp_path: Path) -> None:
+    data = federation((15, 10, 20), (4, 4, 4))
+    expected = result_bytes(run(method(name), NormNet(), data, **SETTINGS))
+    folder = CheckpointFolder(tmp_path, "me", print)
+    with folder, pytest.raises(Stopped):
+        run(method(name), NormNet(), data, **SETTINGS, checkpoints=folder, checkpoint_every=0, on_round=stop_in(3))
+    with folder:
+        result = run(method(name), NormNet(), data, **SETTINGS, checkpoints=folder)
+    assert result.resumed_from == 2 and result_bytes(result) == expected
+
+
+def test_only_rounds_that_were_not_stored_are_trained_again(tmp_path: Path) -> None:
+    start(tmp_path, "fedavg", stop=4)
+    seen: list[list[Update]] = []
+    with CheckpointFolder(tmp_path, "me", print) as checkpoints:
+        run(spied(method("fedavg"), seen), first_fitting(method("fedavg")), **SETTINGS, checkpoints=checkpoints)
+    cohorts = [sampled(3, round_, 3, SETTINGS["training"]) for round_ in (4, 5)]
+    assert [[one.client for one in updates] for updates in seen] == cohorts
+
+
+@pytest.mark.parametrize(("every", "rounds"), [(0, [4, 5]), (1e9, [])])
+def test_the_time_between_checkpoints_changes_no_result(every: float, rounds: list[int], tmp_path: Path) -> None:
+    entry = method("fedper")
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        result = run(entry, first_fitting(entry), **SETTINGS, checkpoints=folder, checkpoint_every=every)
+    assert result_bytes(result) == undisturbed("fedper")
+    assert stored_rounds(tmp_path) == rounds
+
+
+def test_a_round_that_diverged_is_not_stored(tmp_path: Path) -> None:
+    settings = training(rounds=4, lr=1e20)
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        result = run(method("fedavg"), backbone("convnet"), training=settings, checkpoints=folder, checkpoint_every=0)
+    assert result.diverged and stored(tmp_path) == []
+
+
+# --- damaged and foreign checkpoints -------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def renumber(path: Path) -> None:
+    """Claims a later round; the content says which it is."""
+    path.rename(path.with_name(path.name.replace("round-000003", "round-000009")))
+
+
+DAMAGES = [flip, cut, empty]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["fedavg", "fedtp", "local"])
+def test_a_damaged_checkpoint_is_passed_over(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
+    start(tmp_path, name, stop=4)
+    older, newer = stored(tmp_path)
+    damage(newer)
+    lines = finish(tmp_path, name, resumed_from=2)
+    assert lines == [f"{newer}: its content does not match its name; passed over"]
+    assert older.name.startswith("round-000002-")
+
+
+def test_a_renumbered_checkpoint_continues_from_its_own_round(tmp_path: Path) -> None:
+    start(tmp_path, "fedper", stop=4)
+    renumber(stored(tmp_path)[-1])
+    finish(tmp_path, "fedper", resumed_from=3)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_without_a_good_checkpoint_a_run_starts_anew(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    start(tmp_path, "fedper", stop=4)
+    for path in stored(tmp_path):
+        damage(path)
+    assert len(finish(tmp_path, "fedper", resumed_from=0)) == 2
+
+
+def test_after_a_damage_new_checkpoints_are_kept(tmp_path: Path) -> None:
+    start(tmp_path, "fedper", stop=4)  # rounds 2 and 3 are stored
+    for path in stored(tmp_path):
+        flip(path)
+    start(tmp_path, "fedper", stop=3)  # anew; stores rounds 1 and 2
+    assert stored_rounds(tmp_path) == [1, 2]
+    assert finish(tmp_path, "fedper", resumed_from=2) == []
+
+
+def test_a_passed_over_checkpoint_does_not_displace_the_good_one(tmp_path: Path) -> None:
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        folder.save(3, TENSORS)
+        folder.save(5, TENSORS)
+    flip(stored(tmp_path)[-1])
+    with CheckpointFolder(tmp_path, "me", lambda line: None) as folder:
+        checkpoint = folder.load(fits)
+        assert checkpoint and checkpoint.round == 3
+        folder.save(4, TENSORS)
+        assert stored_rounds(tmp_path) == [3, 4]
+        folder.save(6, TENSORS)
+        assert stored_rounds(tmp_path) == [4, 6]
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    start(tmp_path, "fedtp", stop=4, identity="another")
+    paths = stored(tmp_path)
+    lines = finish(tmp_path, "fedtp", resumed_from=0)
+    assert lines == [f"{path}: it belongs to another run; passed over" for path in paths[::-1]]
+    assert not set(paths) & set(stored(tmp_path))
+
+
+def place(folder: Path, content: bytes, round_: int = 7) -> None:
+    """A file whose name fits its content."""
+    folder.mkdir(exist_ok=True)
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    (folder / f"round-{round_:06d}-{digest}.safetensors").write_bytes(content)
+
+
+def header(**facts: Any) -> dict[str, str]:
+    return {"pfl": json.dumps(facts)}
+
+
+fits = partial(compare, expected=TENSORS)
+
+FOREIGN: dict[str, tuple[bytes, str]] = {
+    "text": (b"not tensors", "not a checkpoint"),
+    "empty": (b"", "not a checkpoint"),
+    "huge header": (b"\xff" * 64, "not a checkpoint"),
+    "no identity": (save(TENSORS), "it belongs to another run"),
+    "no JSON": (save(TENSORS, {"pfl": "{"}), "not a checkpoint"),
+    "lacking": (save({"shared/a": TENSORS["shared/a"]}, header(identity="me", round=7)), "shared/n is missing"),
+    "shape": (
+        save({**TENSORS, "shared/a": torch.ones(4)}, header(identity="me", round=7)),
+        r"shared/a is \(4,\) torch.float32, expected \(3,\) torch.float32",
+    ),
+    "type": (
+        save({**TENSORS, "shared/n": torch.tensor(2.0)}, header(identity="me", round=7)),
+        r"shared/n is \(\) torch.float32, expected \(\) torch.int64",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_file_that_is_no_checkpoint_of_this_run_is_passed_over(case: str, tmp_path: Path) -> None:
+    content, reason = FOREIGN[case]
+    lines: list[str] = []
+    with CheckpointFolder(tmp_path, "me", lines.append) as folder:
+        folder.save(3, TENSORS)
+        place(tmp_path, content)
+        checkpoint = folder.load(fits)
+    assert checkpoint and checkpoint.round == 3
+    assert len(lines) == 1 and "\n" not in lines[0]
+    assert re.search(f": {reason}.*; passed over$", lines[0])
+
+
+# --- the folder ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    state = {**TENSORS, "personal/3/head.weight": torch.rand(4, 2).t(), "extra/empty": torch.zeros(0)}
+    with CheckpointFolder(tmp_path / "made" / "for it", "me", print) as folder:
+        assert folder.load(partial(compare, expected=state)) is None
+        folder.save(12, state)
+        checkpoint = folder.load(partial(compare, expected=state))
+    assert checkpoint and checkpoint.round == 12 and checkpoint.tensors.keys() == state.keys()
+    for name, tensor in state.items():
+        assert checkpoint.tensors[name].dtype == tensor.dtype and torch.equal(checkpoint.tensors[name], tensor)
+
+
+def test_a_loaded_state_does_not_depend_on_its_file(tmp_path: Path) -> None:
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        folder.save(1, TENSORS)
+        checkpoint = folder.load(lambda found: "")
+        assert checkpoint
+        checkpoint.tensors["shared/a"].add_(1)
+        again = folder.load(lambda found: "")
+        assert again and torch.equal(again.tensors["shared/a"], TENSORS["shared/a"])
+
+
+def test_only_the_newest_two_are_kept(tmp_path: Path) -> None:
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        for round_ in (1, 2, 9, 10, 11):
+            folder.save(round_, {"shared/a": torch.tensor([float(round_)])})
+            assert len(stored(tmp_path)) == min(round_, 2)
+    assert stored_rounds(tmp_path) == [10, 11]
+
+
+def test_the_same_state_is_the_same_file(tmp_path: Path) -> None:
+    content = []
+    for place in ("a", "b"):
+        with CheckpointFolder(tmp_path / place, "me", print) as folder:
+            folder.save(4, TENSORS)
+        content += [(path.name, path.read_bytes()) for path in stored(tmp_path / place)]
+    assert len(content) == 2 and content[0] == content[1]
+
+
+def test_clear_leaves_no_checkpoint_and_no_leftover(tmp_path: Path) -> None:
+    (tmp_path / ".4711.part").write_bytes(b"half")
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        folder.save(1, TENSORS)
+        folder.save(2, TENSORS)
+        folder.clear()
+    assert {path.name for path in tmp_path.iterdir()} <= {"lock"}
+
+
+def test_leftovers_of_an_interrupted_save_are_harmless(tmp_path: Path) -> None:
+    start(tmp_path, "fedavg", stop=4)
+    newest = stored(tmp_path)[-1].read_bytes()
+    (tmp_path / ".4711.part").write_bytes(newest[: len(newest) // 2])
+    (tmp_path / "round-notes.txt").write_text("mine")
+    assert finish(tmp_path, "fedavg", resumed_from=3) == []
+    assert (tmp_path / "round-notes.txt").read_text() == "mine"
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tensors: dict[str, Tensor], path: Path, *_: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        folder.save(1, TENSORS)
+        monkeypatch.setattr("pflcore.engine.checkpoint.save_file", full)
+        with pytest.raises(OSError, match="no space"):
+            folder.save(2, TENSORS)
+        checkpoint = folder.load(fits)
+    assert checkpoint and checkpoint.round == 1 and stored_rounds(tmp_path) == [1]
+
+
+# --- one process at a time -----------------------------------------------------------------------------------------
+
+HOLDER = """
+import sys
+from pathlib import Path
+from pflcore.engine import CheckpointFolder
+with CheckpointFolder(Path(sys.argv[1]), "me", print):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_that_another_process_holds_is_refused(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match="another process is training this run") as error:
+            start(tmp_path, "fedavg")
+        assert str(error.value).startswith(str(tmp_path))
+        holder.kill()  # a process that dies holds nothing
+    finish(tmp_path, "fedavg", resumed_from=0)
+
+
+def test_a_folder_can_be_held_again(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "me", print)
+    with folder, pytest.raises(UserError), CheckpointFolder(tmp_path, "me", print):
+        pass
+    with folder:
+        folder.save(1, TENSORS)
+    with pytest.raises(Stopped), folder:
+        raise Stopped
+    with CheckpointFolder(tmp_path, "me", print) as other:
+        assert other.load(fits)

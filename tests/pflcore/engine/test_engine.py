@@ -1,0 +1,504 @@
+"""The engine against rounds written out in plain PyTorch, and what a run promises to its caller."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny import (
+    CLASSES,
+    EVERY_ROUND,
+    SHAPE,
+    NormNet,
+    assert_states_close,
+    backbone,
+    federation,
+    first_fitting,
+    method,
+    normalised,
+    result_bytes,
+    run,
+    sampled,
+    train_by_hand,
+    training,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pflcore.backbones import Backbone
+from pflcore.data.federation import FederatedData
+from pflcore.engine import Progress, select_device, use_threads
+from pflcore.engine.evaluate import Scores, score_client, score_one_model
+from pflcore.engine.trainer import Trainer
+from pflcore.errors import UserError
+from pflcore.groups import Groups
+from pflcore.method import Batch, ClientView
+from pflcore.methods import METHODS
+from pflcore.methods.fedavg import FedAvg
+from pflcore.seeds import generator, torch_seed
+from pflcore.settings import Evaluation, Training
+
+State = dict[str, Tensor]
+SEED = 3
+
+
+# --- rounds written out by hand ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reference:
+    """What the rounds end with: the shared entries, the personal ones of clients that trained, and the scores."""
+
+    shared: State
+    personal: dict[int, State]
+    correct: list[int]
+    loss: list[float]
+
+
+def reference(
+    data: FederatedData,
+    backbone: Backbone,
+    training: Training,
+    own: Callable[[str], bool],
+    mu: float = 0.0,
+    everyone: bool = False,
+) -> Reference:
+    """Federated rounds with modules and averages by hand; `own` tells personal entries by name."""
+    model, _ = backbone.create(data.shape, data.classes, SEED)
+    initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    shared = {name: tensor for name, tensor in initial.items() if not own(name)}
+    personal: dict[int, State] = {}
+    for round_ in range(1, training.rounds + 1):
+        clients = sampled(SEED, round_, data.clients, training)
+        returned: dict[int, State] = {}
+        for client in range(data.clients) if everyone else clients:
+            received = {**initial, **shared, **personal.get(client, {})}
+            returned[client] = train_by_hand(model, received, data, client, round_, training, SEED, mu)
+        total = sum(len(data.train[client]) for client in returned)
+        first = next(iter(returned.values()))
+        shared = {
+            name: sum(state[name] * (len(data.train[client]) / total) for client, state in returned.items())
+            if first[name].is_floating_point()
+            else first[name]
+            for name in shared
+        }
+        for client, state in returned.items():
+            personal[client] = {name: tensor for name, tensor in state.items() if own(name)}
+    correct, loss = [], []
+    model.eval()
+    for client in range(data.clients):
+        model.load_state_dict({**initial, **shared, **personal.get(client, {})})
+        logits = model(normalised(data, data.test[client])).detach()
+        labels = data.labels[data.test[client]]
+        correct.append(int((logits.argmax(1) == labels).sum()))
+        loss.append(float(F.cross_entropy(logits, labels)))
+    return Reference(shared, {client: state for client, state in personal.items() if state}, correct, loss)
+
+
+def nothing(name: str) -> bool:
+    return False
+
+
+def head(name: str) -> bool:
+    return name.startswith("head.")
+
+
+def everything(name: str) -> bool:
+    return True
+
+
+def qkv(name: str) -> bool:
+    return ".qkv." in name
+
+
+CASES: list[Any] = [
+    pytest.param("fedavg", {}, "convnet", {}, {"own": nothing}, id="fedavg"),
+    pytest.param("fedavg", {}, "convnet", {"momentum": 0.9}, {"own": nothing}, id="fedavg-momentum"),
+    pytest.param("fedavg", {}, "convnet", {"weight_decay": 0.1}, {"own": nothing}, id="fedavg-decay"),
+    pytest.param("fedavg", {}, "tiny_vit", {"momentum": 0.5, "weight_decay": 0.1}, {"own": nothing}, id="fedavg-vit"),
+    pytest.param("fedper", {}, "convnet", {}, {"own": head}, id="fedper"),
+    pytest.param("fedper", {}, "tiny_vit", {"momentum": 0.9}, {"own": head}, id="fedper-vit"),
+    pytest.param("fedprox", {"mu": 0.7}, "convnet", {}, {"own": nothing, "mu": 0.7}, id="fedprox"),
+    pytest.param("fedprox", {"mu": 0.3}, "tiny_vit", {"momentum": 0.9}, {"own": nothing, "mu": 0.3}, id="fedprox-vit"),
+    pytest.param(
+        "local", {"schedule": "every_round"}, "convnet", {}, {"own": everything, "everyone": True}, id="local-every"
+    ),
+    pytest.param("local", {"schedule": "when_sampled"}, "convnet", {}, {"own": everything}, id="local-sampled"),
+    pytest.param("vanilla_attention", {}, "tiny_vit", {"weight_decay": 0.1}, {"own": qkv}, id="vanilla_attention"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "model", "changes", "by_hand"), CASES)
+def test_a_run_equals_rounds_written_out_by_hand(
+    name: str, options: dict[str, Any], model: str, changes: dict[str, Any], by_hand: dict[str, Any]
+) -> None:
+    data, net, settings = federation(), backbone(model), training(rounds=3, **changes)
+    expected = reference(data, net, settings, **by_hand)
+    result = run(method(name, **options), net, data, training=settings, seed=SEED)
+    weights = dict(expected.shared)
+    for client, state in expected.personal.items():
+        weights.update({f"client.{client}.{entry}": tensor for entry, tensor in state.items()})
+    assert_states_close(result.weights, weights)
+    assert result.correct[result.round == 3].tolist() == expected.correct
+    assert result.loss[result.round == 3].tolist() == pytest.approx(expected.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"lr": 0.06}, {"local_epochs": 1}])
+def test_the_tolerance_tells_settings_apart(changes: dict[str, Any]) -> None:
+    net = backbone("convnet")
+    result = run(method("fedavg"), net, training=training(rounds=3), seed=SEED)
+    other = reference(federation(), net, training(rounds=3, **changes), nothing)
+    with pytest.raises(AssertionError):
+        assert_states_close(result.weights, other.shared)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedper", "local"])
+def test_buffers_are_trained_and_shared_as_by_hand(name: str) -> None:
+    # Batches of 5 of 15, 10 and 20 samples: batch norm has no batch of one.
+    data, settings = federation((15, 10, 20), (4, 4, 4)), training(rounds=3)
+    own = {"fedper": head, "local": everything}.get(name, nothing)
+    expected = reference(data, NormNet(), settings, own, mu=0.01 if name == "fedprox" else 0.0)
+    result = run(method(name), NormNet(), data, training=settings, seed=SEED)
+    if name == "local":
+        for client, state in expected.personal.items():
+            own_entries = {entry: result.weights[f"client.{client}.{entry}"] for entry in state}
+            assert_states_close(own_entries, state)
+        return
+    shared = {entry: tensor for entry, tensor in result.weights.items() if not entry.startswith("client.")}
+    assert_states_close(shared, expected.shared)
+    assert shared["norm.num_batches_tracked"].dtype == torch.int64
+    assert float((shared["norm.running_mean"]).abs().min()) > 0
+    assert result.loss[result.round == 3].tolist() == pytest.approx(expected.loss, rel=1e-4)
+
+
+# --- the proximal term ---------------------------------------------------------------------------------------------
+
+
+def local_view(net: Backbone, received: State) -> tuple[ClientView, Batch]:
+    model, groups = net.create(SHAPE, CLASSES, 0)
+
+    def features(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        model.eval()
+        return torch.func.functional_call(model, state, (inputs,)), torch.empty(0)
+
+    def unused(*_: Any) -> Any:
+        raise AssertionError("the loss needs neither")
+
+    batch = federation().batch(torch.arange(6))
+    roles = method("fedprox").roles(groups)
+    return ClientView(features, unused, unused, received, groups.parameters, roles), batch
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.01, 2.5])
+def test_fedprox_adds_mu_times_the_distance_to_the_gradient(mu: float) -> None:
+    received = {name: tensor.clone() for name, tensor in NormNet().create(SHAPE, CLASSES, 1)[0].state_dict().items()}
+    local, batch = local_view(NormNet(), received)
+    moved = {name: tensor + (torch.rand(tensor.shape) if tensor.dim() else 1) for name, tensor in received.items()}
+    leaves = {name: moved[name].requires_grad_() for name in received if name in local.parameters}
+    buffers = {name: tensor for name, tensor in moved.items() if name not in local.parameters}
+
+    def gradients(entry: Any) -> list[Tensor]:
+        return list(torch.autograd.grad(entry.loss(local, {**leaves, **buffers}, batch), list(leaves.values())))
+
+    plain, proximal = gradients(method("fedavg")), gradients(method("fedprox", mu=mu))
+    for name, before, after in zip(leaves, plain, proximal, strict=True):
+        torch.testing.assert_close(after, before + mu * (leaves[name] - received[name]))
+
+
+def test_fedprox_does_not_hold_buffers() -> None:
+    received = {name: tensor.clone() for name, tensor in NormNet().create(SHAPE, CLASSES, 1)[0].state_dict().items()}
+    local, batch = local_view(NormNet(), {**received, "norm.running_mean": received["norm.running_mean"] + 50})
+    proximal = method("fedprox", mu=1.0).loss(local, received, batch)
+    assert float(proximal) == pytest.approx(float(method("fedavg").loss(local, received, batch)))
+
+
+# --- evaluation ----------------------------------------------------------------------------------------------------
+
+
+def measuring(model: nn.Module, data: FederatedData) -> Trainer:
+    groups = Groups({name: "all of it" for name in model.state_dict()}, frozenset(model.state_dict()))
+    return Trainer(model, groups, data, method("fedavg"), training(), SEED)
+
+
+def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
+    data = federation((3, 3, 3, 3), (700, 1, 900, 5))  # the pooled pass has two batches, cut inside a client
+    model, _ = backbone("convnet").create(data.shape, data.classes, 0)
+    state = dict(model.state_dict())
+    trainer = measuring(model, data)
+    pooled = score_one_model(trainer, state)
+    each = Scores.join(score_client(trainer, state, client) for client in range(data.clients))
+    assert pooled.total.tolist() == each.total.tolist() == [700, 1, 900, 5]
+    assert pooled.correct.tolist() == each.correct.tolist()
+    assert pooled.correct.dtype == each.correct.dtype == np.int64
+    np.testing.assert_allclose(pooled.loss, each.loss, rtol=1e-6)
+    assert 0 < pooled.correct.sum() < 1606
+
+
+def test_scores_count_what_a_client_gets_right() -> None:
+    data = federation((3, 3), (9, 4))
+    model, _ = backbone("convnet").create(data.shape, data.classes, 0)
+    logits = model(normalised(data, data.test[1])).detach()
+    labels = data.labels[data.test[1]]
+    scores = Scores.join([score_client(measuring(model, data), dict(model.state_dict()), 1)])
+    assert scores.correct.tolist() == [int((logits.argmax(1) == labels).sum())]
+    assert scores.loss.tolist() == pytest.approx([float(F.cross_entropy(logits, labels, reduction="sum"))])
+
+
+def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
+    data = federation((3, 3, 3), (4, 4, 4))
+    data.inputs[data.test[0]] = 255
+    data.inputs[data.test[1]] = data.inputs[data.test[2]] = 0
+    data.labels.fill_(3)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
+    state = {"1.weight": torch.zeros(CLASSES, 64), "1.bias": torch.zeros(CLASSES)}
+    state["1.weight"][3, 0] = -1.8e38  # minus infinity times 2, a bright pixel; finite times -4/3, a dark one
+    scores = score_one_model(measuring(model, data), state)
+    assert np.isfinite(scores.loss).tolist() == [False, True, True]
+
+
+def test_evaluation_leaves_dropout_out() -> None:
+    data = federation((3, 3), (9, 4))
+    model, _ = backbone("tiny_vit", dropout=0.9).create(data.shape, data.classes, 0)
+    model.train()
+    trainer = measuring(model, data)
+    first, second = (score_one_model(trainer, dict(model.state_dict())).loss for _ in range(2))
+    assert first.tolist() == second.tolist()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "schedule", "measured"),
+    [
+        (7, {"every": 2, "window": 4, "curve_every": 0}, [3, 5, 7]),
+        (7, {"every": 2, "window": 4, "curve_every": 2}, [2, 3, 4, 5, 6, 7]),
+        (6, {"every": 1, "window": 0, "curve_every": 4}, [4, 6]),
+        (3, {"every": 5, "window": 200, "curve_every": 0}, [3]),
+    ],
+)
+def test_models_are_measured_when_the_schedule_says(rounds: int, schedule: dict[str, int], measured: list[int]) -> None:
+    settings = training(rounds=rounds, local_epochs=1)
+    result = run(method("fedper"), backbone("convnet"), training=settings, evaluation=Evaluation(**schedule))
+    assert result.round.tolist() == np.repeat(measured, 3).tolist()
+    assert result.client.tolist() == [0, 1, 2] * len(measured)
+    assert result.total.tolist() == [5, 8, 6] * len(measured)
+
+
+def test_measuring_does_not_change_training() -> None:
+    often, seldom = (
+        run(method("fedper"), backbone("tiny_vit"), evaluation=evaluation).weights
+        for evaluation in (EVERY_ROUND, Evaluation(window=0, curve_every=0))
+    )
+    assert all(torch.equal(often[name], seldom[name]) for name in often)
+
+
+# --- divergence ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_run_that_diverges_ends_early_and_says_where(name: str) -> None:
+    entry = method(name)
+    result = run(entry, first_fitting(entry), training=training(rounds=4, lr=1e20))
+    assert result.diverged and result.diverged.round == 1
+    first = min(entry.participants(sampled(SEED, 1, 3, training()), 3))
+    assert result.diverged.client == first
+    assert str(result.diverged) == (f"diverged in round 1 at client {first}: the loss is not finite; try a smaller lr")
+    assert len(result.round) == len(result.client) == len(result.correct) == len(result.total) == len(result.loss) == 0
+    assert (result.round.dtype, result.correct.dtype, result.loss.dtype) == (np.int32, np.int64, np.float64)
+
+
+class Fragile(FedAvg):
+    """Has no finite loss on a batch of nothing but class 3."""
+
+    def loss(self, local: ClientView, params: State, batch: Batch) -> Tensor:
+        plain = super().loss(local, params, batch)
+        return plain + torch.log(-plain.detach().abs()) if bool((batch.labels == 3).all()) else plain
+
+
+def test_divergence_names_the_client_and_keeps_the_rounds_before() -> None:
+    data = federation()
+    data.labels[data.train[0]] = 0
+    data.labels[data.train[2]] = 1
+    data.labels[data.train[1]] = 3
+    seed = next(s for s in range(99) if [1 in sampled(s, r, 3, training()) for r in (1, 2, 3)] == [False, False, True])
+    seen: list[Progress] = []
+    result = run(Fragile(), backbone("convnet"), data, training=training(rounds=5), seed=seed, on_round=seen.append)
+    assert result.diverged and (result.diverged.round, result.diverged.client) == (3, 1)
+    assert result.round.tolist() == [1, 1, 1, 2, 2, 2]
+    assert [one.round for one in seen] == [1, 2]
+    short = run(FedAvg(), backbone("convnet"), data, training=training(rounds=2), seed=seed)
+    assert result_bytes(result)["weights"] == result_bytes(short)["weights"]
+
+
+def test_weights_lost_in_the_last_step_are_a_divergence_too() -> None:
+    # One step per client: its loss is finite, what it ends with is not a model any more.
+    once = training(rounds=1, local_epochs=1, batch_size=99, lr=1e30)
+    result = run(method("fedavg"), backbone("convnet"), training=once)
+    assert result.diverged and result.diverged.round == 1
+    assert np.isfinite(result.loss).all()
+
+
+# --- a run and its surroundings ------------------------------------------------------------------------------------
+
+
+def test_progress_is_told_after_every_round() -> None:
+    seen: list[Progress] = []
+    settings = training(rounds=4, local_epochs=1)
+    schedule = Evaluation(window=0, curve_every=2)
+    result = run(method("fedavg"), backbone("convnet"), training=settings, evaluation=schedule, on_round=seen.append)
+    assert [(one.round, one.rounds) for one in seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert all(0 < one.loss < 10 for one in seen)
+    at = [result.correct[result.round == round_].sum() / 19 for round_ in (2, 4)]
+    assert [one.accuracy for one in seen] == [None, pytest.approx(at[0]), pytest.approx(at[0]), pytest.approx(at[1])]
+
+
+def test_the_callers_random_state_is_left_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    run(method("fedtp"), backbone("tiny_vit"))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_callers_random_state_does_not_matter() -> None:
+    torch.manual_seed(1)
+    first = run(method("fedtp"), backbone("tiny_vit", dropout=0.5))
+    torch.manual_seed(2)
+    assert result_bytes(run(method("fedtp"), backbone("tiny_vit", dropout=0.5))) == result_bytes(first)
+
+
+def test_data_are_normalised_by_channel() -> None:
+    pixels = np.array([[[[0]], [[255]]], [[[51]], [[102]]]], np.uint8)
+    rows = [np.array([0])], [np.array([1])]
+    data = FederatedData.from_arrays(pixels, np.array([0, 1]), *rows, (0.5, 0.2), (0.5, 0.1), 2, torch.device("cpu"))
+    batch = data.batch(torch.tensor([1, 0]))
+    expected = torch.tensor([[(0.2 - 0.5) / 0.5, (0.4 - 0.2) / 0.1], [-1.0, 8.0]]).view(2, 2, 1, 1)
+    torch.testing.assert_close(batch.inputs, expected)
+    assert batch.labels.tolist() == [1, 0] and data.inputs.tolist() == pixels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("train_sizes", "test_sizes", "part"), [((3, 0), (2, 2), "training"), ((3, 3), (2, 0), "test")]
+)
+def test_a_client_needs_samples(train_sizes: tuple[int, ...], test_sizes: tuple[int, ...], part: str) -> None:
+    with pytest.raises(UserError, match=f"^client 1 has no {part} samples; raise the partition's minimum$"):
+        federation(train_sizes, test_sizes)
+
+
+@pytest.mark.parametrize("name", ["none", "cuda:99", "cpu:x", ""])
+def test_an_absent_device_is_an_error_of_one_line(name: str) -> None:
+    with pytest.raises(UserError, match=f"^device {name!r} cannot be used .*use auto, cpu or cuda$"):
+        select_device(name)
+
+
+def test_threads_are_one_for_small_images_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.delenv("PFL_THREADS", raising=False)
+    use_threads(torch.device("cpu"), (1, 8, 8))
+    use_threads(torch.device("cpu"), (3, 32, 32))  # PyTorch's own choice stays
+    monkeypatch.setenv("PFL_THREADS", "3")
+    use_threads(torch.device("cpu"), (3, 32, 32))
+    assert chosen == [1, 3]
+
+
+@pytest.mark.parametrize("wanted", ["0", "-1", "two", "1.5", "²"])
+def test_wrong_threads_are_an_error(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_THREADS", wanted)
+    with pytest.raises(UserError, match="PFL_THREADS"):
+        use_threads(torch.device("cpu"), (1, 8, 8))
+
+
+def test_streams_of_randomness_are_independent() -> None:
+    drawn = {
+        (seed, purpose, ids): tuple(generator(seed, purpose, *ids).integers(0, 2**63, 2).tolist())
+        for seed in (0, 1)
+        for purpose in ("sampling", "batches")
+        for ids in ((), (1,), (1, 2), (2, 1))
+    }
+    assert len(set(drawn.values())) == len(drawn)
+    assert 0 <= torch_seed(0, "init") < 2**63 and torch_seed(0, "init") != torch_seed(0, "dropout")
+
+
+# --- without the pipeline ------------------------------------------------------------------------------------------
+
+LIBRARY = """
+import sys
+for name in ("pipeline", "pydantic", "dvc", "jinja2", "pandas", "typer", "rich", "yaml", "matplotlib", "sklearn",
+             "pooch", "timm", "PIL"):
+    sys.modules[name] = None
+import torch
+from pflcore.backbones import BACKBONES
+from pflcore.datasets import DATASETS, stand_in
+from pflcore.engine import select_device, train
+from pflcore.data.federation import FederatedData
+from pflcore.methods import METHODS
+from pflcore.partitions import PARTITIONS, partition
+from pflcore.settings import Evaluation, Training
+
+samples = stand_in(DATASETS.create("digits"), 200, 60)
+parts = partition(PARTITIONS.create("iid"), samples, clients=4, seed=0)
+data = FederatedData.from_arrays(
+    samples.inputs, samples.labels, parts.train, parts.test, samples.mean, samples.std, samples.classes,
+    select_device("cpu"),
+)
+result = train(
+    data=data,
+    backbone=BACKBONES.create("convnet", kernel=3, padding=1),
+    method=METHODS.create("fedavg"),
+    training=Training(rounds=1, sample_rate=0.5, local_epochs=1),
+    evaluation=Evaluation(),
+    seed=0,
+)
+print(result.round.tolist(), result.total.tolist(), bool((result.loss > 0).all()))
+"""
+
+LAZY = """
+import sys
+import pflcore, pflcore.errors, pflcore.options, pflcore.registry, pflcore.seeds, pflcore.settings
+import pflcore.artifacts, pflcore.data.samples, pflcore.data.assignment, pflcore.protocols
+from pflcore.registry import registry_of
+assert {"cifar10", "digits"} <= set(registry_of("dataset").names()) and "iid" in registry_of("partition").names()
+print([name for name in ("torch", "sklearn", "pooch", "timm", "PIL", "pandas", "pipeline") if name in sys.modules])
+"""
+
+
+def python(script: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_core_trains_without_the_pipeline_and_what_it_needs() -> None:
+    assert python(LIBRARY) == "[1, 1, 1, 1] [15, 15, 15, 15] True"
+
+
+def test_what_is_no_training_does_not_load_torch() -> None:
+    assert python(LAZY) == "[]"
+
+
+# --- on a GPU ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", METHODS.names())
+def test_cpu_and_cuda_agree(name: str) -> None:
+    entry = method(name)
+    net = first_fitting(entry)
+    if "dropout" in net.__dataclass_fields__:
+        net = backbone(net.name, dropout=0.0)  # the generators of the two devices differ
+    settings = training(rounds=3, momentum=0.9, weight_decay=1e-3)
+    select_device("cuda")
+    on_cpu, on_cuda = (run(entry, net, federation(device=device), training=settings) for device in ("cpu", "cuda"))
+    again = run(entry, net, federation(device="cuda"), training=settings)
+    assert on_cpu.weights.keys() == on_cuda.weights.keys()
+    for key, tensor in on_cpu.weights.items():
+        torch.testing.assert_close(on_cuda.weights[key].cpu(), tensor, rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(on_cuda.loss, on_cpu.loss, rtol=1e-3)
+    assert on_cuda.total.tolist() == on_cpu.total.tolist()
+    to_cpu = {key: tensor.cpu() for key, tensor in on_cuda.weights.items()}
+    assert all(torch.equal(again.weights[key].cpu(), tensor) for key, tensor in to_cpu.items())

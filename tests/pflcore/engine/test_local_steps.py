@@ -1,0 +1,174 @@
+"""Local steps instead of epochs, clipped gradients, and training before a measurement."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from support.tiny import (
+    EVERY_ROUND,
+    assert_states_close,
+    backbone,
+    create,
+    federation,
+    method,
+    normalised,
+    result_bytes,
+    run,
+    training,
+)
+from torch.nn import functional as F
+
+from pflcore.engine.trainer import Trainer
+from pflcore.errors import UserError
+from pflcore.method import Method, Tuning
+from pflcore.methods.fedavg import FedAvg
+from pflcore.seeds import generator
+
+SEED = 3
+
+
+def trainer(**changes: object) -> Trainer:
+    model, groups = create(backbone("convnet"), SEED)
+    return Trainer(model, groups, federation(), method("fedavg"), training(**changes), SEED)
+
+
+def test_each_step_draws_from_all_samples() -> None:
+    made = trainer(local_steps=40, batch_size=5)
+    assert made.steps(0) == 40
+    batches = made.batches(1, 0)
+    assert [len(batch) for batch in batches] == [5] * 40
+    assert all(len(set(batch.tolist())) == 5 for batch in batches)  # without putting back within a batch
+    drawn = torch.cat(batches).tolist()
+    assert set(drawn) == set(made.data.train[0].tolist())
+    assert len(set(drawn[:15])) < 15  # but not within what would be an epoch: 14 samples
+
+
+def test_a_client_of_few_samples_takes_steps_on_all_of_them() -> None:
+    made = trainer(local_steps=3, batch_size=64)
+    assert [sorted(batch.tolist()) for batch in made.batches(1, 1)] == [sorted(made.data.train[1].tolist())] * 3
+
+
+@pytest.mark.parametrize("executor", ["sequential", "pooled", "stacked"])
+def test_clipping_is_pytorchs(executor: str) -> None:
+    """Against a plain loop with ``clip_grad_norm_``; the limit is one that gradients exceed."""
+    data, settings = federation((9,), (4,)), training(rounds=1, clip=0.5, momentum=0.5, sample_rate=1.0)
+    result = run(method("fedavg"), backbone("convnet"), data, training=settings, seed=SEED, executor=executor)
+    model, _ = create(backbone("convnet"), SEED)
+    start = copy.deepcopy(model.state_dict())
+    sgd = torch.optim.SGD(model.parameters(), settings.lr, momentum=0.5)
+    order, norms = generator(SEED, "batches", 1, 0), []
+    for _ in range(settings.local_epochs):
+        for rows in torch.split(data.train[0][order.permutation(9)], settings.batch_size):
+            sgd.zero_grad()
+            F.cross_entropy(model(normalised(data, rows)), data.labels[rows]).backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+            sgd.step()
+    assert max(norms) > 0.5 and not all(torch.equal(start[name], result.weights[name]) for name in start)
+    assert_states_close({name: result.weights[name] for name in start}, dict(model.state_dict()))
+
+
+# --- tuning --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned(FedAvg):
+    """FedAvg whose clients take two large steps before they are measured."""
+
+    def tuning(self) -> Tuning:
+        return Tuning(FedAvg(), steps=2, lr=0.3)
+
+
+def test_tuning_is_training_that_is_not_kept() -> None:
+    data = federation()
+    plain, tuned = (run(entry, backbone("convnet"), data) for entry in (FedAvg(), Tuned()))
+    assert all(torch.equal(plain.weights[name], tuned.weights[name]) for name in plain.weights)
+    # The last measurement by hand: two steps of each client from the final model, on batches of their own stream.
+    model, _ = create(backbone("convnet"), SEED)
+    for client in range(3):
+        model.load_state_dict({name: plain.weights[name] for name in model.state_dict()})
+        sgd = torch.optim.SGD(model.parameters(), 0.3)
+        order, rows = generator(SEED, "tuning", 2, client), data.train[client]
+        for _ in range(2):
+            batch = rows[order.permutation(len(rows))[:5]]
+            sgd.zero_grad()
+            F.cross_entropy(model(normalised(data, batch)), data.labels[batch]).backward()
+            sgd.step()
+        with torch.no_grad():
+            loss = float(F.cross_entropy(model(normalised(data, data.test[client])), data.labels[data.test[client]]))
+        assert tuned.loss[-3:][client] == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("net", ["convnet", "tiny_vit"])
+def test_executors_tune_alike(net: str) -> None:
+    options = {"dropout": 0.2} if net == "tiny_vit" else {}
+    first, pooled, stacked = (
+        run(Tuned(), backbone(net, **options), executor=one) for one in ("sequential", "pooled", "stacked")
+    )
+    assert result_bytes(first) == result_bytes(pooled)
+    np.testing.assert_allclose(first.loss, stacked.loss, rtol=1e-4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WildlyTuned(FedAvg):
+    def tuning(self) -> Tuning:
+        return Tuning(FedAvg(), epochs=2, lr=1e20)
+
+
+def test_a_divergence_in_tuning_is_told() -> None:
+    result = run(WildlyTuned(), backbone("convnet"), evaluation=EVERY_ROUND)
+    assert result.diverged and result.diverged.round == 1 and len(result.round) == 0
+
+
+# --- composition ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", ["fedavg", "fedprox", "ditto", "pfedme", "fedbn"])
+@pytest.mark.parametrize("attention", ["se", "eca", "ca", "hybrid"])
+def test_local_attention_joins_any_method(base: str, attention: str) -> None:
+    """By composition: the backbone has the modules, the method makes their group personal."""
+    net = backbone("lenet_bn", attention=attention)
+    entry = method(base, also_personal=("local_attention",))
+    # Batch norm over few samples multiplies rounding; last batches of one sample are left out.
+    settings, data = training(batch_size=8, lr=0.001), federation((17, 9, 16), (5, 8, 6))
+    first, stacked = (run(entry, net, data, training=settings, executor=one) for one in ("sequential", "stacked"))
+    own = {name.split(".", 2)[2] for name in first.weights if name.startswith("client.") and "/" not in name}
+    assert own >= {name for name in create(net)[0].state_dict() if "attention" in name}
+    assert not any("attention" in name for name in first.weights if not name.startswith("client."))
+    np.testing.assert_allclose(first.loss, stacked.loss, rtol=1e-3)
+
+
+def test_fedper_is_fedavg_with_a_personal_head() -> None:
+    first, other = (run(entry, backbone("convnet")) for entry in (method("fedper"), FedAvg(also_personal=("head",))))
+    assert result_bytes(first) == result_bytes(other)
+
+
+def test_a_module_can_be_personal_as_a_group_can() -> None:
+    result = run(FedAvg(also_personal=("blocks.1",)), backbone("tiny_vit"))
+    own = {name.split(".", 2)[2] for name in result.weights if name.startswith("client.")}
+    assert own and all(name.startswith("blocks.1.") for name in own)
+    with pytest.raises(UserError, match=r"no parameter group 'blocks\.7'"):
+        run(FedAvg(also_personal=("blocks.7",)), backbone("tiny_vit"))
+
+
+@pytest.mark.parametrize("base", ["fedprox", "ditto"])
+def test_what_is_personal_is_not_held_near_anything(base: str) -> None:
+    """A client's own head moves as it would without the term, in the first step of the first round."""
+    strength = {"fedprox": "mu", "ditto": "lam"}[base]
+    settings = training(rounds=1, local_steps=2, batch_size=64, lr=1e-3)
+    moved = {}
+    for value in (0.0, 500.0):
+        result = run(method(base, also_personal=("head",), **{strength: value}), backbone("convnet"), training=settings)
+        moved[value] = {name: tensor for name, tensor in result.weights.items() if "head" in name}
+    for (name, free), held in zip(moved[0.0].items(), moved[500.0].values(), strict=True):
+        torch.testing.assert_close(free, held, atol=1e-4, rtol=1e-3, msg=lambda text, name=name: name + text)
+
+
+def test_all_registered_methods_take_the_common_options() -> None:
+    assert {"also_personal", "knn", "neighbours"} <= set(Method.__dataclass_fields__)
+    for name, knn in itertools.product(("fedper", "local"), (0.0, 0.5)):
+        assert method(name, knn=knn).knn == knn

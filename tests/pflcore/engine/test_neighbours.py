@@ -1,0 +1,103 @@
+"""Memories of training samples: the vote against a plain loop, and what it takes to be of use."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.tiny import CLASSES, backbone, create, federation, method, normalised, result_bytes, run, texts, training
+from torch.func import functional_call
+
+from pflcore.engine.neighbours import Neighbours
+from pflcore.engine.trainer import Trainer
+from pflcore.errors import UserError
+
+
+def vote_by_hand(memory: np.ndarray, labels: list[int], query: np.ndarray, k: int) -> list[float]:
+    squares = [sum((float(a) - float(b)) ** 2 for a, b in zip(query, one, strict=True)) for one in memory]
+    nearest = sorted(range(len(memory)), key=lambda index: squares[index])[:k]
+    weights = [math.exp(-squares[index] / len(query)) for index in nearest]
+    return [
+        sum(w for w, index in zip(weights, nearest, strict=True) if labels[index] == c) / sum(weights)
+        for c in range(CLASSES)
+    ]
+
+
+def test_the_vote_is_that_of_a_plain_loop() -> None:
+    from sklearn.neighbors import NearestNeighbors
+
+    rng = np.random.default_rng(0)
+    memory, queries, labels = rng.normal(size=(12, 3)), rng.normal(size=(5, 3)), rng.integers(0, CLASSES, 12)
+    votes = Neighbours(NearestNeighbors(n_neighbors=4).fit(memory), labels, CLASSES).vote(queries)
+    expected = [vote_by_hand(memory, labels.tolist(), query, 4) for query in queries]
+    np.testing.assert_allclose(votes, expected, rtol=1e-9)
+    np.testing.assert_allclose(votes.sum(1), 1)
+
+
+def test_neighbours_that_are_far_away_still_vote() -> None:
+    from sklearn.neighbors import NearestNeighbors
+
+    far = Neighbours(NearestNeighbors(n_neighbors=2).fit(np.zeros((2, 2))), np.array([1, 1]), CLASSES)
+    assert far.vote(np.full((1, 2), 1e6)).tolist() == [[0.0, 1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(("net", "inner"), [("convnet", "fc1_relu"), ("tiny_vit", "norm")])
+def test_a_prediction_mixes_probabilities(net: str, inner: str) -> None:
+    """Features are what the classifier gets; for FedTP's Transformer the class token before its norm."""
+    data, chosen = federation(), backbone(net)
+    model, groups = create(chosen)
+    trainer = Trainer(model, groups, data, method("knn_per", knn=0.3, neighbours=3), training(), 0)
+    state = dict(model.eval().state_dict())
+    seen: list[torch.Tensor] = []
+    module = dict(model.named_modules())[inner]
+    if net == "tiny_vit":
+        module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    else:
+        module.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    memory = Neighbours.remember(trainer, state, 1, 4)
+    known = torch.cat(seen).detach().numpy()
+    seen.clear()
+    rows = data.test[1]
+    mixed = memory.predict(trainer, state, data.batch(rows).inputs)
+    logits = functional_call(model, state, (normalised(data, rows),))
+    labels = data.labels[data.train[1]].tolist()
+    for query, own, made in zip(seen[0].detach().numpy(), logits.softmax(1), mixed.exp(), strict=True):
+        vote = torch.tensor(vote_by_hand(known, labels, query, 3))
+        torch.testing.assert_close(made, 0.3 * vote + 0.7 * own, rtol=1e-4, atol=1e-6)
+
+
+def test_memories_do_not_change_training_and_are_each_clients_own() -> None:
+    plain, remembering = (run(method(name), backbone("convnet")) for name in ("fedavg", "knn_per"))
+    assert all(torch.equal(plain.weights[name], remembering.weights[name]) for name in plain.weights)
+    assert plain.cost.sent_up == remembering.cost.sent_up
+    assert not np.array_equal(plain.loss, remembering.loss)
+
+
+def test_a_memory_alone_knows_the_training_samples() -> None:
+    data = federation()
+    data = replace(data, test=data.train)
+    result = run(method("knn_per", knn=1.0, neighbours=1), backbone("convnet"), data)
+    assert (result.correct == result.total).all()
+
+
+@pytest.mark.parametrize("executor", ["pooled", "stacked"])
+@pytest.mark.parametrize("name", ["fedper", "fedtp"])
+def test_any_method_may_have_a_memory(name: str, executor: str) -> None:
+    chosen = method(name, knn=0.6, neighbours=2)
+    first, other = (run(chosen, backbone("tiny_vit"), executor=one) for one in ("sequential", executor))
+    np.testing.assert_allclose(first.loss, other.loss, rtol=1e-4)
+    assert executor == "stacked" or result_bytes(first) == result_bytes(other)
+
+
+def test_texts_are_remembered_position_by_position() -> None:
+    result = run(method("knn_per", knn=1.0, neighbours=1), backbone("language_transformer"), texts((3, 3), (2, 2)))
+    assert result.total.tolist() == [12, 12] * 2
+
+
+@pytest.mark.parametrize(("option", "value"), [("knn", 0.0), ("knn", 1.1), ("neighbours", 0)])
+def test_wrong_options(option: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"knn_per.{option}"):
+        method("knn_per", **{option: value})

@@ -1,0 +1,526 @@
+"""Plugins: sizes that are known, formulas written out, and a model that is otherwise left as it was."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from collections.abc import Callable
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import pytest
+import torch
+from support.tiny import CLASSES, SHAPE, backbone
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pflcore.backbones import BACKBONES, Backbone
+from pflcore.engine.dropout import DropoutBits
+from pflcore.engine.precision import autocast
+from pflcore.errors import UserError
+from pflcore.groups import Groups
+from pflcore.plugins import add_adapters, add_perfix, add_prefix, add_prompts
+from pflcore.plugins._attention import put_prefixes
+from pflcore.plugins._blocks import Block
+
+Add = Callable[[nn.Module], dict[str, str]]
+PLUGINS: dict[str, Add] = {
+    "perfix": partial(add_perfix, width=6),
+    "perfix-concat": partial(add_perfix, width=6, mode="concat"),
+    "prefix-z": partial(add_prefix, zero=True),
+    "prefix-r": partial(add_prefix, zero=False),
+    "tokens-z": partial(add_prefix, kind="tokens", tokens=3, zero=True),
+    "tokens-r": partial(add_prefix, kind="tokens", tokens=3, zero=False),
+    "prompts": partial(add_prompts, count=4),
+    "adapters": partial(add_adapters, width=5),
+    "adapters-literal": partial(add_adapters, width=5, form="literal"),
+}
+NEUTRAL = ("prefix-z", "adapters", "adapters-literal")  # they change nothing before they are trained
+NETS: dict[str, Backbone] = {
+    "tiny_vit": backbone("tiny_vit", dropout=0.0),
+    "vit": backbone("vit", depth=2, patch=4),
+}
+PHOTO = (3, 224, 224)
+
+
+@pytest.fixture(params=PLUGINS)
+def plugin(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=NETS)
+def net(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def plain(net: str) -> nn.Module:
+    return NETS[net].create(SHAPE, CLASSES, 3)[0].eval()
+
+
+def plugged(net: str, add: Add) -> nn.Module:
+    """The same model with a plugin, all parameters moved away from zeros and ones, as far as its width allows."""
+    torch.manual_seed(0)
+    model = plain(net)
+    add(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += (0.2 if net == "tiny_vit" else 0.04) * torch.randn_like(parameter)
+    return model.eval()
+
+
+def images(count: int = 3) -> Tensor:
+    return torch.randn(count, *SHAPE, generator=torch.Generator().manual_seed(1))
+
+
+def attention_of(model: nn.Module, net: str, block: int = 0) -> nn.Module:
+    return model.get_submodule(f"blocks.{block}.{'attention' if net == 'tiny_vit' else 'attn'}")
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+# --- sizes ---------------------------------------------------------------------------------------------------------
+
+
+def added(add: Add, size: str = "small", depth: int = 12) -> int:
+    """Parameters of a plugin in a ViT on photographs, without memory for them."""
+    with torch.device("meta"):
+        model = BACKBONES.create("vit", size=size, depth=depth).build(PHOTO, 10)
+        before = sum(parameter.numel() for parameter in model.parameters())
+        add(model)
+    return sum(parameter.numel() for parameter in model.parameters()) - before
+
+
+@pytest.mark.parametrize(
+    ("add", "size", "count"),
+    [
+        (add_perfix, "small", 12 * 295_936),
+        (partial(add_perfix, mode="concat"), "small", 3_551_232),
+        (add_perfix, "tiny", 1_777_152),
+        (add_perfix, "base", 7_099_392),
+        (partial(add_prefix, zero=True), "small", 3_548_160),
+        (partial(add_prefix, zero=False, kind="tokens", tokens=1), "small", 9_216),
+        (add_prompts, "small", 46_080),
+        (add_adapters, "small", 4_729_344),
+        (partial(add_adapters, form="literal"), "small", 394_112),
+    ],
+)
+def test_counts_on_vits(add: Add, size: str, count: int) -> None:
+    assert added(add, size) == count
+    assert f"{count:,}" in str(getattr(add, "func", add).__doc__)
+
+
+def test_the_inner_width_of_the_tiny_vit_is_not_its_tokens() -> None:
+    with torch.device("meta"):
+        model = BACKBONES.create("tiny_vit", depth=1).build((3, 32, 32), 10)
+        add_perfix(model)
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters() if "adapter" in name}
+    assert shapes == {
+        "blocks.0.attention.adapter.down.weight": (256, 128),
+        "blocks.0.attention.adapter.down.bias": (256,),
+        "blocks.0.attention.adapter.up.weight": (1024, 256),
+        "blocks.0.attention.adapter.up.bias": (1024,),
+    }
+
+
+# --- the model is otherwise as it was ------------------------------------------------------------------------------
+
+
+def test_entries_of_the_model_stay_as_they_were(net: str, plugin: str) -> None:
+    before, model = plain(net).state_dict(), plain(net)
+    PLUGINS[plugin](model)
+    after = model.state_dict()
+    kept = [name for name in after if name in before]
+    assert kept == list(before) and len(after) > len(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert set(after) == {name for name, _ in model.named_parameters()}  # nothing twice, no buffers
+
+
+GROUP = {"perfix": "adapter", "prefix": "prefix", "tokens": "prefix", "prompts": "prompt", "adapters": "adapter"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("tiny_vit", {}), ("vit", {"patch": 4}), ("timm_model", {"model": "vit_tiny_patch16_224"})],
+)
+def test_groups_are_those_of_the_backbone_and_a_new_one(name: str, options: dict[str, Any], plugin: str) -> None:
+    entry, shape = (BACKBONES.create(name, **options), (3, 32, 32))
+    with torch.device("meta"):
+        model = entry.build(shape, 10)
+        patterns = dict(entry.patterns(model))
+        before = Groups.assign(model, patterns).of
+        added = PLUGINS[plugin](model)
+    groups = Groups.assign(model, {**patterns, **added})
+    new = GROUP[plugin.partition("-")[0]]
+    assert list(added) == [new]
+    assert {entry: group for entry, group in groups.of.items() if group != new} == before
+    assert groups.select([new]) == set(groups.of) - set(before) <= groups.parameters
+
+
+def test_what_begins_with_zeros_changes_nothing(net: str, plugin: str) -> None:
+    model, other = plain(net), plain(net)
+    PLUGINS[plugin](model)
+    for mode in (True, False):
+        with torch.no_grad():
+            same = torch.allclose(model.train(mode)(images()), other.train(mode)(images()), rtol=1e-5, atol=1e-6)
+        assert same is (plugin in NEUTRAL)
+
+
+def test_every_image_is_judged_alone(net: str, plugin: str) -> None:
+    model = plugged(net, PLUGINS[plugin])
+    close(torch.cat([model(image[None]) for image in images()]), model(images()))
+
+
+def test_values_come_from_the_global_generator(plugin: str) -> None:
+    def state(seed: int) -> dict[str, Tensor]:
+        model = plain("tiny_vit")
+        torch.manual_seed(seed)
+        PLUGINS[plugin](model)
+        return dict(model.state_dict())
+
+    first, again, other = state(1), state(1), state(2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    differ = any(not torch.equal(first[name], other[name]) for name in first)
+    assert differ is (plugin not in ("prefix-z", "tokens-z", "adapters-literal"))
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])  # noqa: S301
+def test_a_copy_is_complete_and_its_own(net: str, plugin: str, way: Callable[[nn.Module], nn.Module]) -> None:
+    model = plugged(net, PLUGINS[plugin])
+    other, expected, before = way(model), model(images()), plain(net).state_dict()
+    assert torch.equal(other(images()), expected)
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            if name not in before:
+                parameter += torch.randn_like(parameter)
+    assert not torch.allclose(other(images()), expected) and torch.equal(model(images()), expected)
+
+
+# --- attention written out -----------------------------------------------------------------------------------------
+
+
+def linear(x: Tensor, state: dict[str, Tensor], name: str) -> Tensor:
+    return x @ state[f"{name}.weight"].t() + state[f"{name}.bias"]
+
+
+def by_hand(
+    tokens: Tensor, attention: nn.Module, prefix: Callable[[Tensor, dict[str, Tensor]], Tensor], concat: bool
+) -> Tensor:
+    """The attention of one image's tokens [length, dim], head by head; `prefix` gives [P_k | P_v] with its scale."""
+    state = dict(attention.state_dict())
+    qkv = tokens @ state["qkv.weight"].t() + state.get("qkv.bias", torch.zeros(()))
+    inner = qkv.shape[1] // 3
+    q, k, v = qkv[:, :inner], qkv[:, inner : 2 * inner], qkv[:, 2 * inner :]
+    made = prefix(tokens, state)
+    more_k, more_v = made[:, :inner], made[:, inner:]
+    heads = int(attention.heads)
+    width, mixed = inner // heads, []
+    for head in range(heads):
+        own = slice(head * width, (head + 1) * width)
+        if concat:
+            keys, values = torch.cat([k, more_k])[:, own], torch.cat([v, more_v])[:, own]
+        else:
+            keys, values = (k + more_k)[:, own], (v + more_v)[:, own]
+        mixed.append((q[:, own] @ keys.t() / sqrt(width)).softmax(-1) @ values)
+    return linear(torch.cat(mixed, 1), state, "out" if "out.weight" in state else "proj")
+
+
+def bottleneck(x: Tensor, state: dict[str, Tensor], name: str = "adapter") -> Tensor:
+    return linear(linear(x, state, f"{name}.down").tanh(), state, f"{name}.up")
+
+
+FORMULAS: dict[str, tuple[Add, Callable[[Tensor, dict[str, Tensor]], Tensor], bool]] = {
+    "perfix": (partial(add_perfix, width=6), lambda x, state: 1.5 * bottleneck(x, state), False),
+    "perfix-scaled": (partial(add_perfix, width=6, scale=0.3), lambda x, state: 0.3 * bottleneck(x, state), False),
+    "perfix-concat": (PLUGINS["perfix-concat"], lambda x, state: 1.5 * bottleneck(x, state), True),
+    "linear": (partial(add_prefix, zero=False, scale=2.0), lambda x, state: 2 * linear(x, state, "prefix"), False),
+    "tokens": (PLUGINS["tokens-r"], lambda x, state: 1.5 * state["prefix.tokens"], True),
+}
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_attention_with_prefixes_by_hand(net: str, formula: str) -> None:
+    add, prefix, concat = FORMULAS[formula]
+    attention = attention_of(plugged(net, add), net, block=1)
+    dim = attention.get_submodule("qkv").in_features
+    tokens = torch.randn(3, 5, int(dim))
+    expected = torch.stack([by_hand(one, attention, prefix, concat) for one in tokens])
+    close(attention(tokens), expected)
+
+
+def test_joined_prefixes_are_a_mixture(net: str) -> None:
+    """(1 − λ) · attention to the tokens + λ · attention to the prefixes, for each query and head; before `out`."""
+    attention = attention_of(plugged(net, PLUGINS["perfix-concat"]), net)
+    state, heads = dict(attention.state_dict()), int(attention.heads)
+    tokens = torch.randn(5, int(attention.get_submodule("qkv").in_features))
+    q, k, v = (tokens @ state["qkv.weight"].t() + state.get("qkv.bias", torch.zeros(()))).chunk(3, 1)
+    more_k, more_v = (1.5 * bottleneck(tokens, state)).chunk(2, 1)
+    parts = []
+    for own in torch.arange(q.shape[1]).chunk(heads):
+        to_tokens, to_prefixes = (q[:, own] @ keys[:, own].t() / sqrt(len(own)) for keys in (k, more_k))
+        share = to_prefixes.exp().sum(1) / (to_prefixes.exp().sum(1) + to_tokens.exp().sum(1))
+        shared, personal = to_tokens.softmax(1) @ v[:, own], to_prefixes.softmax(1) @ more_v[:, own]
+        parts.append((1 - share)[:, None] * shared + share[:, None] * personal)
+        assert share.min() > 0.01 and share.max() < 0.99
+    expected = linear(torch.cat(parts, 1), state, "out" if net == "tiny_vit" else "proj")
+    close(attention(tokens[None])[0], expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"qkv_bias": True},
+        {"qk_norm": True, "norm_layer": nn.LayerNorm},
+        {"gated": True},
+        {"scale_norm": True, "norm_layer": nn.LayerNorm, "attn_head_dim": 5, "proj_bias": False},
+    ],
+)
+def test_timms_attention_is_computed_as_timm_does(options: dict[str, Any]) -> None:
+    from timm.models.vision_transformer import Attention
+
+    own = Attention(12, num_heads=3, **options)
+    holder = nn.Module()
+    holder.attn = copy.deepcopy(own)
+    put_prefixes(Block(holder, "attn", True), "prefix", _Nothing(2 * own.attn_dim), scale=1.5, concat=False)
+    assert holder.attn is not own and type(holder.attn) is not Attention
+    for tensor in own.state_dict().values():
+        tensor += 0.2 * torch.randn_like(tensor)
+    holder.attn.load_state_dict(own.state_dict())
+    tokens = torch.randn(2, 7, 12)
+    close(holder.attn(tokens, attn_mask=None, is_causal=False), own(tokens))
+    with pytest.raises(NotImplementedError, match="takes no mask"):
+        holder.attn(tokens, is_causal=True)
+
+
+class _Nothing(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens.new_zeros(*tokens.shape[:2], self.width)
+
+
+def test_free_prefixes_of_zeros_take_attention() -> None:
+    model, other = plain("tiny_vit"), plain("tiny_vit")
+    add_prefix(model, zero=True, kind="tokens", tokens=1000)
+    tokens = torch.randn(1, 5, 8)
+    attention, bias = attention_of(model, "tiny_vit"), attention_of(other, "tiny_vit").out.bias
+    assert (attention(tokens) - bias).norm() < 0.1 * (attention_of(other, "tiny_vit")(tokens) - bias).norm()
+
+
+# --- adapters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["corrected", "literal"])
+def test_adapters_come_after_the_mlp_and_before_its_sum(net: str, form: str) -> None:
+    model = plugged(net, partial(add_adapters, width=5, form=form))
+    without = plain(net)
+    without.load_state_dict(model.state_dict(), strict=False)
+    state = dict(model.state_dict())
+    norm1, norm2 = ("attention_norm", "mlp_norm") if net == "tiny_vit" else ("norm1", "norm2")
+    for index in range(2):
+        block = without.get_submodule(f"blocks.{index}")
+        tokens = torch.randn(2, 5, block.get_submodule(norm1).weight.numel())
+        middle = tokens + attention_of(without, net, index)(block.get_submodule(norm1)(tokens))
+        inner = block.get_submodule("mlp")(block.get_submodule(norm2)(middle))
+        adapter = "adapter" if form == "literal" else f"blocks.{index}.adapter"
+        expected = middle + inner + bottleneck(inner, state, adapter)
+        close(model.get_submodule(f"blocks.{index}")(tokens), expected)
+        assert not torch.allclose(expected, block(tokens), atol=1e-2)
+
+
+def names_of_adapters(model: nn.Module) -> list[str]:
+    return [name for name in model.state_dict() if "adapter" in name]
+
+
+def test_the_corrected_form_is_one_adapter_per_block() -> None:
+    model = plain("vit")
+    add_adapters(model, width=5)
+    parts = ("down.weight", "down.bias", "up.weight", "up.bias")
+    assert names_of_adapters(model) == [f"blocks.{index}.adapter.{part}" for index in range(2) for part in parts]
+    for index in range(2):
+        adapter = model.get_submodule(f"blocks.{index}.adapter")
+        assert adapter.down.weight.abs().min() > 0 and not adapter.up.weight.any() and not adapter.up.bias.any()
+
+
+def test_of_the_literal_form_only_the_output_bias_learns(net: str) -> None:
+    model = plain(net)
+    add_adapters(model, width=5, form="literal")
+    assert names_of_adapters(model) == [
+        "adapter.down.weight",
+        "adapter.down.bias",
+        "adapter.up.weight",
+        "adapter.up.bias",
+    ]
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        sgd.zero_grad()
+        F.cross_entropy(model(images()), torch.arange(3)).backward()
+        gradients = {name: model.get_parameter(name).grad for name in names_of_adapters(model)}
+        for name, gradient in gradients.items():
+            assert gradient is not None and bool(gradient.any()) is (name == "adapter.up.bias"), name
+        sgd.step()
+    learned = [name for name in names_of_adapters(model) if model.get_parameter(name).any()]
+    assert learned == ["adapter.up.bias"]
+
+
+def test_every_parameter_learns(net: str, plugin: str) -> None:
+    model = plugged(net, PLUGINS[plugin])
+    F.cross_entropy(model(images()), torch.arange(3)).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.any(), name
+
+
+# --- prompts -------------------------------------------------------------------------------------------------------
+
+
+def test_prompts_are_appended_before_each_block_and_cut_off_after_it(net: str) -> None:
+    model, without = plugged(net, PLUGINS["prompts"]), plain(net)
+    without.load_state_dict(model.state_dict(), strict=False)
+    seen: dict[str, Tensor] = {}
+    for index in range(2):
+        mlp = model.get_submodule(f"blocks.{index}.mlp")
+        mlp.register_forward_hook(lambda mlp, inputs, output, index=index: seen.update({f"{index}": output}))
+    tokens = torch.randn(2, 5, model.get_submodule("norm").weight.numel())
+    expected, actual = tokens, tokens
+    for index in range(2):
+        prompts = model.get_parameter(f"blocks.{index}.prompt.tokens")
+        assert prompts.shape == (4, tokens.shape[2])
+        longer = torch.cat([expected, prompts.expand(2, 4, -1)], 1)
+        expected = without.get_submodule(f"blocks.{index}")(longer)[:, :5]
+        actual = model.get_submodule(f"blocks.{index}")(actual)
+        assert actual.shape == tokens.shape and seen[str(index)].shape[1] == 9
+    close(actual, expected)
+    close(model.get_submodule("blocks")(tokens), expected)
+
+
+@pytest.mark.parametrize(("net", "dim", "patch"), [("tiny_vit", 8, 4), ("vit", 192, 4)])
+def test_prompts_begin_uniformly(net: str, dim: int, patch: int) -> None:
+    model = plain(net)
+    add_prompts(model, count=500)
+    bound = sqrt(6 / (3 * patch * patch + dim))
+    for index in range(2):
+        values = model.get_parameter(f"blocks.{index}.prompt.tokens").detach()
+        assert 0.97 * bound < values.max() <= bound and -bound <= values.min() < -0.97 * bound
+        assert abs(float(values.std()) / (bound / sqrt(3)) - 1) < 0.05
+
+
+def test_prompts_have_dropout_that_the_engine_draws() -> None:
+    model = plain("tiny_vit")
+    add_prompts(model, count=4, dropout=0.25)
+    noise = DropoutBits(model, torch.zeros(1, *SHAPE))
+    assert noise.per_sample == 2 * 4 * 8  # blocks, prompts, width
+    noise.load(noise.draw(3, 0, 1))
+    first = model.train()(images())
+    noise.load(noise.draw(3, 0, 1))
+    assert torch.equal(model(images()), first)
+    noise.load(noise.draw(3, 0, 2))
+    assert not torch.equal(model(images()), first)
+    assert not torch.equal(model.eval()(images()), first)
+
+
+# --- execution -----------------------------------------------------------------------------------------------------
+
+
+def test_gradients_vectorise_over_clients(net: str, plugin: str) -> None:
+    model = plugged(net, PLUGINS[plugin])
+    start = model.state_dict()
+    clients = [{name: value + 0.02 * torch.randn_like(value) for name, value in start.items()} for _ in range(2)]
+    inputs, labels = torch.randn(2, 3, *SHAPE), torch.randint(CLASSES, (2, 3))
+
+    def loss(params: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, params, (inputs,)), labels)
+
+    stacked = {name: torch.stack([params[name] for params in clients]) for name in clients[0]}
+    with sdpa_kernel(SDPBackend.MATH):
+        together = vmap(grad(loss))(stacked, inputs, labels)
+    for index, params in enumerate(clients):
+        model.load_state_dict(params)
+        model.zero_grad()
+        F.cross_entropy(model(inputs[index]), labels[index]).backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(together[name][index], parameter.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_in_mixed_precision_results_are_near(net: str, plugin: str) -> None:
+    model = plugged(net, PLUGINS[plugin])
+    labels = torch.arange(3)
+
+    def loss(params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        with autocast("bf16", inputs.device):
+            logits = functional_call(model, params, (inputs,))
+        return F.cross_entropy(logits.float(), labels)
+
+    params = {name: value.clone() for name, value in model.state_dict().items()}
+    near, exact = loss(params, images()), F.cross_entropy(model(images()), labels)
+    torch.testing.assert_close(near, exact, rtol=0.05, atol=0.02)
+    gradients = grad(loss)(params, images())
+    assert all(gradient.dtype == torch.float32 and gradient.isfinite().all() for gradient in gradients.values())
+    if net == "tiny_vit":
+        stacked = {name: torch.stack([value, value]) for name, value in params.items()}
+        with sdpa_kernel(SDPBackend.MATH):
+            together = vmap(grad(loss))(stacked, torch.stack([images(), images()]))
+        error = sum(float((together[name][1] - gradient).norm()) ** 2 for name, gradient in gradients.items())
+        assert error < 0.05**2 * sum(float(gradient.norm()) ** 2 for gradient in gradients.values())
+
+
+# --- models and options that do not fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["convnet", "resnet50", "timm_model"])
+def test_a_model_without_such_attention_is_an_error_of_one_line(name: str, plugin: str) -> None:
+    model = backbone(name).create(SHAPE, CLASSES, 0)[0]
+    before = list(model.state_dict())
+    with pytest.raises(UserError) as error:
+        PLUGINS[plugin](model)
+    message = str(error.value)
+    assert "needs a Transformer whose attention has one projection to queries, keys and values" in message
+    assert "use tiny_vit, vit, or a plain ViT of timm_model" in message and "\n" not in message
+    assert list(model.state_dict()) == before
+
+
+@pytest.mark.parametrize("model", ["swin_tiny_patch4_window7_224", "beit_base_patch16_224", "poolformer_s12"])
+def test_attention_of_another_kind_is_not_touched(model: str) -> None:
+    with torch.device("meta"):
+        other = BACKBONES.create("timm_model", model=model).build(PHOTO, 10)
+        with pytest.raises(UserError, match="FedPerfix needs a Transformer"):
+            add_perfix(other)
+
+
+def test_blocks_of_several_widths() -> None:
+    with torch.device("meta"):
+        model = BACKBONES.create("timm_model", model="pit_ti_224").build(PHOTO, 10)
+        with pytest.raises(UserError, match=r"shared by blocks of widths 64, 128, 256; use the form corrected$"):
+            add_adapters(model, form="literal")
+        add_prompts(model)
+        add_perfix(model)
+        assert model(torch.zeros(2, *PHOTO)).shape == (2, 10)
+    shapes = {tuple(tensor.shape) for name, tensor in model.state_dict().items() if "adapter.up.weight" in name}
+    assert shapes == {(2 * dim, 256) for dim in (64, 128, 256)}
+
+
+def test_prompts_need_patches() -> None:
+    with torch.device("meta"):
+        model = BACKBONES.create("timm_model", model="mobilevit_s").build(PHOTO, 10)
+        with pytest.raises(UserError, match=r"^prompt tuning needs a Transformer over image patches, and this"):
+            add_prompts(model)
+
+
+@pytest.mark.parametrize(
+    ("add", "words"),
+    [
+        (partial(add_perfix, mode="mul"), "mode is 'mul'; choose add or concat"),
+        (partial(add_prefix, zero=True, kind="rows"), "kind is 'rows'; choose linear or tokens"),
+        (partial(add_adapters, form=""), "form is ''; choose corrected or literal"),
+    ],
+)
+def test_choices_that_do_not_exist(add: Add, words: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(words)}$"):
+        add(plain("tiny_vit"))

@@ -1,0 +1,246 @@
+"""Nothing is recorded under code, or for a record, that did not make it; and what a process imports is known."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from filelock import FileLock
+from support import tiny
+from support.editing import Laboratory, complaint
+from support.project import BIN, Project, make_project, spec
+
+from pflcore import sources
+from pflcore.engine.executors import pooled
+from pflcore.errors import UserError
+from pipeline.compile.compiler import source_folder
+from pipeline.compile.seal import seal, sealed, text_hash
+
+ROUNDS = 6
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    """A laboratory, made once for all of pytest's processes; not to be changed."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "laboratory"
+    with FileLock(folder.with_suffix(".lock")):
+        return Laboratory.found(folder) if folder.exists() else Laboratory.make(folder, ROUNDS)
+
+
+@pytest.fixture
+def laboratory(original: Laboratory, tmp_path: Path) -> Laboratory:
+    return original.copy(tmp_path / "copy")
+
+
+def test_a_method_edited_while_another_trains_is_not_recorded_as_the_old_one(laboratory: Laboratory) -> None:
+    with laboratory.amid("dvc", "fedavg") as process:
+        laboratory.edit()
+    output = process.communicate()[0]
+    assert process.returncode == 255
+    assert complaint(output).startswith(
+        "pflcore.methods.fedprox was edited after stages/code/train.fedprox.convnet.txt"
+    )
+    assert set(laboratory.results()) == {"fedavg"}
+    laboratory.undo()
+    assert laboratory.faults() == []
+
+
+@pytest.mark.parametrize("program", [pytest.param("dvc", marks=pytest.mark.slow), "pfl"])
+def test_what_is_edited_and_compiled_while_it_trains_is_not_recorded(laboratory: Laboratory, program: str) -> None:
+    with laboratory.amid(program, "fedprox") as process:
+        laboratory.edit()
+        laboratory.compile()
+    output = process.communicate()[0]
+    assert process.returncode and "changed while" in complaint(output), output
+    assert "fedprox" not in laboratory.results()
+    # Nothing is lost: with the edit undone it goes on from its end.
+    laboratory.undo()
+    laboratory.compile()
+    process = laboratory.start("dvc")
+    output = process.communicate()[0]
+    assert process.returncode == 0 and f"continued from the checkpoint after round {ROUNDS}" in output, output
+    assert laboratory.faults() == []
+
+
+@pytest.mark.slow
+def test_another_branch_checked_out_while_it_trains(laboratory: Laboratory) -> None:
+    with laboratory.amid("dvc", "fedprox") as process:
+        laboratory.checkout()
+    assert "changed while this stage ran" in complaint(process.communicate()[0]) and process.returncode == 255
+    assert laboratory.faults() == []
+
+
+@pytest.mark.slow
+def test_an_edit_that_is_not_compiled_while_it_trains_harms_nothing(laboratory: Laboratory) -> None:
+    with laboratory.amid("dvc", "fedprox") as process:
+        laboratory.edit()
+    assert process.communicate() and process.returncode == 0
+    # What has been recorded is the old code's, and the new code's is made when it is asked for.
+    assert laboratory.results() == laboratory.truth["first"]
+    assert laboratory.faults() == []
+
+
+@pytest.mark.slow
+def test_code_edited_when_workers_were_imported_is_not_recorded_as_the_old_one(laboratory: Laboratory) -> None:
+    """The process that workers are forked from imports everything at once, maybe long before they work."""
+    warm = laboratory.project.root / "pipeline/running/warm.py"
+    text = warm.read_text(encoding="utf-8")
+    slow = "import time, pathlib\npathlib.Path('importing').touch()\ntime.sleep(5)\n"
+    warm.write_text(text.replace("import matplotlib", f"{slow}import matplotlib", 1), encoding="utf-8")
+    (laboratory.project.root / "hold-fedavg").touch()
+    process = laboratory.start("pfl")
+    laboratory.wait_for("importing", process)
+    laboratory.edit()
+    laboratory.wait_for(".pfl/checkpoints/fedavg-*", process)
+    laboratory.undo()
+    (laboratory.project.root / "hold-fedavg").unlink()
+    output = process.communicate()[0]
+    assert process.returncode == 1 and "pflcore.methods.fedprox was edited after" in output, output
+    assert "fedprox" not in laboratory.results()
+    warm.write_text(text, encoding="utf-8")
+    assert laboratory.faults("pfl") == []
+
+
+@pytest.mark.slow
+def test_each_of_several_processes_makes_sure_of_itself(laboratory: Laboratory) -> None:
+    """One that imports a method later than the others finds it edited."""
+    laboratory.environment["PFL_RANKS"] = "2"
+    root = laboratory.project.root
+    (root / "late.py").write_text(
+        "import os, time\n"
+        "if os.environ.get('RANK') == '1' and 'fedprox' in ' '.join(__import__('sys').argv):\n"
+        "    open('late', 'w').close()\n"
+        "    time.sleep(5)\n"
+    )
+    backbones = root / "pflcore/backbones/__init__.py"
+    backbones.write_text(f"{backbones.read_text(encoding='utf-8')}\nimport late\n", encoding="utf-8")
+    laboratory.compile()
+    process = laboratory.start("dvc")
+    laboratory.wait_for("late", process)
+    laboratory.edit()
+    output = process.communicate()[0]
+    assert process.returncode == 255 and "pflcore.methods.fedprox was edited after stages/code/" in output, output
+    assert set(laboratory.results()) == {"fedavg"}
+
+
+def test_a_record_edited_by_hand_is_not_trained(laboratory: Laboratory) -> None:
+    laboratory.tamper()
+    process = laboratory.start("dvc")
+    output = process.communicate()[0]
+    assert process.returncode == 255
+    assert "edited by hand, or of another commit than" in complaint(output) and "run `pfl compile`" in complaint(output)
+    assert set(laboratory.results()) == {"fedavg"}
+    laboratory.compile()
+    assert laboratory.faults() == []
+
+
+def test_results_of_commands_without_a_seal_are_not_found_again(laboratory: Laboratory) -> None:
+    """Earlier versions may have recorded anything; their entries are known by their commands."""
+    laboratory.settle()
+    runs = laboratory.project.root / ".dvc/cache/runs"
+    entries = [path for path in runs.rglob("*") if path.is_file()]
+    commands = {yaml.safe_load(path.read_text())["cmd"] for path in entries} - {"pfl stage guard"}
+    assert len(commands) == 5 and all(" --seal " in command for command in commands)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A compiled project, in which stages would work."""
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]")})
+    project.compile()
+    monkeypatch.chdir(tmp_path)
+    return project
+
+
+def record_of(project: Project, name: str) -> Path:
+    (found,) = project.root.glob(f"stages/federations/*/{name}*.yaml")
+    return found.relative_to(project.root)
+
+
+def test_inputs_that_are_replaced_while_a_stage_works(stage: Project) -> None:
+    record = record_of(stage, "federation")
+    entry = next(entry for address, entry in stage.stages().items() if address.endswith(":partition"))
+    dataset, out = stage.write(entry["deps"][-1], "data"), stage.root / entry["outs"][0]
+    mark = entry["cmd"].split()[-1]
+    with sealed("partition", [record], mark):
+        stage.write(entry["outs"][0], "made")
+    assert out.is_file()
+    with pytest.raises(UserError, match="replaced while this stage read it"), sealed("partition", [record], mark):
+        dataset.write_text("other")
+    assert not out.exists()
+    with pytest.raises(ZeroDivisionError), sealed("partition", [record], None):
+        raise ZeroDivisionError  # what the stage says itself goes first
+
+
+def test_a_seal_stands_for_names_and_contents() -> None:
+    one, other = text_hash("a"), text_hash("b")
+    marks = {seal({"x": one, "y": other}), seal({"x": other, "y": one}), seal({"x": one}), seal({"y": one})}
+    assert len(marks) == 4 and all(len(mark) == 12 for mark in marks)
+    assert seal({"y": other, "x": one}) == seal({"x": one, "y": other})
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import pflcore
+from pflcore import sources
+
+package = Path({folder!r})
+sys.path.insert(0, str(package.parent))
+sources.note("mine")
+import mine.one
+first = sources.digests()
+print(mine.one.VALUE, sources.loaded()["mine.one"])
+# An edit of the same size within the same second, which Python's own bytecode does not notice.
+(package / "one.py").write_text("VALUE = 2")
+del sys.modules["mine.one"]
+import mine.one
+print(mine.one.VALUE, sources.loaded()["mine.one"])
+try:
+    sources.agree(first)
+except pflcore.errors.UserError as error:
+    print(error)
+"""
+
+
+def test_what_is_imported_is_what_was_read(tmp_path: Path) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "one.py").write_text("VALUE = 1")
+    environment = {**os.environ, "PYTHONPATH": str(source_folder())}
+    command = [sys.executable, "-c", SCRIPT.format(folder=str(package))]
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
+    assert done.stdout.splitlines() == [
+        "1 b'VALUE = 1'",
+        "2 b'VALUE = 2'",
+        "mine.one was edited while processes that work together were started; start again",
+    ]
+
+
+def test_bytecode_is_used_again_and_by_python_itself(tmp_path: Path) -> None:
+    shutil.copytree(source_folder() / "pflcore", tmp_path / "pflcore", ignore=shutil.ignore_patterns("__pycache__"))
+    call = [str(BIN / "python"), "-c", "import pflcore.seeds"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(call, cwd=tmp_path, env=environment, check=True)
+    (bytecode,) = (tmp_path / "pflcore/__pycache__").glob("seeds.*.pyc")
+    made = bytecode.stat().st_mtime_ns
+    plain = [str(BIN / "python"), "-S", "-c", "import importlib.util as u, sys; s = u.spec_from_file_location('seeds', "
+             "'pflcore/seeds.py'); print(s.loader.get_code('seeds').co_filename)"]  # fmt: skip
+    subprocess.run(plain, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    subprocess.run(call, cwd=tmp_path, env=environment, check=True)
+    assert bytecode.stat().st_mtime_ns == made
+
+
+def test_a_worker_that_imports_anew_must_have_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where processes cannot be forked. Here the parent's code is another than the one that lies on disk."""
+    monkeypatch.setattr(pooled, "_START", "spawn")
+    monkeypatch.setitem(sources._contents, "pflcore.seeds", b"other")
+    with pytest.raises(UserError, match=r"pflcore\.seeds was edited while processes that work together were started"):
+        tiny.run(tiny.method("fedavg"), tiny.backbone("convnet"), executor="pooled")

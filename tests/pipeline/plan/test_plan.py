@@ -1,0 +1,200 @@
+"""The plan before anything runs: what is cached by DVC's locks, and what the rest will take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.project import Project, make_project, spec
+
+from pflcore.errors import UserError
+from pipeline.compile.compiler import Compilation
+from pipeline.dvc.program import md5
+from pipeline.plan.estimate import visits
+from pipeline.plan.gpu_hours import forward_macs, gpu_hours
+from pipeline.plan.plan import Plan, make_plan
+from pipeline.spec.run import Run
+from pipeline.workspace import run_path
+
+# Digits have 1438 training samples; two rounds of three clients that hold them all.
+VISITS = 2 * 1438
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = make_project(tmp_path)
+    made.compile()
+    return made
+
+
+def plan(project: Project, compilation: Compilation | None = None, profile: str = "paper") -> Plan:
+    compilation = compilation or project.compiled(profile)
+    return make_plan(project.workspace(profile), compilation)
+
+
+def lock(project: Project, *methods: str, **changes: Any) -> None:
+    """What DVC leaves behind when it has trained the runs of some methods."""
+    compilation = project.compiled()
+    shards: dict[str, dict[str, Any]] = {}
+    for name, stage in project.stages().items():
+        file, _, stage_name = name.partition(":")
+        if stage_name.startswith(tuple(f"train-{method}-" for method in methods)):
+            deps = [{"path": path, "md5": md5(compilation.files.get(path, "data"))} for path in stage["deps"]]
+            outs = [{"path": path} for path in stage["outs"]]
+            shards.setdefault(file, {})[stage_name] = {"deps": deps, "outs": outs, **changes}
+            for out in stage["outs"]:
+                project.write(out, "")
+    for file, stages in shards.items():
+        project.write(file.replace("dvc.yaml", "dvc.lock"), yaml.safe_dump({"schema": "2.0", "stages": stages}))
+
+
+def of_method(project: Project, method: str) -> Run:
+    (run,) = [run for run in project.compiled().runs.values() if run.method == method]
+    return run
+
+
+def time_run(project: Project, method: str, text: str) -> None:
+    project.write(f".pfl/timings/{of_method(project, method).id}.json", text)
+
+
+def test_before_anything_ran(project: Project) -> None:
+    figures = plan(project)
+    assert (figures.runs, figures.slots, figures.cached) == (2, 2, 0)
+    assert figures.stages == len(project.stages()) == 10
+    assert figures.visits == 2 * VISITS
+    assert (figures.seconds, figures.untimed) == (0, 2)
+    assert figures.bytes > 1797 * 64
+
+
+def test_slots_count_shared_runs_twice(project: Project) -> None:
+    project.write("specs/more.yaml", spec("[fedavg, local]"))
+    figures = plan(project)
+    assert (figures.runs, figures.slots) == (3, 4)
+
+
+def test_what_dvc_has_recorded_is_cached(project: Project) -> None:
+    lock(project, "fedavg")
+    figures = plan(project)
+    assert (figures.cached, figures.visits, figures.untimed) == (1, VISITS, 1)
+    lock(project, "fedavg", "fedper")
+    figures = plan(project)
+    assert (figures.cached, figures.visits, figures.untimed) == (2, 0, 0)
+
+
+def test_a_lost_result_is_not_cached(project: Project) -> None:
+    lock(project, "fedavg", "fedper")
+    (project.root / run_path(of_method(project, "fedper").id, "rounds.parquet")).unlink()
+    assert plan(project).cached == 1
+
+
+def test_a_run_trained_with_other_code_is_not_cached(project: Project) -> None:
+    lock(project, "fedavg", "fedper")
+    compilation = project.compiled()
+    compilation.files["stages/code/train.fedper.convnet.txt"] = "other code\n"
+    assert plan(project, compilation).cached == 1
+
+
+def test_a_changed_run_is_another_run(project: Project) -> None:
+    lock(project, "fedavg", "fedper")
+    project.write("specs/tiny.yaml", spec(rounds=3))
+    assert plan(project).cached == 0
+
+
+@pytest.mark.parametrize("text", ["", "schema: '2.0'\n", "stages: {}\n", "stages:\n"])
+def test_a_lock_without_stages(project: Project, text: str) -> None:
+    lock(project, "fedavg")
+    (path,) = project.root.glob("stages/federations/*/dvc.lock")
+    path.write_text(text, encoding="utf-8")
+    assert plan(project).cached == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["<<<<<<< HEAD\n", "stages: [", "- a\n", "a\n", "stages: [a]\n", "stages: {train: 5}\n"]
+)
+def test_a_damaged_lock_is_named(project: Project, text: str) -> None:
+    lock(project, "fedavg")
+    (path,) = project.root.glob("stages/federations/*/dvc.lock")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        plan(project)
+    assert str(error.value) == f"{path}: damaged; restore it with `git checkout {path}` or delete it"
+
+
+def test_past_timings_tell_what_is_to_come(project: Project) -> None:
+    time_run(project, "fedavg", json.dumps({"seconds": 10.0, "device": "cpu", "rounds": 2}))
+    figures = plan(project)
+    assert (figures.seconds, figures.untimed) == (pytest.approx(10.0), 1)
+    time_run(
+        project, "fedavg", json.dumps({"seconds": 10.0, "device": "cpu", "rounds": 1})
+    )  # the rest of a resumed run
+    assert plan(project).seconds == pytest.approx(20.0)
+    lock(project, "fedavg")
+    figures = plan(project)
+    assert (figures.seconds, figures.untimed) == (0, 1)  # what is done takes no time; fedper is not like it
+
+
+def test_a_longer_run_of_the_kind_takes_longer(project: Project) -> None:
+    time_run(project, "fedavg", json.dumps({"seconds": 10.0, "device": "cpu", "rounds": 2}))
+    project.write("specs/long.yaml", spec("[fedavg]", rounds=20))
+    assert plan(project).seconds == pytest.approx(10.0 + 100.0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"seconds": "x", "rounds": 2}', '{"seconds": 0, "rounds": 0}'])
+def test_a_damaged_timing_is_passed_over(project: Project, text: str) -> None:
+    time_run(project, "fedavg", text)
+    assert plan(project).untimed == 2
+
+
+def run_with(
+    clients: int = 20,
+    method: dict[str, Any] | None = None,
+    partition: dict[str, Any] | None = None,
+    **training: Any,
+) -> Run:
+    defaults = {"rounds": 10, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None, "batch_size": 64}
+    record = {
+        "dataset": {"name": "digits", "stand_in": 400},
+        "partition": partition or {"name": "iid"},
+        "clients": clients,
+        "method": method or {"name": "fedavg"},
+        "training": {**defaults, **training},
+    }
+    return Run(record)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (run_with(), 10 * 5 * 2 * 20),
+        (run_with(sample_rate=0.01), 10 * 5 * 1 * 20),  # at least one client
+        (run_with(clients=100, sample_rate=0.29), 10 * 5 * 29 * 4),
+        (run_with(local_steps=7, batch_size=8), 10 * 2 * 7 * 8),
+        (run_with(local_steps=7), 10 * 2 * 7 * 20),  # a batch is no larger than what a client has
+        (run_with(method={"name": "local", "schedule": "every_round"}), 10 * 5 * 20 * 20),
+        (run_with(method={"name": "local", "schedule": "when_sampled"}), 10 * 5 * 2 * 20),
+        (run_with(partition={"name": "iid", "train_limit": 7}), 10 * 5 * 2 * 7),
+        (run_with(partition={"name": "iid", "train_share": 0.25}), 10 * 5 * 2 * 5),
+        (run_with(partition={"name": "iid", "test_share": 0.2}), 10 * 5 * 2 * 20),  # of 500, 400 are left
+    ],
+)
+def test_visits(project: Project, run: Run, expected: int) -> None:
+    assert visits(run) == expected
+
+
+def test_a_smoke_plan_is_small(project: Project) -> None:
+    figures = plan(project, profile="smoke")
+    assert figures.runs == 2 and 0 < figures.visits < 2 * VISITS
+    assert figures.cached == 0
+
+
+def test_gpu_hours_come_from_multiply_adds(project: Project) -> None:
+    (run, other) = project.compiled().runs.values()
+    # Two convolutions of 3 x 3 on 8 x 8 and 4 x 4 pixels, each followed by pooling, then two linear layers.
+    macs = 64 * 9 * 2 + 16 * 9 * 2 * 4 + 16 * 8 + 8 * 10
+    assert forward_macs(run) == forward_macs(other) == macs
+    measured = (1797 - 1438) * 4  # once at the end, once in the window, twice for the curve
+    assert gpu_hours([run], 1.0) == pytest.approx(2 * macs * (3 * VISITS + measured) / 1e12 / 3600)
+    assert gpu_hours([run, other], 2.0) == pytest.approx(gpu_hours([run], 1.0))

@@ -1,0 +1,516 @@
+"""Figures of reports on hand-made artifacts: their numbers against plain computations, and every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from matplotlib import colormaps
+from support.figure_demo import TOTAL, demo, picture_rows, record, study, write_analysis, write_noise, write_rounds
+from support.pages import HOSTILE, Document, squeezed
+from support.project import CONVNET, make_project, spec, tree
+from support.report_demo import demo as plain_demo
+
+from pflcore.artifacts import write_table
+from pflcore.errors import UserError
+from pipeline.report.figures.gain import density
+from pipeline.report.figures.rollout import overlaid
+from pipeline.report.pages.build import build_report
+from pipeline.report.pages.render import escape_latex
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.figure_names import FIGURES
+from pipeline.spec.run import Run
+from pipeline.spec.schema import json_schema
+from pipeline.workspace import Workspace, partition_path
+
+DRAWN = [name for name in FIGURES if name not in ("resources", "mixing")]
+Runs = dict[tuple[str, str], dict[str, dict[str, Any]]]
+
+
+def report(root: Path, runs: Runs, *figures: str, **changes: Any) -> tuple[list[str], Path]:
+    """The lines of a report in Markdown with the figures, blanks squeezed, and the folder of the report."""
+    out = root / "out"
+    build_report(study(runs, figures=list(figures) or None, **changes), root, out)
+    return squeezed((out / "report.md").read_text(encoding="utf-8")), out
+
+
+def rows_after(lines: list[str], start: str) -> list[list[str]]:
+    """The cells of the Markdown table whose header begins with `start`, the header included."""
+    first = next(i for i, line in enumerate(lines) if line.startswith(start))
+    table = []
+    for line in lines[first:]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in line.strip("|").split("|")])
+    return [table[0], *table[2:]]
+
+
+def columns(out: Path, name: str) -> dict[str, list[str]]:
+    """A CSV file of a report by column."""
+    rows = list(csv.DictReader(io.StringIO((out / "figures" / name).read_text(encoding="utf-8"))))
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the demonstration."""
+    root = tmp_path_factory.mktemp("demo")
+    build_report(demo(root), root, root / "report")
+    return root / "report"
+
+
+def test_every_format_has_every_figure(pages: Path) -> None:
+    markdown, tex, page = ((pages / f"report.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex", "html"))
+    document = Document(page)
+    for title in FIGURES.values():
+        assert f"\n## {title}\n" in markdown
+        assert rf"\section*{{{title}}}" in tex
+        assert title in document.text
+    for name in DRAWN:
+        assert re.search(rf"^!\[[^]]+\]\(figures/{name}\.svg\)$", markdown, re.MULTILINE)
+        assert rf"\includegraphics{{figures/{name}.png}}" in tex
+        ET.fromstring((pages / f"figures/{name}.svg").read_text(encoding="utf-8"))
+        assert (pages / f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
+    order = [markdown.index(f"## {title}") for title in FIGURES.values()]
+    assert order == sorted(order)
+    for words in ("multiply-adds", "mean gain", "least noise", "by chance", "position", "tuned"):
+        assert words in markdown and words in tex and words in document.text
+    assert {path.name for path in pages.rglob("*.csv")} == {
+        "table.csv", "curves.csv", *(f"{name}.csv" for name in FIGURES if name != "rollout"),
+    }  # fmt: skip
+
+
+def test_the_page_loads_nothing_and_names_nothing_twice(pages: Path) -> None:
+    page = (pages / "report.html").read_text(encoding="utf-8")
+    document = Document(page)
+    assert not {"link", "img", "iframe"} & set(document.tags)
+    assert document.tags.count("svg") == 1 + len(DRAWN)
+    assert page.count('role="img" aria-label="') == 1 + len(DRAWN)
+    rest = re.sub(r'xmlns(:xlink)?="http://www\.w3\.org/\S+"', "", page)
+    assert "http:" not in rest and "https:" not in rest and "url(" not in rest.replace("url(#", "")
+    assert {address[:22] for address in re.findall(r'href="([^#"][^"]*)"', rest) if address.startswith("data:")} == {
+        "data:image/png;base64,"
+    }
+    markup = re.sub(r"<!--.*?-->|<script>.*?</script>", "", page, flags=re.DOTALL)
+    ids = re.findall(r'\bid="([^"]+)"', markup)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', markup)) <= set(ids)
+
+
+def test_the_same_artifacts_give_the_same_bytes(pages: Path, tmp_path: Path) -> None:
+    build_report(json.loads(json.dumps(demo(tmp_path))), tmp_path, tmp_path / "again")
+    assert tree(pages) == tree(tmp_path / "again")
+
+
+def test_no_word_about_figures_unless_asked(tmp_path: Path) -> None:
+    build_report(plain_demo(tmp_path), tmp_path, tmp_path / "out")
+    markdown = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    assert not any(f"## {title}" in markdown for title in FIGURES.values())
+    assert [path.name for path in (tmp_path / "out").rglob("*.png")] == ["curves.png"]
+
+
+def test_resources_are_those_of_fedperfix_table_2(tmp_path: Path) -> None:
+    # ViT-S with 1000 classes; of it FedPerfix keeps the head (385,000), and adapters (3,551,232) beside it.
+    vit, head, adapters = 22_050_664, 385_000, 3_551_232
+    kept = {"fedavg": 0, "fedperfix": head + adapters, "apfl": vit}
+    received = {"fedavg": vit, "fedperfix": vit - head, "apfl": vit}
+    runs: Runs = {}
+    for method in kept:
+        runs[method, "x"] = {method: record(method)}
+        sent = {"communicated_up": 4 * received[method], "communicated_down": 4 * received[method]}
+        macs = {"fedavg": 4_600_000, "fedperfix": 5_300_000, "apfl": 9_200_000}[method]
+        facts = {"parameters": vit, "stored": kept[method], "received": received[method], "macs": macs}
+        write_rounds(tmp_path, method, [1], **sent, **facts, server=received[method])
+    lines, out = report(tmp_path, runs, "resources")
+    header, fedavg, fedperfix, apfl = rows_after(lines, "| method | model")
+    assert header == [
+        *("method", "model", "stored", "kept", "sent up", "sent down", "bytes up", "bytes down"),
+        *("multiply-adds", "relative", "server"),
+    ]
+    assert fedavg[1:] == [
+        *("22,050,664", "22,050,664", "0", "22,050,664", "22,050,664", "88,202,656", "88,202,656"),
+        *("4,600,000", "1.00", "22,050,664"),
+    ]
+    mega = 2**20
+    stored, sent_up = (int(fedperfix[i].replace(",", "")) / mega for i in (2, 4))
+    assert (round(stored, 2), round(sent_up, 2), fedperfix[9]) == (24.42, 20.66, "1.15")
+    assert round(int(apfl[2].replace(",", "")) / mega, 2) == 42.06 and apfl[9] == "2.00"
+    data = columns(out, "resources.csv")
+    assert data["stored"] == ["22050664", "25601896", "44101328"]  # exact, not in scientific notation
+    assert data["relative"] == ["1", "1.15217", "2"]
+
+
+def test_resources_that_differ_between_columns_have_a_line_each(tmp_path: Path) -> None:
+    runs: Runs = {}
+    for method, settings in {"fedavg": "xyz", "local": "xy"}.items():
+        for setting in settings:
+            run = f"{method}-{setting}"
+            runs[method, setting] = {run: record(method, setting=setting)}
+            macs = 200 if setting == "z" else 100
+            write_rounds(tmp_path, run, [1], macs=macs, communicated_up=0 if method == "local" else 4000)
+    runs["local", "z"] = {"not-run": record("local", setting="z")}
+    table = rows_after(report(tmp_path, runs, "resources")[0], "| method | setting | model")
+    assert [row[:2] for row in table[1:]] == [["fedavg", "x; y"], ["", "z"], ["local", "x; y"]]
+    assert [row[9] for row in table[1:]] == ["100", "200", "100"]
+
+
+def test_resources_relative_to_the_cheapest_where_there_is_no_fedavg(tmp_path: Path) -> None:
+    # Two backbones: FedAvg runs on one of them, with other options than the method; the other has none.
+    known = {"a": ("fedavg", 100, {"depth": 1}), "b": ("fedtp", 150, {"depth": 2}), "c": ("fedavg", 300, {"depth": 2})}
+    runs: Runs = {}
+    for row, (method, macs, options) in known.items():
+        runs[row, "x"] = {row: record(method, **options)}
+        write_rounds(tmp_path, row, [1], macs=macs)
+    for row, macs in {"d": 40, "e": 50}.items():
+        runs[row, "x"] = {row: {**record("fedtp"), "backbone": {"name": "convnet"}, "seed": macs}}
+        write_rounds(tmp_path, row, [1], macs=macs)
+    lines, _ = report(tmp_path, runs, "resources")
+    assert [row[9] for row in rows_after(lines, "| method | model")[1:]] == [
+        "1.00",
+        "0.50",
+        "1.00",
+        "1.00\\*",
+        "1.25\\*",
+    ]
+    assert any("with a star, where there is no FedAvg, against the cheapest method" in line for line in lines)
+
+
+def test_gain_over_local_pools_the_clients_of_all_seeds(tmp_path: Path) -> None:
+    counts = {
+        ("local", 0): [100, 100, 100],
+        ("local", 1): [50, 60, 70],
+        ("fedtp", 0): [110, 90, 120],
+        ("fedtp", 1): [60, 60, 60],
+    }
+    runs: Runs = {("Local", "x"): {}, ("FedTP", "x"): {}}
+    for (method, seed), correct in counts.items():
+        run = f"{method}-{seed}"
+        runs["Local" if method == "local" else "FedTP", "x"][run] = record(method, seed=seed)
+        write_rounds(tmp_path, run, correct)
+    lines, out = report(tmp_path, runs, "gain", decimals=3)
+    gains = np.array([10, -10, 20, 10, 0, -10]) * 100 / TOTAL
+    assert rows_after(lines, "| method | mean gain")[1:] == [
+        ["FedTP", f"+{gains.mean():.3f}", f"{100 * (gains > 0).mean():.1f}", "6"]
+    ]
+    data = columns(out, "gain.csv")
+    assert [float(x) for x in data["gain"]] == gains.tolist()
+    assert data["local"] == ["local-0"] * 3 + ["local-1"] * 3  # each with Local of its own seed
+    assert data["client"] == ["0", "1", "2"] * 2
+
+
+def test_gain_compares_equal_backbones_on_equal_partitions(tmp_path: Path) -> None:
+    locals_ = {"deep": record("local", depth=4), "flat": record("local", depth=1), "else": record("local", setting="y")}
+    runs: Runs = {("Local", name): {name: of} for name, of in locals_.items()}
+    for correct, name in enumerate(locals_, start=1):
+        write_rounds(tmp_path, name, [10 * correct, 10 * correct])
+    runs["FedTP", "flat"] = {"tp": record("fedtp", depth=1)}
+    runs["FedTP", "deep"] = {"other": {**record("fedtp"), "backbone": {"name": "convnet"}}}
+    for run in ("tp", "other"):
+        write_rounds(tmp_path, run, [30, 40])
+    _, out = report(tmp_path, runs, "gain")
+    data = columns(out, "gain.csv")
+    assert (data["run"], data["local"], data["gain"]) == (["tp"] * 2, ["flat"] * 2, ["5", "10"])
+
+
+def test_gain_of_clients_that_all_gain_the_same(tmp_path: Path) -> None:
+    write_rounds(tmp_path, "local", [100, 110, 120])
+    write_rounds(tmp_path, "same", [104, 114, 124])
+    write_rounds(tmp_path, "one", [104])
+    runs = {
+        ("Local", "x"): {"local": record("local")},
+        ("A", "x"): {"same": record("fedavg")},
+        ("B", "x"): {"one": record("fedtp")},
+    }
+    lines, out = report(tmp_path, runs, "gain")
+    assert rows_after(lines, "| method | mean gain")[1:] == [["A", "+2.00", "100.0", "3"], ["B", "+2.00", "100.0", "1"]]
+    ET.fromstring((out / "figures/gain.svg").read_text(encoding="utf-8"))
+
+
+def test_a_density_is_a_sum_of_normal_ones() -> None:
+    values = np.array([-3.0, 1.0, 2.0, 6.5])
+    found = density(values)
+    assert found is not None
+    at, height = found
+    width = values.std(ddof=1) * len(values) ** -0.2
+    plain = np.exp(-(((at[:, None] - values) / width) ** 2) / 2).sum(1) / (len(values) * width * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(height, plain, rtol=1e-9)
+    np.testing.assert_allclose([at[0], at[-1]], [-3 - 3 * width, 6.5 + 3 * width])
+    assert np.trapezoid(height, at) == pytest.approx(1, abs=5e-3)
+    assert density(np.full(5, 2.5)) is None and density(np.array([7.0])) is None
+
+
+def test_without_local_there_is_one_line(tmp_path: Path) -> None:
+    write_rounds(tmp_path, "a", [100])
+    lines, out = report(tmp_path, {("A", "x"): {"a": record("fedavg")}}, "gain")
+    start = lines.index("## Gain of the clients over Local")
+    assert lines[start + 2].startswith("Nothing to compare: ") and lines[start + 4] == "## Partitions"
+    assert not list(out.rglob("gain.*"))
+
+
+def test_a_cell_with_a_diverged_run_is_left_out(tmp_path: Path) -> None:
+    write_rounds(tmp_path, "local", [100, 110])
+    write_rounds(tmp_path, "good", [120, 130])
+    write_rounds(tmp_path, "bad", [10, 10], diverged={"round": 1, "client": 0})
+    runs = {
+        ("Local", "x"): {"local": record("local")},
+        ("A", "x"): {"good": record("fedavg"), "bad": record("fedavg", seed=1)},
+    }
+    lines, _ = report(tmp_path, runs, "gain", "resources")
+    assert any(line.startswith("Nothing to compare") for line in lines)
+    assert [row[0] for row in rows_after(lines, "| method | model")] == ["method", "Local"]
+
+
+def test_accuracy_against_noise(tmp_path: Path) -> None:
+    counts = {("A", "noisy", 0): [200, 100, 60], ("A", "noisy", 1): [180, 120, 20], ("A", "clean", 0): [10, 10, 10]}
+    runs: Runs = {}
+    for (method, setting, seed), correct in counts.items():
+        run, of = f"{method}-{setting}-{seed}".lower(), record("fedavg", clients=3, setting=setting, seed=seed)
+        runs.setdefault((method, setting), {})[run] = of
+        write_rounds(tmp_path, run, correct)
+        write_noise(tmp_path, of, [0.0, 12.5, 25.0] if setting == "noisy" else None)
+    lines, out = report(tmp_path, runs, "noise")
+    accuracy = np.array([200, 100, 60, 180, 120, 20]) * 100 / TOTAL
+    assert rows_after(lines, "| method | setting | mean")[1:] == [
+        ["A", "noisy", f"{accuracy.mean():.2f}", "95.00", "20.00", "6"]
+    ]
+    data = columns(out, "noise.csv")
+    assert [float(x) for x in data["accuracy"]] == accuracy.tolist()
+    assert data["noise"] == ["0", "12.5", "25"] * 2
+    assert any("noise from 0 to 25, mean accuracies from 56.67 to 56.67 percent" in line for line in lines)
+
+
+def test_noise_that_nobody_has_or_that_is_damaged(tmp_path: Path) -> None:
+    of = record("fedavg", clients=1)
+    write_rounds(tmp_path, "a", [100])
+    runs = {("A", "x"): {"a": of}}
+    lines, _ = report(tmp_path, runs, "noise")  # the partition has not been made
+    assert "No measured run of this table has clients with noise on their images." in lines
+    write_noise(tmp_path, of, None)
+    assert report(tmp_path, runs, "noise")[0] == lines
+    path = tmp_path / partition_path(Run(of).federation_id)
+    write_table(path, pa.table({}), "partition/2", noise={"std": [None]})
+    with pytest.raises(UserError) as error:
+        report(tmp_path, runs, "noise")
+    assert str(error.value) == f"{path}: damaged metadata, noise: {{'std': [None]}}; delete it and run `dvc repro`"
+
+
+def test_embeddings_and_their_neighbours(tmp_path: Path) -> None:
+    # Two pairs that lie together and one client that lies with the wrong group.
+    at = {3: (0.0, 0.0, 4), 1: (0.0, 1.0, 4), 7: (9.0, 9.0, 6), 5: (9.0, 8.0, 6), 8: (0.0, -2.0, 6)}
+    rows = [
+        ("embeddings", client, item, 0, float(value))
+        for client, values in at.items()
+        for item, value in zip(("x", "y", "group"), values, strict=True)
+    ]
+    write_rounds(tmp_path, "a", [100])
+    write_analysis(tmp_path, "a", rows)
+    runs = {("A", "x"): {"a": record("fedtp")}}
+    lines, out = report(tmp_path, runs)
+    chance = 100 * (2 * 1 + 3 * 2) / (5 * 4)
+    assert rows_after(lines, "| method | clients | groups")[1:] == [["A", "5", "2", "80.0", f"{chance:.1f}"]]
+    assert columns(out, "embeddings.csv") == {
+        "method": ["A"] * 5, "setting": ["x"] * 5, "client": ["1", "3", "5", "7", "8"],
+        "x": ["0", "0", "9", "9", "0"], "y": ["1", "0", "8", "9", "-2"], "group": ["4", "4", "6", "6", "6"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([("embeddings", 0, "x", 0, 1.0), ("embeddings", 0, "y", 0, 1.0)], "expected one 'group' per client"),
+        ([("embeddings", 0, "x", 0, 1.0)] * 2, "expected one 'x' per client"),
+        (
+            [("embeddings", c, i, 0, 1.0) for c, i in [(0, "x"), (0, "y"), (0, "group"), (2, "x"), (2, "y")]],
+            "client 2 lacks a position or a group",
+        ),
+        ([("mixing", 0, "conv1", 0, 1.0)], "mixing: the item 'conv1' is no position with a kind of attention"),
+        ([("adaptation", 0, "head", 0, 1.0)], "adaptation: the item 'head' is not <part>.correct or <part>.total"),
+        ([("adaptation", 0, "head.total", 0, 1.0)], "adaptation: head has no .correct or no .total"),
+        ([("rollout", 0, "mask.5", 0, 1.0)], "rollout: client 0, row 5: an image and its mask go together"),
+        ([("rollout", 0, "mask.5", 1, 1.0)], "rollout: client 0, 'mask.5' is no complete image.<row> or mask.<row>"),
+    ],
+)
+def test_damaged_analyses(tmp_path: Path, rows: list[Any], words: str) -> None:
+    write_rounds(tmp_path, "a", [100])
+    path = write_analysis(tmp_path, "a", rows)
+    with pytest.raises(UserError) as error:
+        report(tmp_path, {("A", "x"): {"a": record("fedtp")}})
+    assert str(error.value) == f"{path}: {words}; delete it and run `dvc repro`"
+
+
+def test_an_analysis_of_other_columns_is_damaged(tmp_path: Path) -> None:
+    write_rounds(tmp_path, "a", [100])
+    write_table(tmp_path / "artifacts/runs/a/analysis.parquet", pa.table({"analysis": ["mixing"]}), "analysis/1")
+    with pytest.raises(UserError, match="expected the columns analysis, client, item, index, value"):
+        report(tmp_path, {("A", "x"): {"a": record("fedtp")}})
+
+
+def test_weights_of_mixed_attention(tmp_path: Path) -> None:
+    weights = {"conv2_attention": [(0.2, 0.3, 0.5), (0.4, 0.3, 0.3)], "conv10_attention": [(1.0, 0.0, 0.0)] * 2}
+    for run in ("a", "b"):  # two seeds with the same numbers
+        write_rounds(tmp_path, run, [100])
+        write_analysis(
+            tmp_path,
+            run,
+            [
+                ("mixing", client, f"{position}.{kind}", 0, weight)
+                for position, clients in weights.items()
+                for client, own in enumerate(clients)
+                for kind, weight in zip(("se", "eca", "ca"), own, strict=True)
+            ],
+        )
+    lines, out = report(tmp_path, {("A", "x"): {"a": record("fedavg"), "b": record("fedavg", seed=1)}})
+    assert rows_after(lines, "| method | position") == [
+        ["method", "position", "se", "eca", "ca"],
+        ["A", "conv2\\_attention", "0.300±0.100", "0.300±0.000", "0.400±0.100"],
+        ["", "conv10\\_attention", "1.000±0.000", "0.000±0.000", "0.000±0.000"],
+    ]
+    assert columns(out, "mixing.csv")["clients"] == ["4"] * 6
+    assert not (out / "mixing.svg").exists()
+
+
+def test_adaptation_pools_novel_clients(tmp_path: Path) -> None:
+    # Of clients with 10 and 90 test samples; the second seed has one client and is averaged as a run.
+    first = {8: [(1, 10), (5, 10), (10, 10)], 9: [(9, 90), (45, 90), (80, 90)]}
+    second = {9: [(20, 100), (40, 100), (60, 100)]}
+    for run, clients in {"a": first, "b": second}.items():
+        write_rounds(tmp_path, run, [100])
+        rows = [
+            ("adaptation", client, f"head.{item}", epoch, float(counts[at]))
+            for client, series in clients.items()
+            for epoch, counts in enumerate(series)
+            for at, item in enumerate(("correct", "total"))
+        ]
+        write_analysis(tmp_path, run, rows)
+    lines, out = report(tmp_path, {("A", "x"): {"a": record("fedtp"), "b": record("fedtp", seed=1)}})
+    assert rows_after(lines, "| method | tuned")[1:] == [["A", "head", "2", "15.00", "75.00"]]
+    assert columns(out, "adaptation.csv")["accuracy"] == ["15", "45", "75"]
+
+
+def test_attention_over_an_image() -> None:
+    low, high = (np.array(colormaps["inferno"](x)[:3]) * 255 for x in (0.0, 1.0))
+    white, black = np.full((4, 4, 3), 255, np.uint8), np.zeros((4, 4, 3), np.uint8)
+    np.testing.assert_allclose(overlaid(black, np.ones((2, 2)))[1, 2], high / 2, atol=0.5)
+    np.testing.assert_allclose(overlaid(white, np.zeros((1, 1)))[3, 0], (255 + low) / 2, atol=0.5)
+    green = np.zeros((4, 4, 3), np.uint8)
+    green[..., 1] = 200
+    np.testing.assert_allclose(overlaid(green, np.zeros((1, 1)))[0, 0], (0.587 * 200 + low) / 2, atol=0.5)
+    # Between the centres of two patches, at 1 and 3 of 4 pixels, the mask is interpolated; beyond them it is level.
+    line = overlaid(black, np.array([[0.0, 1.0], [0.0, 1.0]]))[0]
+    expected = [np.array(colormaps["inferno"](x)[:3]) * 255 / 2 for x in (0.0, 0.25, 0.75, 1.0)]
+    np.testing.assert_allclose(line, expected, atol=0.5)
+
+
+def test_rollout_shows_the_first_column_and_at_most_ten_images(tmp_path: Path) -> None:
+    image, mask = np.zeros((1, 4, 4)), np.ones((2, 2))
+    runs: Runs = {}
+    for setting, clients in {"x": range(12), "y": range(1)}.items():
+        run = f"a-{setting}"
+        runs["A", setting] = {run: record("fedtp", setting=setting)}
+        write_rounds(tmp_path, run, [100])
+        write_analysis(tmp_path, run, [row for c in clients for row in picture_rows(c, 7, image, mask)])
+    lines, _ = report(tmp_path, runs)
+    text = next(line for line in lines if line.startswith("Test images of some clients"))
+    assert text.endswith("Shown for x, the first of 2 columns. 10 of 12 images.")
+    assert "![10 images of 10 clients, and over them what 1 method attends to.](figures/rollout.svg)" in lines
+
+
+def test_images_that_are_not_square_are_not_drawn(tmp_path: Path) -> None:
+    write_rounds(tmp_path, "a", [100])
+    write_analysis(tmp_path, "a", picture_rows(0, 7, np.zeros((3, 4, 8)), np.ones((2, 4))))
+    lines, out = report(tmp_path, {("A", "x"): {"a": record("fedtp")}})
+    assert any(line.startswith("Only square images are drawn") for line in lines)
+    assert not list(out.rglob("rollout.*"))
+
+
+def test_listed_figures_only_and_in_their_order(tmp_path: Path) -> None:
+    write_rounds(tmp_path, "a", [100])
+    write_analysis(tmp_path, "a", [("mixing", 0, "conv1_attention.se", 0, 1.0)])
+    runs = {("A", "x"): {"a": record("fedtp")}}
+    lines, _ = report(tmp_path, runs, "rollout", "resources")
+    titles = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    assert [title for title in titles if title in FIGURES.values()] == ["Attention rollout", "Resources"]
+    assert (
+        "No run of this table has made this analysis; runs with evaluation: \\{analyses: \\[rollout\\]\\} make it."
+        in lines
+    )
+    build_report(study(runs, figures=[]), tmp_path, tmp_path / "none")
+    assert "local attention" not in (tmp_path / "none/report.md").read_text(encoding="utf-8")
+    assert "How local attention is mixed" in "\n".join(report(tmp_path, runs)[0])  # nothing said: what is there
+
+
+def test_hostile_labels_stay_text_in_figures(tmp_path: Path) -> None:
+    for run, correct in {"local": [100, 110], "a": [120, 110]}.items():
+        write_rounds(tmp_path, run, correct)
+    rows = [("adaptation", 0, f"{HOSTILE}.{item}", epoch, 1.0) for item in ("correct", "total") for epoch in (0, 1)]
+    write_analysis(tmp_path, "a", [*rows, ("mixing", 0, f"{HOSTILE}.{HOSTILE}", 0, 1.0)])
+    runs = {("Local", HOSTILE): {"local": record("local")}, (HOSTILE, HOSTILE): {"a": record("fedtp")}}
+    figures = ("resources", "gain", "adaptation", "mixing")
+    _, out = report(tmp_path, runs, *figures)
+    text = {kind: (out / f"report.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex", "html")}
+    assert "<script" not in text["md"]
+    document = Document(text["html"])
+    assert document.tags.count("script") == 1 and document.text.count(HOSTILE) >= 6
+    assert escape_latex(HOSTILE) in text["tex"] and HOSTILE not in text["tex"]
+    for name in ("gain", "adaptation"):
+        ET.fromstring((out / f"figures/{name}.svg").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ("[resource]", "figures[0]: 'resource' is no figure of a report; did you mean 'resources'?"),
+        ("[gain, 3]", "figures[1]: 3 is no figure of a report; known: resources, gain, noise"),
+        ("[gain, gain]", "figures: 'gain' is named twice; a report has one of each figure"),
+        ("gain", "figures: 'gain' must be a list"),
+    ],
+)
+def test_a_spec_with_wrong_figures(tmp_path: Path, figures: str, words: str) -> None:
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec(more=f"figures: {figures}\n")})
+    with pytest.raises(UserError) as error:
+        project.compiled()
+    assert words in str(error.value)
+
+
+def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_path: Path) -> None:
+    more = "table: {rows: [method], columns: []}\nfigures: %s\n"
+    base = spec("[fedavg, local]", backbone=CONVNET)
+    asked = base.replace("curve_every: 1}", "curve_every: 1, analyses: [mixing]}")
+    project = make_project(
+        tmp_path,
+        {
+            "specs/a.yaml": base + more % "[noise, resources]",
+            "specs/b.yaml": base,
+            "specs/c.yaml": asked,
+            "specs/d.yaml": asked + more % "[gain]",
+            "specs/e.yaml": asked + more % "[gain, mixing]",
+        },
+    )
+    project.compile()
+    tables = {name: json.loads((tmp_path / f"stages/{name}.json").read_text("utf-8")) for name in "abcde"}
+    assert [tables[name]["figures"] for name in "abcde"] == [
+        ["noise", "resources"], None, None, ["gain"], ["gain", "mixing"],
+    ]  # fmt: skip
+    stages = project.stages()
+    reads = {name: stages[f"stages/dvc.yaml:{name}"]["deps"] for name in "abcde"}
+    partitions = {
+        name: [dep for dep in deps if dep.startswith("artifacts/partitions/")] for name, deps in reads.items()
+    }
+    analyses = {name: [dep for dep in deps if dep.endswith("/analysis.parquet")] for name, deps in reads.items()}
+    assert {name: len(deps) for name, deps in partitions.items()} == {"a": 1, "b": 0, "c": 0, "d": 0, "e": 0}
+    assert {name: len(deps) for name, deps in analyses.items()} == {"a": 0, "b": 0, "c": 2, "d": 0, "e": 2}
+    outs = {out for stage in stages.values() for out in stage["outs"]}
+    assert {dep for deps in (*partitions.values(), *analyses.values()) for dep in deps} <= outs
+
+
+def test_editors_complete_the_names_of_figures() -> None:
+    figures = json_schema(load_catalog(Workspace.find(Path(__file__)).home))["properties"]["figures"]
+    assert figures["anyOf"][0]["items"]["enum"] == list(FIGURES)

@@ -1,0 +1,391 @@
+"""Reports of small tables in every format."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pages import HOSTILE, Document, squeezed
+from support.project import tree
+from support.report_demo import cell, claim, demo, table, write_metrics, write_run
+
+from pflcore.artifacts import read_table, write_text
+from pflcore.errors import UserError
+from pipeline.report.pages.build import build_report
+from pipeline.report.pages.render import escape_latex, escape_markdown
+from pipeline.report.table.cells import collect_cells, to_frame
+from pipeline.report.table.measured import measure
+from pipeline.workspace import report_files
+
+FILES = [f"curves.{kind}" for kind in ("csv", "png", "svg")]
+FILES += [*(f"report.{kind}" for kind in ("html", "md", "tex")), "table.csv", "table.parquet"]
+
+
+def build(resolved: dict[str, Any], root: Path) -> dict[str, str]:
+    """The text files of a report by name."""
+    out = root / "reports" / "out"
+    build_report(resolved, root, out)
+    assert {path.relative_to(root).as_posix() for path in out.iterdir()} == set(report_files("out"))
+    paths = {path.name: path for path in out.rglob("*") if path.is_file()}
+    text = {name: paths[name].read_text("utf-8") for name in paths if not name.endswith((".png", ".parquet"))}
+    drawn = text["curves.csv"].strip() != "round"
+    assert sorted(paths) == [name for name in FILES if drawn or name != "curves.png"]
+    assert ("includegraphics{figures/curves.png}" in text["report.tex"]) == drawn
+    return text
+
+
+def verdicts(resolved: dict[str, Any], root: Path) -> list[str]:
+    return [c.verdict for c in collect_cells(resolved, measure(resolved, root))]
+
+
+def test_cells_of_every_kind(tmp_path: Path) -> None:
+    resolved = demo(tmp_path)
+    frame = to_frame(resolved, collect_cells(resolved, measure(resolved, tmp_path))).set_index(
+        ["method", "setting", "clients"]
+    )
+    diverged = frame.loc[("Local-T", "Pathological", "100")]
+    assert diverged["verdict"] == "diverged" and math.isnan(diverged["obtained_mean"]) and diverged["n"] == 0
+    missing = frame.loc[("pFedMe-T", "Dirichlet", "100")]
+    assert missing["verdict"] == "missing" and math.isnan(missing["obtained_mean"])
+    absent = frame.loc[("pFedGP", "Dirichlet", "50")]
+    assert absent["verdict"] == "absent" and absent["quoted"] and absent["runs"] == ""
+    fedtp = frame.loc[("FedTP", "Dirichlet", "50")]
+    metrics = json.loads((tmp_path / "artifacts/metrics/fedtp-d50.json").read_text())["last_rounds"]
+    assert (fedtp["obtained_mean"], fedtp["obtained_std"]) == (metrics["mean"], metrics["std"])
+    assert fedtp["difference"] == pytest.approx(metrics["mean"] - 81.24)
+    assert fedtp["best_obtained"] and fedtp["best_published"]
+    best = frame[frame["best_published"]].reset_index()
+    assert best["method"].tolist() == ["FedPer-T", "FedTP", "FedTP", "FedTP"]  # FedTP loses one setting in its paper
+
+
+@pytest.mark.parametrize(
+    ("obtained", "published", "verdict"),
+    [
+        ((90.0, 0.3), (90.5, 0.4), "match"),  # apart by exactly the combined deviation
+        ((90.0, 0.3), (90.51, 0.4), "close"),
+        ((90.0, 0.0), (88.0, None), "close"),
+        ((90.0, 0.0), (87.99, None), "off"),
+        ((90.0, 0.0), (90.0, None), "match"),
+        ((90.0, 0.0), None, "no published value"),
+        (None, (90.0, 0.4), "missing"),
+    ],
+)
+def test_verdict_of_a_cell(tmp_path: Path, obtained: Any, published: Any, verdict: str) -> None:
+    if obtained:
+        write_metrics(tmp_path, "run", *obtained)
+    resolved = table([cell({"method": "A"}, ["run"], published)], ["method"], [])
+    assert verdicts(resolved, tmp_path) == [verdict]
+
+
+def test_seeds_are_averaged_and_missing_ones_are_not_zero(tmp_path: Path) -> None:
+    for seed, mean in enumerate((80.0, 84.0, 88.0)):
+        write_metrics(tmp_path, f"a-{seed}", mean, 1.0)
+    write_metrics(tmp_path, "b-0", 70.0, 1.5)
+    cells = [
+        cell({"method": "A"}, ["a-0", "a-1", "a-2"]),
+        cell({"method": "B"}, ["b-0"]),
+        cell({"method": "C"}, ["a-0", "a-2", "not-run"]),
+    ]
+    resolved = table(cells, ["method"], [])
+    a, b, c = collect_cells(resolved, measure(resolved, tmp_path))
+    assert a.obtained and (a.obtained.mean, a.obtained.std, a.n) == (84.0, pytest.approx(math.sqrt(32 / 3)), 3)
+    assert b.obtained and (b.obtained.mean, b.obtained.std, b.n) == (70.0, 1.5, 1)
+    assert c.obtained and (c.obtained.mean, c.obtained.std, c.n) == (84.0, 4.0, 2)
+    text = build(resolved, tmp_path)
+    assert "| C | **84.00±4.00** \\[2/3\\] |" in squeezed(text["report.md"])
+    assert "[n/m]: n of the cell's m runs are done." in Document(text["report.html"]).text
+    assert r"\textbf{84.00$\pm$4.00} {[}2/3{]}" in text["report.tex"]
+
+
+def test_a_diverged_seed_makes_its_cell_diverged(tmp_path: Path) -> None:
+    write_run(tmp_path, "good", 80.0)
+    write_run(tmp_path, "bad", 80.0, diverged=True)
+    resolved = table([cell({"method": "A"}, ["good", "bad"], (80.0, 9.0))], ["method"], [])
+    assert verdicts(resolved, tmp_path) == ["diverged"]
+    assert "diverged (**80.00±9.00**)" in build(resolved, tmp_path)["report.md"]
+
+
+def test_ties_as_printed_are_all_best(tmp_path: Path) -> None:
+    for run, mean in {"a": 90.004, "b": 90.0, "c": 89.99}.items():
+        write_metrics(tmp_path, run, mean)
+    cells = [cell({"method": run.upper()}, [run]) for run in "abc"]
+    for better, best in {"higher": [True, True, False], "lower": [False, False, True]}.items():
+        resolved = table(cells, ["method"], [], better=better)
+        assert [c.best_obtained for c in collect_cells(resolved, measure(resolved, tmp_path))] == best
+
+
+def test_markdown_of_the_demo(tmp_path: Path) -> None:
+    lines = squeezed(build(demo(tmp_path), tmp_path)["report.md"])
+    start = lines.index("| method | CIFAR-10 | | | |")
+    assert lines[start + 2] == "| | *Pathological* | | *Dirichlet* | |"
+    assert lines[start + 3] == "| | *clients = 50* | *clients = 100* | *clients = 50* | *clients = 100* |"
+    assert re.fullmatch(
+        r"\| Local-T \| 8\d\.\d\d±0\.\d\d \(84\.55±0\.15\) \| diverged \(82\.21±0\.08\) .*", lines[start + 4]
+    )
+    pfedme, pfedgp = lines[start + 7], lines[start + 10]
+    assert "| — (77.57±0.52) |" in pfedme and pfedme.startswith("| pFedMe-T |")
+    assert pfedgp == ("| pFedGP | (89.20±0.30\\*)† | (88.80±0.30\\*)† | (63.30±0.30\\*)† | (61.30±0.30\\*)† |")
+    assert "† its Gaussian-process classifier is not part of this study (pFedGP)" in lines
+    text = "\n".join(lines)
+    assert "16 match, 4 off, 2 missing, 2 diverged, 4 absent" in text
+    assert "- **Fails**: FedTP beats every other method in every setting." in text
+    assert (
+        " - Published: the paper's own table contradicts it; weakest of 20 pairs: FedTP 88.39±0.14 against FedPer-T "
+        "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62 with noise 0.18."
+    ) in lines
+    assert "in the last 20 rounds of training, every 5; ± is the population standard deviation" in text
+    assert "| pfedme-t-p100 | — | — | c0de00c0de00 | — | — | — | — | — |" in lines
+    assert "| fedtp-p50 | dddddddddddd | eeeeeeeeeeee | c0de00c0de00 | cpu | 2.11.0 | 1,234,567 |" in text
+    assert "`.pfl/timings/demo/table2.md`" in text
+
+
+def test_columns_of_a_markdown_table_line_up(tmp_path: Path) -> None:
+    lines = build(demo(tmp_path), tmp_path)["report.md"].splitlines()
+    rows = [line for line in lines if line.startswith("|")][:11]
+    assert len({len(row) for row in rows}) == 1
+
+
+def test_nothing_published_leaves_no_trace_of_publishing(tmp_path: Path) -> None:
+    write_metrics(tmp_path, "a", 90.0, 0.5)
+    text = build(table([cell({"method": "A"}, ["a"])], ["method"], []), tmp_path)
+    assert "| A | **90.00±0.50** |" in squeezed(text["report.md"])
+    for name in ("report.md", "report.tex"):
+        assert "ublished" not in text[name].replace(r"\newcommand{\published}", "").replace("{published}", "")
+    assert "ublished" not in Document(text["report.html"]).text
+
+
+def test_files_hold_what_the_table_holds(tmp_path: Path) -> None:
+    resolved = demo(tmp_path)
+    text = build(resolved, tmp_path)
+    rows, meta = read_table(tmp_path / "reports/out/table.parquet", "table/1")
+    assert rows.num_rows == 28
+    assert rows.schema.names == [
+        *("spec", "method", "dataset", "setting", "clients", "published_mean", "published_std", "quoted"),
+        *("obtained_mean", "obtained_std", "n", "difference", "best_published", "best_obtained", "verdict", "runs"),
+    ]
+    assert rows["obtained_mean"].null_count == 8  # two diverged, two missing, four absent
+    assert meta["metric"] == "last_rounds" and meta["rows"] == ["method"]
+    table_csv = list(csv.DictReader(io.StringIO(text["table.csv"])))
+    assert [row["verdict"] for row in table_csv] == rows["verdict"].to_pylist()
+    assert table_csv[5]["obtained_mean"] == f"{rows['obtained_mean'][5].as_py():.6g}"
+    curves = list(csv.DictReader(io.StringIO(text["curves.csv"])))
+    assert [int(row["round"]) for row in curves] == [10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 100]
+    assert len(curves[0]) == 1 + 22  # what is missing or absent has no curve
+    assert curves[-1]["Local-T / CIFAR-10 / Pathological / 100"] == ""  # diverged before
+    assert float(curves[-1]["FedTP / CIFAR-10 / Dirichlet / 50"]) > 75
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
+    resolved = demo(tmp_path)
+    build_report(resolved, tmp_path, tmp_path / "one")
+    build_report(json.loads(json.dumps(resolved)), tmp_path, tmp_path / "two")
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    assert str(tmp_path) not in (tmp_path / "one" / "report.html").read_text()
+
+
+def test_a_smoke_report_says_so_first(tmp_path: Path) -> None:
+    text = build(demo(tmp_path, profile="smoke"), tmp_path)
+    assert text["report.md"].splitlines()[2].startswith("> **SMOKE PROFILE: ")
+    assert text["report.tex"].index("SMOKE PROFILE") < text["report.tex"].index("begin{table}")
+    assert (
+        Document(text["report.html"]).text.split("SMOKE PROFILE")[0].strip()
+        == "Transformer-based methods on image data"
+    )
+    text = build(demo(tmp_path, profile="quick"), tmp_path)
+    assert "> **Profile quick: the runs deviate from the published settings.**" in text["report.md"]
+
+
+def test_hostile_labels_stay_text(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 80.0)
+    write_run(tmp_path, "b", 70.0)
+    cells = [
+        cell({"method": HOSTILE, "set_up": HOSTILE}, ["a"], (80.0, 0.1)),
+        cell({"method": "_hidden", "set_up": HOSTILE}, ["b"], (80.0, 0.1)),
+        cell({"method": "C", "set_up": HOSTILE}, [], (80.0, 0.1), HOSTILE),
+    ]
+    resolved = table(
+        cells,
+        ["method"],
+        ["set_up"],
+        title=HOSTILE,
+        caption=HOSTILE,
+        notes=[HOSTILE],
+        paper={"name": HOSTILE, "citation": HOSTILE, "table": HOSTILE},
+        claims=[claim(HOSTILE, {"method": [HOSTILE]}, {"method": ["_hidden"]})],
+    )
+    text = build(resolved, tmp_path)
+
+    markdown = text["report.md"]
+    assert "<script" not in markdown
+    rows = [line for line in markdown.splitlines() if line.startswith("|") and "script" in line]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)  # the label opens no column
+    assert re.search(r"(?<!\\)[$_`]", markdown.split("## Provenance")[0]) is None
+
+    document = Document(text["report.html"])
+    assert document.tags.count("script") == 1 and document.text.count(HOSTILE) >= 8
+    assert document.tags.count("svg") == 1
+
+    tex = text["report.tex"]
+    assert escape_latex(HOSTILE) in tex and HOSTILE not in tex
+    table_csv = list(csv.DictReader(io.StringIO(text["table.csv"])))
+    assert table_csv[0]["method"] == HOSTILE
+    assert f"_hidden / {HOSTILE}" in csv.DictReader(io.StringIO(text["curves.csv"])).fieldnames  # type: ignore[operator]
+    ET.fromstring(text["curves.svg"])
+
+
+def test_escapes_one_by_one() -> None:
+    assert escape_markdown("a_b|c*d<e&f$g\\h\ni") == r"a\_b\|c\*d&lt;e&amp;f\$g\\h i"
+    assert escape_latex("a_b & 5% $x$ #1 {y}") == r"a\_b \& 5\% \$x\$ \#1 \{y\}"
+    assert (
+        escape_latex("\\^~<|>")
+        == r"\textbackslash{}\textasciicircum{}\textasciitilde{}\textless{}\textbar{}\textgreater{}"
+    )
+    assert escape_latex("α ≥ 0.3, 90±1, −2") == r"$\alpha$ $\geq$ 0.3, 90$\pm$1, $-$2"
+    assert escape_latex("Müller, Ångström, Łódź") == r"M{\"{u}}ller, {\r{A}}ngstr{\"{o}}m, \L{}{\'{o}}d{\'{z}}"
+    assert escape_latex("中\u200b") == r"\texttt{U+4E2D}\texttt{U+200B}"
+
+
+def test_latex_headers_span(tmp_path: Path) -> None:
+    tex = build(demo(tmp_path), tmp_path)["report.tex"]
+    assert r"method & \multicolumn{4}{c}{CIFAR-10} \\" in tex
+    assert r" & \multicolumn{2}{c}{Pathological} & \multicolumn{2}{c}{Dirichlet} \\" in tex
+    assert r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}" in tex
+    assert r"pFedGP & \published{89.20$\pm$0.30$^{*}$}$\dagger$" in tex
+    assert r"\published{\textbf{90.31$\pm$0.26}}" in tex
+
+
+@pytest.mark.parametrize("hostile", [False, True])
+def test_latex_compiles(tmp_path: Path, hostile: bool) -> None:
+    names = {"title": HOSTILE + " α é 中", "notes": [HOSTILE], "caption": HOSTILE} if hostile else {}
+    build(demo(tmp_path, profile="smoke", **names), tmp_path)
+    if shutil.which("pdflatex"):
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
+        done = subprocess.run(command, cwd=tmp_path / "reports/out", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_html_is_one_page_that_loads_nothing(tmp_path: Path) -> None:
+    page = build(demo(tmp_path), tmp_path)["report.html"]
+    document = Document(page)
+    assert not {"link", "img", "iframe"} & set(document.tags)
+    # Namespaces of the drawing are names, not addresses that are loaded.
+    rest = re.sub(r'xmlns(:xlink)?="http://www\.w3\.org/\S+"', "", page)
+    assert "http:" not in rest and "https:" not in rest and "url(" not in rest.replace("url(#", "")
+    fedtp = page[page.index('scope="row">FedTP<') :]
+    values = re.search(r'data-obtained="([\d.]+)" data-published="90.31" data-difference="(-?[\d.]+)"', fedtp)
+    assert values and float(values[1]) - 90.31 == pytest.approx(float(values[2]), abs=1e-3)
+    assert '<th class="span" scope="colgroup" colspan="2">Pathological</th>' in page
+    assert html.unescape("FedTP beats every other method in every setting.") in document.text
+
+
+def test_without_columns_or_rows_or_runs(tmp_path: Path) -> None:
+    text = build(table([cell({"method": "A"}, ["a"]), cell({"method": "B"}, ["b"])], ["method"], []), tmp_path)
+    lines = squeezed(text["report.md"])
+    start = lines.index("| method | accuracy (%) |")
+    assert lines[start + 2 : start + 4] == ["| A | — |", "| B | — |"]
+    assert text["curves.csv"] == "round\n"
+    assert "Convergence" not in text["report.md"]
+    ET.fromstring(text["curves.svg"])
+    write_metrics(tmp_path, "a", 90.0, 0.5)
+    lines = squeezed(build(table([cell({"clients": "50"}, ["a"])], [], ["clients"]), tmp_path)["report.md"])
+    start = lines.index("| clients = 50 |")
+    assert lines[start + 2] == "| **90.00±0.50** |"
+
+
+def test_two_row_axes_and_a_hole(tmp_path: Path) -> None:
+    at = [("vit", "A", "x"), ("vit", "A", "y"), ("vit", "B", "x"), ("cnn", "A", "x")]
+    for index, (backbone, method, setting) in enumerate(at):
+        write_metrics(tmp_path, f"{backbone}-{method}-{setting}".lower(), 80.0 - index, 0.1)
+    cells = [
+        cell({"backbone": b, "method": m, "setting": s}, [f"{b}-{m}-{s}".lower()], (79.0, None) if b == "vit" else None)
+        for b, m, s in at
+    ]
+    cells.append(cell({"backbone": "cnn", "method": "A", "setting": "y"}, [], (60.0, None)))
+    lines = squeezed(build(table(cells, ["backbone", "method"], ["setting"]), tmp_path)["report.md"])
+    start = lines.index("| backbone | method | x | y |")
+    assert lines[start + 2 : start + 5] == [
+        "| vit | A | **80.00±0.10** (**79.00**) | **79.00±0.10** (**79.00**) |",
+        "| | B | 78.00±0.10 (**79.00**) | |",  # excluded from the grid: nothing is missing
+        "| cnn | A | 77.00±0.10 | (60.00)† |",
+    ]
+    assert "† no run is planned here (cnn · A)" not in lines
+    assert "† no run is planned here (cnn · A · y)" in lines
+
+
+def test_notes_of_published_values_and_several_reasons(tmp_path: Path) -> None:
+    cells = [
+        cell({"method": "A", "setting": "x"}, [], (50.0, 0.1), "first reason"),
+        cell({"method": "B", "setting": "x"}, [], (51.0, 0.1), "second reason"),
+    ]
+    cells[1]["published"]["note"] = "printed as 510"
+    lines = squeezed(build(table(cells, ["method"], ["setting"], notes=["Own note."]), tmp_path)["report.md"])
+    assert "†1 first reason (A)" in lines and "†2 second reason (B)" in lines
+    assert "- Own note." in lines and "- B: printed as 510" in lines
+    assert not any("Obtained minus published" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("clients", "every client counting the same; ± is the population standard deviation over clients"),
+        ("final", "correctly, in percent, after the last round of training."),
+    ],
+)
+def test_the_protocol_is_named(tmp_path: Path, metric: str, words: str) -> None:
+    write_run(tmp_path, "a", 80.0)
+    text = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric=metric), tmp_path)
+    assert all(words in re.sub(r"\s+", " ", text[name]).replace(r"$\pm$", "±") for name in ("report.md", "report.tex"))
+    assert words in Document(text["report.html"]).text
+    printed = re.search(r"\| A +\| +\*\*([\d.±]+)\*\*", text["report.md"])
+    assert printed and ("±" in printed[1]) == (metric == "clients")
+
+
+def test_durations_stay_out_of_the_report(tmp_path: Path) -> None:
+    resolved = demo(tmp_path)
+    before = build(resolved, tmp_path)
+    assert not (tmp_path / ".pfl").exists()
+    write_text(tmp_path / ".pfl/timings/fedtp-p50.json", '{"seconds": 12.34, "device": "cpu"}')
+    write_text(tmp_path / ".pfl/timings/fedtp-d50.json", '{"seconds": 7.66, "device": "NVIDIA H200"}')
+    assert build(resolved, tmp_path) == before
+    assert (tmp_path / ".pfl/timings/demo/table2.md").read_text() == (
+        "# Training time of demo/table2\n\n| run | device | seconds |\n|:---|:---|---:|\n"
+        "| fedtp-d50 | NVIDIA H200 | 7.7 |\n| fedtp-p50 | cpu | 12.3 |\n| **all** | | 20.0 |\n"
+    )
+
+
+def test_damaged_metrics_and_reserved_names(tmp_path: Path) -> None:
+    resolved = table([cell({"method": "A"}, ["a"])], ["method"], [])
+    path = tmp_path / "artifacts/metrics/a.json"
+    for damaged in ("{", "[]", '{"final": {"mean": "x"}}', '{"final": {"mean": 1.0}}'):
+        write_text(path, damaged)
+        with pytest.raises(UserError) as error:
+            build_report(resolved, tmp_path, tmp_path / "out")
+        assert str(error.value) == f"{path}: not the metrics of a run; delete it and run `dvc repro`"
+    path.unlink()
+    with pytest.raises(UserError) as error:
+        build_report(table([cell({"n": "A"}, ["a"])], ["n"], []), tmp_path, tmp_path / "out")
+    assert str(error.value) == "demo/table2: an axis cannot be named 'n', which is a column of every report"
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_columns_than_panels(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 80.0)
+    cells = [cell({"method": "A", "setting": f"s{i}"}, ["a"]) for i in range(10)]
+    text = build(table(cells, ["method"], ["setting"]), tmp_path)
+    assert "Columns without a panel: 2; see curves.csv." in text["report.md"]
+
+
+def test_reports_do_not_import_torch() -> None:
+    code = "import sys, pipeline.report.pages.build, pflcore.protocols; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

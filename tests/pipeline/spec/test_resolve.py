@@ -1,0 +1,398 @@
+"""From a spec and a profile to runs and a table."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_catalog import BASE, CATALOG, resolved, write_specs
+
+from pipeline.spec.profiles import smoke_clients
+from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.run import Run
+from pipeline.spec.specs import load_spec
+
+TABLE = """\
+title: Accuracy
+paper: {name: FedTP, citation: Somebody, table: Table II}
+notes: [A note.]
+grid:
+  base:
+    dataset: ten
+    partition: {name: dirichlet, alpha: 0.3}
+    clients: 50
+    backbone: {name: vit, depth: 4}
+    method: fedavg
+    training: {rounds: 100}
+  axes:
+    method:
+      Avg: fedavg
+      FedTP: {name: fedtp, embedding: 16}
+    dataset: [ten, hundred]
+    seed: [0, 1]
+  exclude:
+    - {method: Avg, dataset: hundred, seed: 1}
+  overrides:
+    - when: {method: FedTP}
+      set: {training: {lr: 0.1}, method: {server_lr: 1}}
+  include:
+    - labels: {method: Big, dataset: ten, seed: 0}
+      set: {method: {name: fedtp, embedding: 64}, clients: 100}
+table:
+  caption: Accuracy in percent.
+  rows: [method]
+  columns: [dataset]
+  average_over: [seed]
+  metric: clients
+  decimals: 1
+  published: t.csv
+  absent: {method: {pFedMe: not implemented}}
+claims:
+  - text: FedTP beats every other method.
+    better: {method: FedTP}
+    than: others
+    where: {dataset: ten}
+    margin: 2
+  - {text: Not so., better: {method: Avg}, than: {method: FedTP}}
+"""
+CSV = """\
+dataset,method,mean,std,quoted,note
+hundred,pFedMe,40.5,,yes,from elsewhere
+ten,FedTP,90.31,0.26,,
+ten,Avg,50,1,,
+"""
+PINNED = ("fedtp-vit-ten-5eae62c7", "ten-dirichlet-n20-s0-e8bbeb63", "ten-bd13ef2a")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Resolved:
+    return resolved(tmp_path, TABLE, t_csv=CSV)
+
+
+def by_label(resolved: Resolved, **labels: str) -> list[Run]:
+    assert resolved.table is not None
+    runs = {run.id: run for run in resolved.runs}
+    (cell,) = [cell for cell in resolved.table.cells if cell.labels == labels]
+    return [runs[run] for run in cell.runs]
+
+
+def test_a_record_has_every_default(table: Resolved) -> None:
+    assert len(table.runs) == 8
+    first, second = by_label(table, method="FedTP", dataset="hundred")
+    assert first.record == {
+        "dataset": {"name": "hundred", "source": "original", "stand_in": None},
+        "partition": {"name": "dirichlet", "alpha": 0.3, "min_samples": 10},
+        "clients": 50,
+        "seed": 0,
+        "backbone": {"name": "vit", "depth": 4, "dropout": None},
+        "method": {
+            "name": "fedtp", "embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written",
+        },
+        "training": {
+            "rounds": 100, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None,
+            "batch_size": 64, "lr": 0.1, "momentum": 0.0,
+            "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
+        },
+        "evaluation": {
+            "every": 5, "window": 200, "curve_every": 50, "analyses": [], "rollout_clients": [0, 1, 2],
+            "rollout_images": 2, "adapt": ["personal"], "adapt_epochs": 10, "adapt_lr": 0.01,
+        },
+        "profile": "paper",
+    }  # fmt: skip
+    assert second.record == {**first.record, "seed": 1}
+
+
+def test_axes_overrides_exclusion_and_inclusion(table: Resolved) -> None:
+    (average,) = by_label(table, method="Avg", dataset="hundred")
+    assert average.record["seed"] == 0
+    assert average.record["training"]["lr"] == 0.01
+    (big,) = by_label(table, method="Big", dataset="ten")
+    assert (big.record["clients"], big.record["method"]["embedding"]) == (100, 64)
+    assert big.record["training"]["lr"] == 0.01  # the override names another label
+    assert by_label(table, method="Big", dataset="hundred") == []
+
+
+def test_the_table(table: Resolved) -> None:
+    result = table.table
+    assert result is not None
+    assert result.labels == {"method": ["pFedMe", "FedTP", "Big", "Avg"], "dataset": ["hundred", "ten"]}
+    assert [tuple(cell.labels.values()) for cell in result.cells] == [
+        (method, dataset) for method in result.labels["method"] for dataset in result.labels["dataset"]
+    ]
+    assert [len(cell.runs) for cell in result.cells] == [0, 0, 2, 2, 0, 1, 1, 2]
+    assert [cell.absent for cell in result.cells] == ["not implemented"] * 2 + [None] * 6
+    published = [cell.published.model_dump() if cell.published else None for cell in result.cells]
+    assert published == [
+        {"mean": 40.5, "std": None, "quoted": True, "note": "from elsewhere"},
+        None,
+        None,
+        {"mean": 90.31, "std": 0.26, "quoted": False, "note": ""},
+        None,
+        None,
+        None,
+        {"mean": 50.0, "std": 1.0, "quoted": False, "note": ""},
+    ]
+    dump = json.loads(json.dumps(result.model_dump()))
+    assert set(dump.pop("runs")) == {run.id for run in table.runs}
+    words = "dirichlet (alpha 0.3, min_samples 10) on {}, {} clients, seed 0"
+    federations = {run.federation_id for run in table.runs if run.record["seed"] == 0}
+    shown = {partition["words"]: partition["federation"] for partition in dump.pop("partitions")}
+    assert set(shown) == {words.format("ten", 50), words.format("hundred", 50), words.format("ten", 100)}
+    assert set(shown.values()) == federations
+    del dump["cells"], dump["labels"]
+    assert dump == {
+        "spec": "a",
+        "title": "Accuracy",
+        "profile": "paper",
+        "paper": {"name": "FedTP", "citation": "Somebody", "table": "Table II"},
+        "notes": ["A note."],
+        "caption": "Accuracy in percent.",
+        "rows": ["method"],
+        "columns": ["dataset"],
+        "clients": {},
+        "metric": "clients",
+        "better": "higher",
+        "decimals": 1,
+        "figures": None,
+        "claims": [
+            {
+                "text": "FedTP beats every other method.",
+                "better": {"method": ["FedTP"]},
+                "than": {"method": ["pFedMe", "Big", "Avg"]},
+                "where": {"dataset": ["ten"]},
+                "margin": 2.0,
+            },
+            {
+                "text": "Not so.",
+                "better": {"method": ["Avg"]},
+                "than": {"method": ["FedTP"]},
+                "where": {},
+                "margin": 0.0,
+            },
+        ],
+    }
+
+
+def test_claims_on_groups_of_cells(tmp_path: Path) -> None:
+    claims = """
+  - {text: t, better: {method: FedTP}, than: others, over: [dataset], margin: 1}
+  - {text: t, steadier: {method: FedTP}, than: {method: Avg}}
+  - {text: t, sooner: {method: FedTP}, than: {method: Avg}, reach: 0.5}
+  - {text: t, sooner: {method: FedTP}, than: {method: Avg}}
+  - {text: t, within: 2, over: [method, dataset], where: {method: [Avg, FedTP]}}
+"""
+    table = resolved(tmp_path, TABLE[: TABLE.index("claims:")] + "claims:" + claims, t_csv=CSV).table
+    assert table is not None
+    one = {"text": "t", "where": {}, "margin": 0.0}
+    ours, theirs = {"method": ["FedTP"]}, {"method": ["Avg"]}
+    assert json.loads(json.dumps(table.model_dump()))["claims"] == [
+        {**one, "better": ours, "than": {"method": ["pFedMe", "Big", "Avg"]}, "over": ["dataset"], "margin": 1.0},
+        {**one, "steadier": ours, "than": theirs},
+        {**one, "sooner": ours, "than": theirs, "reach": 0.5},
+        {**one, "sooner": ours, "than": theirs, "reach": 0.9},
+        {**one, "within": 2.0, "over": ["method", "dataset"], "where": {"method": ["Avg", "FedTP"]}},
+    ]
+
+
+def test_the_same_run_is_one_run(tmp_path: Path) -> None:
+    text = f"grid: {{base: {BASE}, axes: {{method: {{A: fedtp, B: {{name: fedtp, embedding: 32}}, C: fedavg}}}}}}"
+    result = resolved(tmp_path, text)
+    assert len(result.runs) == 2
+    assert result.table is not None
+    assert result.table.cells[0].runs == result.table.cells[1].runs != result.table.cells[2].runs
+
+
+def test_ids(tmp_path: Path) -> None:
+    (run,) = resolved(tmp_path, f"grid: {{base: {BASE}}}").runs
+    assert re.fullmatch(r"fedtp-vit-ten-[0-9a-f]{8}", run.id)
+    assert re.fullmatch(r"ten-dirichlet-n20-s0-[0-9a-f]{8}", run.federation_id)
+    assert re.fullmatch(r"ten-[0-9a-f]{8}", run.data_id)
+    assert (run.method, run.backbone, run.dataset, run.partition) == ("fedtp", "vit", "ten", "dirichlet")
+    assert run.federation == {key: run.record[key] for key in ("dataset", "partition", "clients", "seed")}
+    assert run.data == {"dataset": {"name": "ten", "stand_in": None}}
+    # Pinned: a change of ids makes every published result stale.
+    assert (run.id, run.federation_id, run.data_id) == PINNED
+
+
+def test_an_option_that_came_later_is_in_no_record_at_its_default(tmp_path: Path) -> None:
+    base = BASE.replace("dirichlet", "pathological")
+    text = f"grid: {{base: {base}, axes: {{partition.shrink: [0.5, 1.0], method: [fedavg]}}}}"
+    half, whole = resolved(tmp_path, text).runs
+    assert half.record["partition"] == {"name": "pathological", "classes_per_client": 2, "shrink": 0.5}
+    assert whole.record["partition"] == {"name": "pathological", "classes_per_client": 2}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("training: {lr: 1}", "training: {lr: 1.0}"),
+        ("training: {lr: 1e-2}", "evaluation: {}"),
+        ("partition: {name: dirichlet, alpha: 3}", "partition: {alpha: 3.0, name: dirichlet}"),
+        ("backbone: vit", "backbone: {name: vit, depth: 8, dropout: null}"),
+        ("backbone: {dropout: 0}", "backbone: {dropout: 0.0}"),
+        ("seed: 0", "clients: 20"),
+    ],
+)
+def test_equal_settings_have_equal_ids(tmp_path: Path, one: str, other: str) -> None:
+    texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in (one, other))
+    ids = [resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts]
+    assert ids[0] == ids[1]
+
+
+def test_kinds_of_axes(tmp_path: Path) -> None:
+    text = f"""
+grid:
+  base: {BASE}
+  axes:
+    partition.alpha: [0.1, 1]
+    setting:
+      few: {{clients: 5, training: {{rounds: 7}}}}
+      noisy: {{partition: {{name: dirichlet, min_samples: 3}}}}
+    backbone.dropout: {{none: null, some: 0.5}}
+    training: {{slow: {{lr: 0.001}}}}
+"""
+    result = resolved(tmp_path, text)
+    assert result.table is not None
+    assert result.table.rows == ["partition.alpha"]
+    assert result.table.columns == ["setting", "backbone.dropout", "training"]
+    assert result.table.labels["partition.alpha"] == ["0.1", "1"]
+    runs = {run.id: run.record for run in result.runs}
+    found = {
+        (cell.labels["partition.alpha"], cell.labels["setting"], cell.labels["backbone.dropout"]): runs[cell.runs[0]]
+        for cell in result.table.cells
+    }
+    assert len(found) == len(runs) == 8
+    # The option of an axis of its own survives the axis that replaces the partition.
+    assert found["1", "noisy", "some"]["partition"] == {"name": "dirichlet", "alpha": 1.0, "min_samples": 3}
+    assert found["1", "noisy", "some"]["backbone"]["dropout"] == 0.5
+    assert found["0.1", "few", "none"]["backbone"]["dropout"] is None
+    assert found["0.1", "few", "none"]["training"] == {**found["0.1", "noisy", "none"]["training"], "rounds": 7}
+
+
+def test_prose_is_one_line(tmp_path: Path) -> None:
+    text = f'title: |\n  Two\n  lines\nnotes: ["a\\tb"]\ngrid: {{base: {BASE}}}'
+    table = resolved(tmp_path, text).table
+    assert table is not None
+    assert (table.title, table.notes) == ("Two lines", ["a b"])
+
+
+def test_without_axes_there_is_one_cell(tmp_path: Path) -> None:
+    result = resolved(tmp_path, f"grid: {{base: {BASE}}}")
+    assert result.table is not None
+    assert [(cell.labels, cell.runs) for cell in result.table.cells] == [({}, [result.runs[0].id])]
+
+
+def test_an_axis_with_one_value_need_not_be_placed(tmp_path: Path) -> None:
+    text = f"grid: {{base: {BASE}, axes: {{method: [fedavg, fedtp], clients: [5]}}}}\ntable: {{rows: [method]}}"
+    result = resolved(tmp_path, text)
+    assert result.table is not None
+    assert [cell.labels for cell in result.table.cells] == [{"method": "fedavg"}, {"method": "fedtp"}]
+
+
+def test_an_abstract_spec_compiles_to_nothing(tmp_path: Path) -> None:
+    assert resolved(tmp_path, "abstract: true\ngrid: {base: {seed: 1}}") == Resolved([], None)
+
+
+def test_published_values_are_found_from_the_file_that_names_them(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "specs/sub/b.yaml": TABLE.replace("t.csv", "../csv/t.csv"),
+        "specs/csv/t.csv": CSV,
+        "specs/a.yaml": "extends: sub/b.yaml",
+    }
+    specs = write_specs(tmp_path, files)
+    table = resolve(load_spec(specs / "a.yaml", specs, CATALOG), CATALOG).table
+    assert table is not None
+    assert sum(cell.published is not None for cell in table.cells) == 3
+
+
+def test_smoke_shrinks_everything(tmp_path: Path) -> None:
+    result = resolved(tmp_path, TABLE, "smoke", t_csv=CSV)
+    assert result.table is not None
+    assert result.table.profile == "smoke"
+    record = by_label(result, method="FedTP", dataset="hundred")[0].record
+    assert record == {
+        "dataset": {"name": "hundred", "source": "original", "stand_in": 1000},
+        "partition": {"name": "dirichlet", "alpha": 0.3, "min_samples": 1},
+        "clients": 8,
+        "seed": 0,
+        "backbone": {"name": "vit", "depth": 1, "dropout": None},
+        "method": {
+            "name": "fedtp", "embedding": 8, "server_lr": 1.0, "normalised": False, "variant": "as_written",
+        },
+        "training": {
+            "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "local_steps": None,
+            "batch_size": 16, "lr": 0.1, "momentum": 0.0,
+            "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
+        },
+        "evaluation": {
+            "every": 1, "window": 2, "curve_every": 1, "analyses": [], "rollout_clients": [0, 1, 2],
+            "rollout_images": 2, "adapt": ["personal"], "adapt_epochs": 10, "adapt_lr": 0.01,
+        },
+        "profile": "smoke",
+    }  # fmt: skip
+    assert by_label(result, method="FedTP", dataset="ten")[0].record["dataset"]["stand_in"] == 320
+
+
+def test_what_smoke_makes_equal_is_run_once(tmp_path: Path) -> None:
+    text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp]}}}}\n"
+    text += "table: {rows: [method], average_over: [clients]}"
+    assert len(resolved(tmp_path, text).runs) == 4
+    result = resolved(tmp_path, text, "smoke")
+    assert len(result.runs) == 2
+    assert result.table is not None
+    assert [len(cell.runs) for cell in result.table.cells] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("clients", "each", "classes", "expected"),
+    [
+        (50, None, 10, 8),
+        (5, None, 10, 5),
+        (5, 2, 10, 5),
+        (50, 2, 10, 5),
+        (100, 10, 100, 10),
+        (100, 5, 10, 4),
+        (20, 1, 20, 20),
+        (64, 1, 64, 64),
+    ],
+)
+def test_smoke_clients(clients: int, each: int | None, classes: int, expected: int) -> None:
+    assert smoke_clients(clients, each, classes) == expected
+
+
+def test_profiles_of_a_spec(tmp_path: Path) -> None:
+    text = f"grid: {{base: {BASE}}}\nprofiles: {{quick: {{training: {{rounds: 20}}, method: {{embedding: 2}}}}}}"
+    (run,) = resolved(tmp_path, text, "quick").runs
+    assert (run.record["training"]["rounds"], run.record["method"]["embedding"]) == (20, 2)
+    assert run.record["profile"] == "quick"
+    (paper,) = resolved(tmp_path, text).runs
+    assert run.id != paper.id
+    assert run.federation_id == paper.federation_id
+
+
+def test_resolving_is_deterministic(tmp_path: Path, table: Resolved) -> None:
+    again = resolved(tmp_path / "again", TABLE, t_csv=CSV)
+    assert [run.id for run in again.runs] == [run.id for run in table.runs]
+    assert again.table is not None and table.table is not None
+    assert again.table.model_dump_json() == table.table.model_dump_json()
+
+
+def test_components_are_validated_once_each(tmp_path: Path, monkeypatch: Any) -> None:
+    from pipeline.spec import fields
+
+    validated = []
+    original = fields.Fields.model
+    monkeypatch.setattr(fields.Fields, "model", lambda self, *key: validated.append(key) or original(self, *key))
+    text = f"""
+grid:
+  base: {BASE}
+  axes:
+    method: [fedavg, fedtp]
+    seed: {list(range(100))}
+    clients: {list(range(2, 7))}
+"""
+    assert len(resolved(tmp_path, text).runs) == 1000
+    assert len(validated) < 30

@@ -1,0 +1,320 @@
+"""What single stages do, called as the command line calls them: resumed runs, damaged inputs, odd records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from safetensors.torch import load_file
+from support.project import CONVNET, VIT, Project, make_project, spec, tree
+
+from pflcore.artifacts import read_table
+from pflcore.engine import Progress
+from pflcore.errors import UserError
+from pipeline.stages import data, evaluate, index, partition, records, report, train
+from pipeline.workspace import metrics_path
+
+ROUNDS = 4
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process in the middle of its work."""
+
+
+@dataclass
+class Runner:
+    """The stages of a project with a single run, one by one."""
+
+    project: Project
+
+    def __post_init__(self) -> None:
+        (self.run,) = self.project.compiled().runs.values()
+        self.project.compile()
+        self.federation = self.project.root / "stages/federations" / self.run.federation_id
+        self.record = self.federation / f"{self.run.id}.yaml"
+        self.data_record = self.project.root / f"stages/data/{self.run.data_id}.yaml"
+        self.dataset = self.project.root / "artifacts/dataset.parquet"
+        self.partition = self.project.root / "artifacts/partition.parquet"
+        self.out = self.project.root / "artifacts/runs" / self.run.id
+        self.metrics = self.project.root / metrics_path(self.run.id)
+        self.said: list[str] = []
+
+    def prepare(self) -> Runner:
+        data.run(self.data_record, self.dataset, self.project.root / "data")
+        partition.run(self.federation / "federation.yaml", self.dataset, self.partition)
+        return self
+
+    def train(self, **changes: Any) -> None:
+        arguments: dict[str, Any] = {
+            "dataset": self.dataset,
+            "partition": self.partition,
+            "code": "one",
+            "out": self.out,
+            "private": self.project.root / ".pfl",
+            "device": "cpu",
+            "say": self.said.append,
+        }
+        train.run(self.record, **{**arguments, **changes})
+
+    def evaluate(self) -> str:
+        return evaluate.run(self.record, self.out, self.metrics)
+
+    def change_record(self, change: Callable[[dict[str, Any]], object]) -> None:
+        record = yaml.safe_load(self.record.read_text(encoding="utf-8"))
+        change(record)
+        self.record.write_text(yaml.safe_dump(record), encoding="utf-8")
+
+    def checkpoints(self) -> list[Path]:
+        return sorted(self.project.root.glob(".pfl/checkpoints/*/round-*"))
+
+
+def runner(
+    folder: Path, method: str = "fedper", backbone: str = CONVNET, training: str = ", save_weights: true"
+) -> Runner:
+    text = spec(f"[{method}]", backbone=backbone, rounds=ROUNDS, training=training)
+    return Runner(make_project(folder, {"specs/a.yaml": text})).prepare()
+
+
+def stop_after(round_: int) -> Callable[[Progress], None]:
+    def on_round(progress: Progress) -> None:
+        if progress.round == round_:
+            raise Interrupted
+
+    return on_round
+
+
+# What can lie between two rounds: personal parts, what the server keeps, nothing but the shared model.
+KINDS = [("fedper", CONVNET), ("fedtp", VIT), ("local", CONVNET), ("fedavg", VIT)]
+
+
+@pytest.mark.parametrize(("method", "backbone"), KINDS)
+def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path, method: str, backbone: str) -> None:
+    calm = runner(tmp_path / "calm", method, backbone)
+    calm.train()
+    torn = runner(tmp_path / "torn", method, backbone)
+    for round_ in (2, 4):
+        with pytest.raises(Interrupted):
+            torn.train(checkpoint_every=0.0, on_round=stop_after(round_))
+        assert tree(torn.out.parent) == {}
+        assert torn.checkpoints()
+    torn.train()
+    assert set(tree(calm.out)) == {"rounds.parquet", "weights.safetensors"}
+    assert tree(torn.out) == tree(calm.out)
+    assert torn.said == [f"{torn.run.id}: continued from the checkpoint after round 3"]
+    assert calm.said == []
+
+
+def test_a_finished_run_leaves_no_checkpoints_but_its_timing(tmp_path: Path) -> None:
+    done = runner(tmp_path)
+    with pytest.raises(Interrupted):
+        done.train(checkpoint_every=0.0, on_round=stop_after(3))
+    done.train(checkpoint_every=0.0)
+    assert done.checkpoints() == []
+    timing = json.loads((tmp_path / f".pfl/timings/{done.run.id}.json").read_text(encoding="utf-8"))
+    assert timing["rounds"] == ROUNDS - 2 and timing["seconds"] > 0 and timing["device"] == "cpu"
+
+
+def test_checkpoints_are_a_minute_apart_unless_said(tmp_path: Path) -> None:
+    quick = runner(tmp_path)
+    with pytest.raises(Interrupted):
+        quick.train(on_round=stop_after(ROUNDS))
+    assert quick.checkpoints() == []
+
+
+def test_other_code_does_not_continue_a_run(tmp_path: Path) -> None:
+    changed = runner(tmp_path)
+    with pytest.raises(Interrupted):
+        changed.train(checkpoint_every=0.0, on_round=stop_after(3))
+    changed.train(code="other")
+    assert changed.said == []
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = runner(tmp_path / "a", training=""), runner(tmp_path / "b", training="")
+    for one in (first, second):
+        one.train()
+        one.evaluate()
+    assert tree(first.project.root / "artifacts") == tree(second.project.root / "artifacts")
+    assert set(tree(first.out)) == {"rounds.parquet", "evaluation.parquet"}  # no weights unless they are wanted
+
+
+def test_what_a_run_leaves(tmp_path: Path) -> None:
+    done = runner(tmp_path)
+    seen: list[Progress] = []
+    done.train(on_round=seen.append)
+    table, meta = read_table(done.out / "rounds.parquet", "rounds/2")
+    assert table.column_names == [
+        *("round", "client", "population", "moment", "correct", "total", "loss", "last_correct")
+    ]
+    assert table.num_rows == ROUNDS * 3
+    assert meta["run"] == done.run.id and meta["diverged"] is None and meta["device"] == "cpu"
+    assert meta["communicated_up"] == meta["communicated_down"] < 4 * meta["parameters"]  # the head stays
+    assert {len(meta[name]) for name in ("dataset_hash", "partition_hash")} == {64}
+    assert [(progress.round, progress.rounds) for progress in seen] == [(n, ROUNDS) for n in range(1, ROUNDS + 1)]
+    names = set(load_file(done.out / "weights.safetensors"))
+    assert {f"client.{client}.head.weight" for client in range(3)} <= names and "head.weight" not in names
+    words = done.evaluate()
+    figures = json.loads(done.metrics.read_text(encoding="utf-8"))
+    assert f"last_rounds {figures['last_rounds']['mean']:.2f}±{figures['last_rounds']['std']:.2f}" in words
+    clients, kept = read_table(done.out / "evaluation.parquet", "evaluation/1")
+    assert clients.num_rows == 3 and kept["protocols"] == figures and kept["run"] == done.run.id
+
+
+def test_a_diverging_run_ends_and_is_reported(tmp_path: Path) -> None:
+    wild = runner(tmp_path)
+    wild.change_record(lambda record: record["training"].update(lr=1e30))
+    wild.train()
+    assert len(wild.said) == 1 and "diverged" in wild.said[0]
+    _, meta = read_table(wild.out / "rounds.parquet", "rounds/2")
+    assert set(meta["diverged"]) == {"round", "client"}
+    assert wild.evaluate() == f"{wild.run.id}: diverged"
+    report.run(wild.project.root / "stages/a.json", wild.project.root, tmp_path / "report")
+    assert "diverged" in (tmp_path / "report/report.md").read_text(encoding="utf-8")
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"PAR1 nothing of it PAR1")
+
+
+def another_schema(path: Path) -> None:
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({b"pfl": b'{"schema":"dataset/9"}'}), path)
+
+
+def rows_outside(path: Path) -> None:
+    table = pq.read_table(path)
+    index = table.column_names.index("sample")
+    moved = (table.column("sample").to_numpy() + 100_000).tolist()
+    pq.write_table(table.set_column(index, table.schema.field("sample"), [moved]), path)
+
+
+DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
+    ("dataset", truncated, "not a readable Parquet file"),
+    ("dataset", garbage, "not a readable Parquet file"),
+    ("dataset", another_schema, "expected the artifact schema dataset/2, found dataset/9"),
+    ("dataset", Path.unlink, "no such dataset artifact; run the stage that makes it"),
+    ("partition", truncated, "not a readable Parquet file"),
+    ("partition", another_schema, "expected the artifact schema partition/2, found dataset/9"),
+    ("partition", rows_outside, "is outside the dataset of 1797 samples"),
+    ("partition", Path.unlink, "no such partition artifact"),
+    ("record", Path.unlink, "no such file; run `pfl compile`"),
+    ("record", garbage, "expected the keys"),
+    ("record", lambda path: path.write_text("a: [", encoding="utf-8") and None, "not YAML"),
+    ("record", lambda path: path.write_bytes(b"\xff\xfe\x00") and None, "not YAML"),
+]
+
+
+@pytest.mark.parametrize(("what", "damage", "message"), DAMAGE)
+def test_damaged_inputs_are_one_error_and_no_output(
+    tmp_path: Path, what: str, damage: Callable[[Path], None], message: str
+) -> None:
+    damaged = runner(tmp_path)
+    damage(getattr(damaged, what))
+    with pytest.raises(UserError) as error:
+        damaged.train()
+    assert message in str(error.value)
+    assert tree(damaged.out) == {}
+
+
+CHANGES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda record: record.update(method="fedper"), "method: 'fedper' is not what `pfl compile` writes"),
+    (lambda record: record.update(backbone={"kernel": 3}), "backbone: {'kernel': 3} is not what `pfl compile` writes"),
+    (lambda record: record.update(training=[]), "training: [] is not what `pfl compile` writes"),
+    (lambda record: record.pop("seed"), "expected the keys"),
+    (lambda record: record["method"].update(name="../fedper"), "unknown method '../fedper'"),
+    (lambda record: record["method"].update(mu=1), "method 'fedper' has no option 'mu'"),
+    (lambda record: record["backbone"].update(kernel="big"), "kernel"),
+    (lambda record: record["training"].update(round=1), "unexpected keyword argument 'round'; run `pfl compile`"),
+    (lambda record: record["training"].update(rounds="x"), "Training.rounds = 'x' must be int"),
+    (lambda record: record["evaluation"].update(every=0), "every"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES, ids=[message for _, message in CHANGES])
+def test_odd_records_are_one_error_and_no_output(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    odd = runner(tmp_path)
+    odd.change_record(change)
+    with pytest.raises(UserError) as error:
+        odd.train()
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert tree(odd.out) == {}
+
+
+def test_an_unknown_device_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="device 'tpu9' cannot be used"):
+        runner(tmp_path).train(device="tpu9")
+
+
+def test_a_dataset_that_does_not_exist(tmp_path: Path) -> None:
+    record = tmp_path / "d.yaml"
+    record.write_text("name: nothing\nstand_in: null\n", encoding="utf-8")
+    with pytest.raises(UserError, match="unknown dataset 'nothing'; known: "):
+        data.run(record, tmp_path / "out.parquet", tmp_path / "data")
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_stand_in_has_the_size_it_was_asked_for(tmp_path: Path) -> None:
+    record = tmp_path / "d.yaml"
+    record.write_text("name: digits\nstand_in: 80\n", encoding="utf-8")
+    said = data.run(record, tmp_path / "out.parquet", tmp_path / "data")
+    assert said.startswith("digits: 100 samples, 10 classes, from stand-in")
+    assert read_table(tmp_path / "out.parquet", "dataset/2")[0].num_rows == 100
+
+
+def test_a_partition_that_is_impossible(tmp_path: Path) -> None:
+    made = runner(tmp_path)
+    record = tmp_path / "federation.yaml"
+    record.write_text("partition: {name: iid}\nclients: 1000\nseed: 0\n", encoding="utf-8")
+    with pytest.raises(UserError, match="clients get none of the"):
+        partition.run(record, made.dataset, tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.parametrize("damage", [truncated, garbage, another_schema, Path.unlink])
+def test_measurements_that_are_damaged(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    done = runner(tmp_path)
+    done.train()
+    damage(done.out / "rounds.parquet")
+    with pytest.raises(UserError) as error:
+        done.evaluate()
+    assert str(error.value).startswith(str(done.out / "rounds.parquet"))
+    assert not done.metrics.exists() and not (done.out / "evaluation.parquet").exists()
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"spec": "a"}'])
+def test_tables_that_are_damaged(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "table.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    for stage in (lambda: report.run(path, tmp_path, tmp_path / "out"), lambda: index.run([path], tmp_path / "out")):
+        with pytest.raises(UserError) as error:
+            stage()
+        assert str(error.value).startswith(f"{path}: ") and "pfl compile" in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_index_needs_its_reports(tmp_path: Path) -> None:
+    made = runner(tmp_path)
+    table, reports = made.project.root / "stages/a.json", made.project.root / "reports"
+    with pytest.raises(UserError, match=r"table\.parquet: no such table artifact"):
+        index.run([table], reports)
+    assert not (reports / "index.md").exists()
+    report.run(table, made.project.root, reports / "a")
+    index.run([table], reports)
+    assert "| Tiny | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
+
+
+def test_lists_in_records_become_tuples() -> None:
+    assert records.options({"name": "convnet", "channels": [2, 4], "kernel": 3}) == {"channels": (2, 4), "kernel": 3}

@@ -1,0 +1,69 @@
+"""The ablation guide does what it says: its files are written as printed, its commands are typed as printed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from support.project import Project
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs/ablations.md").read_text(encoding="utf-8")
+SECTIONS = {section.partition(".")[0]: section for section in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]}
+FILES = re.compile(r"```\w+\n# (\S+)\n(.*?)```", re.DOTALL)
+COMMANDS = re.compile(r"^ {4}(pfl .+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy of the project with the guide's files, and a folder of images."""
+    made = Project(tmp_path_factory.mktemp("checkout"))
+    for name in ("pflcore", "pipeline"):
+        shutil.copytree(ROOT / name, made.root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("specs/quickstart.yaml", "pyproject.toml"):
+        made.write(name, (ROOT / name).read_bytes())
+    for name, content in FILES.findall(GUIDE):
+        made.write(name, content)
+    for kind, shade in {"daisy": 200, "rose": 60}.items():
+        folder = made.root / "data/flowers" / kind
+        folder.mkdir(parents=True)
+        for index in range(40):
+            pixels = np.random.default_rng(index).integers(0, 50, (20, 20, 3)) + shade
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index}.png")
+    return made
+
+
+def table(project: Project, spec: str) -> pd.DataFrame:
+    for root in (project.root, project.root / "build/smoke"):
+        if (root / f"reports/{spec}/table.csv").is_file():
+            return pd.read_csv(root / f"reports/{spec}/table.csv")
+    raise AssertionError(f"no report of {spec}")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_each_example_works_as_printed(project: Project, section: str) -> None:
+    commands = COMMANDS.findall(SECTIONS[section])
+    assert commands and FILES.findall(SECTIONS[section])
+    for command in commands:
+        done = project.call(*command.split(), PYTHONPATH=str(project.root), PFL_DEVICE="cpu")
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        if command.startswith("pfl run"):
+            found = table(project, command.split()[2])
+            assert found["obtained_mean"].notna().all()
+
+
+def test_a_momentum_of_nothing_is_fedavg_as_the_guide_says(project: Project) -> None:
+    found = table(project, "studies/momentum").set_index("method")["obtained_mean"]
+    assert found["β = 0"].tolist() == found["FedAvg"].tolist()
+    assert found["β = 0.9"].tolist() != found["FedAvg"].tolist()
+
+
+def test_the_guide_has_five_examples_and_a_short_method() -> None:
+    assert list(SECTIONS) == ["1", "2", "3", "4", "5"]
+    ((name, method),) = [(name, text) for name, text in FILES.findall(GUIDE) if name.endswith(".py")]
+    assert name == "pflcore/methods/fedavgm.py" and len(method.splitlines()) <= 60

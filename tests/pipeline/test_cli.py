@@ -1,0 +1,415 @@
+"""The command line: what each command prints and exits with, and that mistakes end in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+from support.project import BIN, VIT, Project, make_project, spec, tree
+from support.report_demo import write_run
+
+from pflcore.methods import METHODS
+from pflcore.registry import KINDS, registry_of
+from pipeline import cli
+from pipeline.compile import compiler
+from pipeline.compile.compiler import compile_workspace
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Pfl = Callable[..., Outcome]
+
+
+@pytest.fixture
+def pfl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Pfl:
+    """Calls `pfl` in this process, in a folder below `tmp_path`."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / ".dvc/tmp/site"))
+
+    def call(*arguments: str, cwd: str = ".") -> Outcome:
+        monkeypatch.chdir(tmp_path / cwd)
+        monkeypatch.setattr(sys, "argv", ["pfl", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        printed = capfd.readouterr()
+        return Outcome(int(end.value.code or 0), printed.out, printed.err)
+
+    return call
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return make_project(tmp_path, default=["tiny"])
+
+
+def refused(outcome: Outcome) -> str:
+    """The one line that a mistake ends in."""
+    assert (outcome.code, outcome.out) == (2, "")
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("pfl: ")
+    return line.removeprefix("pfl: ")
+
+
+def test_validate(project: Project, pfl: Pfl) -> None:
+    before = tree(project.root)
+    for arguments in ([], ["tiny"], ["specs/tiny.yaml"]):
+        assert pfl("validate", *arguments) == Outcome(0, "1 specs are valid: 2 run slots, 2 runs\n", "")
+    assert pfl("validate", cwd="specs").code == 0
+    assert tree(project.root) == before
+
+
+def test_caches_that_cannot_be_kept_are_done_without(project: Project, pfl: Pfl) -> None:
+    shutil.rmtree(project.root / ".pfl")
+    (project.root / ".pfl").touch()
+    assert pfl("validate") == Outcome(0, "1 specs are valid: 2 run slots, 2 runs\n", "")
+
+
+def test_a_file_that_cannot_be_written_is_one_line(project: Project, pfl: Pfl) -> None:
+    (project.root / "dvc.yaml").mkdir()
+    done = pfl("compile")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"pfl: {project.root / 'dvc.yaml'}: Is a directory\n"
+
+
+def test_compile_and_check(project: Project, pfl: Pfl) -> None:
+    stale = pfl("compile", "--check")
+    assert (stale.code, stale.out) == (1, "")
+    assert stale.err == ("stages are stale (2 runs and 1 report and 8 code fingerprints added); run `pfl compile`\n")
+    assert project.generated() == {}
+    assert pfl("compile").out == "2 runs: 2 runs and 1 report and 8 code fingerprints added\n"
+    assert pfl("compile", "--check") == Outcome(0, "2 runs: stages are up to date\n", "")
+    assert pfl("compile").out == "2 runs: nothing changed\n"
+    project.write("specs/tiny.yaml", spec("[fedavg]"))
+    assert pfl("compile", "--check").code == 1
+
+
+def test_plan(project: Project, pfl: Pfl) -> None:
+    project.write("specs/more.yaml", spec("[fedavg, local]"))
+    lines = dict(line.split(None, 1) for line in pfl("plan").out.splitlines())
+    assert lines["specs"] == "2"
+    assert (
+        lines["stages"] == "13"
+    )  # guard, index, data, partition and its page; train and evaluate of three runs; two reports
+    assert lines["runs"] == "3 distinct, for 4 slots in the specs' tables"
+    assert lines["cached"] == "0; 3 to train"
+    assert lines["time"] == "unknown; no run like 3 of them has been timed here yet"
+    assert pfl("plan", "more", "--profile", "smoke").out.startswith("specs             1\n")
+    assert not (project.root / "build").exists() and project.generated() == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_entries(project: Project, pfl: Pfl, kind: str) -> None:
+    listed = pfl("list", f"{kind}s")
+    assert (listed.code, listed.err) == (0, "")
+    table = listed.out.partition("\n\n")[0]
+    assert {line.split()[0] for line in table.splitlines() if not line.startswith(" ")} == {
+        "name",
+        *registry_of(kind).names(),
+    }
+
+
+def test_list_specs(project: Project, pfl: Pfl) -> None:
+    project.write("specs/paper/base.yaml", "abstract: true\n")
+    project.write("specs/odd.yaml", spec(title='"[/] [bold]brackets[/bold] [a]"'))
+    heading, *lines = pfl("list", "specs").out.splitlines()
+    assert heading.split() == ["spec", "title", "paper"]
+    assert [re.split("  +", line.strip()) for line in lines] == [
+        ["odd", "[/] [bold]brackets[/bold] [a]"],
+        ["paper/base", "(to be extended)"],
+        ["tiny", "Tiny"],
+    ]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in registry_of(kind).names()])
+def test_describe(project: Project, pfl: Pfl, kind: str, name: str) -> None:
+    described = pfl("describe", kind, name)
+    assert (described.code, described.err) == (0, "")
+    assert described.out.startswith(f"{name} · {kind} · ")
+    entry = registry_of(kind).get(name)
+    assert (entry.__doc__ or "").splitlines()[0] in described.out
+    assert all(option in described.out for option in [field.name for field in fields(entry)])
+    assert described.out in pfl("describe", name).out
+
+
+def test_schema(project: Project, pfl: Pfl) -> None:
+    schema = json.loads(pfl("schema").out)
+    assert {"grid", "table", "title"} <= set(schema["properties"])
+    assert set(METHODS.names()) <= {name.removeprefix("method_") for name in schema["$defs"]}
+
+
+def test_help(pfl: Pfl) -> None:
+    shown = pfl("--help")
+    assert shown.code == 0
+    assert all(
+        name in shown.out for name in ("validate", "compile", "plan", "list", "describe", "schema", "run", "setup")
+    )
+
+
+def test_run(project: Project, pfl: Pfl) -> None:
+    project.write("specs/tiny.yaml", spec("[fedavg]"))
+    done = pfl("run", cwd="specs")
+    assert done.code == 0, done.err
+    report = (project.root / "reports/tiny/report.md").read_text(encoding="utf-8")
+    assert report.partition("\n## ")[0].strip() in done.out
+    assert (project.root / "reports/index.md").is_file()
+    again = pfl("run", "tiny")
+    assert again.code == 0 and "Running stage" not in again.out
+    assert f"cached            {1}; 0 to train" in pfl("plan").out
+
+
+def test_run_smoke_leaves_the_rest_alone(project: Project, pfl: Pfl) -> None:
+    project.write("specs/tiny.yaml", spec("[fedavg]"))
+    project.write("specs/broken.yaml", "grid: {}\n")
+    before = {name: text for name, text in tree(project.root).items() if not name.startswith(".pfl/")}
+    done = pfl("run", "--profile", "smoke", "tiny")
+    assert done.code == 0, done.err
+    assert "SMOKE PROFILE" in done.out and "build/smoke/reports/tiny/report.md" in done.out
+    after = tree(project.root)
+    assert {name: after[name] for name in before} == before
+    new = {name for name in after if name not in before and not name.startswith((".pfl/", ".dvc/tmp/"))}
+    assert all(name.startswith("build/smoke/") for name in new)
+
+
+def test_setup_without_git(tmp_path: Path, pfl: Pfl) -> None:
+    (tmp_path / "specs").mkdir()
+    for _ in range(2):
+        assert pfl("setup") == Outcome(0, "", "")
+    assert "no_scm = True" in (tmp_path / ".dvc/config").read_text(encoding="utf-8")
+    assert "/.pfl/" in (tmp_path / ".dvcignore").read_text(encoding="utf-8").splitlines()
+    assert Project(tmp_path).call("dvc", "status").returncode == 0
+
+
+def test_setup_with_git_and_then_without(tmp_path: Path, pfl: Pfl) -> None:
+    if not shutil.which("git"):
+        pytest.skip("no git here")
+    (tmp_path / "specs").mkdir()
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    assert pfl("setup").code == 0
+    assert "no_scm" not in (tmp_path / ".dvc/config").read_text(encoding="utf-8")
+    assert Project(tmp_path).call("dvc", "status").returncode == 0
+    shutil.rmtree(tmp_path / ".git")  # as in an archive of the tree
+    assert Project(tmp_path).call("dvc", "status").returncode != 0
+    assert pfl("setup").code == 0
+    assert Project(tmp_path).call("dvc", "status").returncode == 0
+
+
+WRONG: list[tuple[list[str], str]] = [
+    (["validate", "tinny"], "unknown spec 'tinny'; did you mean 'tiny'?"),
+    (["run", "../tiny"], "unknown spec '../tiny'; did you mean 'tiny'?"),
+    (["run", "base"], "specs/base.yaml: abstract; run a spec that extends it"),
+    (["run", "--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'?"),
+    (["plan", "--profile", "../x"], "unknown profile '../x'; known: paper, smoke"),
+    (["list", "methds"], "cannot list 'methds'; did you mean 'methods'?"),
+    (["describe", "fedpt"], "nothing is called 'fedpt'; did you mean 'fedtp'?"),
+    (["describe", "dataset", "fedtp"], "nothing is called 'fedtp'; known: "),
+    (["describe", "dirichlet", "--set", "alfa=1"], "dirichlet.alfa: unknown option; did you mean 'alpha'?"),
+    (["describe", "dirichlet", "--set", "alpha=-1"], "dirichlet.alpha: -1 must be greater than 0"),
+    (
+        ["describe", "dirichlet", "--set", "alpha"],
+        "--set 'alpha' must be option=value, with an option of",
+    ),
+    (["describe", "dirichlet", "--set", "alpha=[1"], "--set 'alpha=[1': the value is not YAML"),
+    (["describe", "dirichlet", "--dataset", "cifar"], "unknown dataset 'cifar'; did you mean 'cifar10'?"),
+    (["describe", "pathological", "--clients", "7"], "pathological: 7 clients with 2 classes each make 14 places"),
+    (["describe", "fedtp", "--clients", "7"], "--dataset, --clients and --set draw a partition; 'fedtp' is none"),
+    (["describe", "methd", "fedtp"], "describe takes a name, or a kind (dataset, partition, backbone, method) and a"),
+    (["describe", "method", "fedtp", "fedavg"], "describe takes a name"),
+    (["stage", "train", "nothing.yaml"], "nothing.yaml: no such file; run `pfl compile`"),
+    (["stage", "train", "specs"], "specs: no such file"),
+    (["stage", "train", "../../etc/hostname"], "../../etc/hostname: "),
+    (
+        ["stage", "train", "specs/tiny.yaml"],
+        "specs/tiny.yaml: no stage of specs/dvc.yaml; run `pfl compile`, or name a",
+    ),
+    (["stage", "train", "odd/run.yaml"], "odd/run.yaml: no stage of odd/dvc.yaml; run `pfl compile`, or name a file"),
+    (["stage", "train", "cut/run.yaml"], "cut/dvc.yaml: not what `pfl compile` writes; run it"),
+    (["stage", "train", "half/run.yaml"], "half/dvc.yaml: not what `pfl compile` writes; run it"),
+    (["stage", "index", "stages/nothing.json"], "stages/nothing.json: no such file; run `pfl compile`"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(arguments) for arguments, _ in WRONG])
+def test_wrong_usage_is_one_line(project: Project, pfl: Pfl, arguments: list[str], message: str) -> None:
+    project.write("specs/base.yaml", "abstract: true\n")
+    for folder in ("odd", "cut", "half"):
+        project.write(f"{folder}/run.yaml", "method: {name: fedavg}\nbackbone: {name: convnet}\n")
+    project.write("cut/dvc.yaml", b"stages:\n  train-a:\n    cmd: pfl\xff")
+    half = "stages:\n  train-a:\n    cmd: pfl stage train half/run.yaml --seal 0123456789ab\n    outs: [a]\n"
+    project.write("half/dvc.yaml", half)
+    before = tree(project.root)
+    assert refused(pfl(*arguments)).startswith(message)
+    assert tree(project.root) == before
+
+
+def test_outside_of_a_project(tmp_path: Path, pfl: Pfl) -> None:
+    for arguments in (["validate"], ["compile"], ["plan"], ["list", "specs"], ["schema"], ["run"], ["setup"]):
+        assert refused(pfl(*arguments)).endswith(
+            "no folder specs/ here or above; run pfl inside a checkout of the project"
+        )
+    assert tree(tmp_path) == {}
+
+
+def test_nothing_to_run(tmp_path: Path, pfl: Pfl) -> None:
+    (tmp_path / "specs").mkdir()
+    assert refused(pfl("run")) == "nothing to run: there are no specs"
+
+
+@pytest.mark.parametrize("wanted", ["soon", "-1", "nan"])
+def test_a_wrong_interval_of_checkpoints(
+    project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    project.compile()
+    record = next(project.root.glob("stages/federations/*/fedavg-*.yaml")).relative_to(project.root)
+    monkeypatch.setenv("PFL_CHECKPOINT_SECONDS", wanted)
+    message = refused(pfl("stage", "train", str(record)))
+    assert message == f"PFL_CHECKPOINT_SECONDS = {wanted!r} must be a number of seconds"
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing"], ["list"], ["stage", "train"], ["run", "--profil", "smoke"]])
+def test_typos_in_commands_exit_with_2(project: Project, pfl: Pfl, arguments: list[str]) -> None:
+    outcome = pfl(*arguments)
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.out + outcome.err
+
+
+MALFORMED: dict[str, tuple[str | bytes, str]] = {
+    "not YAML": ("title: [a\n", "not valid YAML"),
+    "not UTF-8": (b"title: caf\xe9\n", "byte 0xe9 is not UTF-8"),
+    "empty": ("", "the file is empty"),
+    "a list": ("- a\n", "expected `key: value` lines"),
+    "code in YAML": ("title: !!python/object/apply:os.system ['true']\n", "is not allowed; specs are plain data"),
+    "unknown key": ("gird: {}\n", "gird: unknown key; did you mean 'grid'?"),
+    "no run": ("title: x\n", "grid.base: no dataset; state it here or on an axis"),
+    "misspelt method": (spec("[fedpt]"), "unknown method 'fedpt'; did you mean 'fedtp'?"),
+    "shell for a method": (spec("['$(reboot)']"), "unknown method '$(reboot)'"),
+    "misspelt option": (spec("[{name: fedprox, nu: 1}]"), "grid.axes.method[0].nu: unknown option"),
+    "no rounds": (spec(rounds=0), "grid.base.training.rounds: 0 must be at least 1"),
+    "axis without effect": (spec(more="    seed: {A: 0, B: 0}\n"), "has no effect: its values give the same runs"),
+    "itself": ("extends: bad.yaml\n", "a spec cannot inherit from itself"),
+    "published nowhere": (spec(more="table: {rows: [method], published: no.csv}\n"), "'no.csv' does not exist"),
+    "all excluded": (spec(more="  exclude: [{method: [FedAvg, FedPer]}]\n"), "excludes every run of the grid"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_spec_is_one_line_and_changes_nothing(project: Project, pfl: Pfl, name: str) -> None:
+    content, message = MALFORMED[name]
+    project.compile()
+    for shard in [project.root, *project.root.glob("stages/**/")]:
+        (shard / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n", encoding="utf-8")
+    project.write("specs/tiny.yaml", spec("[local]"))
+    project.write("specs/bad.yaml", content)
+    before = tree(project.root)
+    for command in ("compile", "validate", "run"):
+        line = refused(pfl(command))
+        assert line.startswith("specs/bad.yaml:") and message in line
+    assert tree(project.root) == before
+
+
+def test_an_interruption_is_one_line(project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiler, "compile_workspace", interrupt)
+    assert pfl("validate") == Outcome(130, "", "pfl: interrupted; the same command goes on from the last checkpoint\n")
+    monkeypatch.setattr(compiler, "compile_workspace", compile_workspace)
+    assert pfl("validate").code == 0
+
+
+@pytest.mark.parametrize("command", ["schema", "list methods", "validate"])
+def test_a_reader_that_has_left_is_no_error(project: Project, command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("pfl"), *command.split()],
+        cwd=project.root,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["schema", "list methods", "describe fedtp", "validate"])
+def test_a_reader_that_leaves_early_is_no_error(project: Project, command: str) -> None:
+    done = project.call("bash", "-c", f"pfl {command} | true")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_program_itself(project: Project) -> None:
+    """Once as users call it: from a folder inside, by its path, with an environment that is not activated."""
+    done = subprocess.run(
+        [BIN / "pfl", "validate", "tinny"], cwd=project.root / "specs", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "pfl: unknown spec 'tinny'; did you mean 'tiny'?\n"
+
+
+WITHOUT_TORCH = """
+import sys
+from pipeline.cli import main
+for command in sys.stdin.read().splitlines():
+    sys.argv = ["pfl", *command.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, command
+    assert "torch" not in sys.modules, command
+    print("without torch:", command)
+"""
+
+
+def test_commands_that_do_not_train_never_import_torch(project: Project) -> None:
+    text = spec("[fedavg]", rounds=100, backbone=VIT)  # measured as report_demo writes it
+    text = text.replace("every: 1, window: 1, curve_every: 1", "every: 5, window: 20, curve_every: 10")
+    project.write("specs/tiny.yaml", text)
+    project.compile()
+    (run,) = project.compiled().runs.values()
+    write_run(project.root, run.id, 80.0, clients=3)
+    record = f"stages/federations/{run.federation_id}/{run.id}.yaml"
+    commands = [
+        "validate",
+        "compile",
+        "compile --check",
+        "plan",
+        "plan --profile smoke",
+        *(f"list {kind}" for kind in ("specs", "datasets", "partitions", "backbones", "methods")),
+        "describe fedtp",
+        "schema",
+        "stage guard",
+        f"stage evaluate {record}",
+        "stage report stages/tiny.json",
+        "stage index stages/tiny.json",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input="\n".join(commands),
+        cwd=project.root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("without torch: ")] == [
+        f"without torch: {command}" for command in commands
+    ]

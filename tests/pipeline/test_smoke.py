@@ -1,0 +1,57 @@
+"""Specs of the project, shrunk by the `smoke` profile, from data to report: one per paper, and when asked all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.specs import find_specs, load_spec
+
+ROOT = Path(__file__).parents[2]
+SPECS = find_specs(ROOT / "specs")
+ONE_PER_PAPER = ("fedofa/fig5", "fedperfix/table6", "fedtp/fig4", "pfedla/table2")
+
+
+def run_smoke(name: str, root: Path) -> None:
+    """Run a spec in a workspace of its own, and look at its report and at the page of its paper."""
+    shutil.copytree(ROOT / "specs", root / "specs")
+    shutil.copy(ROOT / "pyproject.toml", root)
+    command = [str(Path(sys.executable).with_name("pfl")), "run", name, "--profile", "smoke"]
+    # One thread: images are few, and other tests run beside this one.
+    environment = {**os.environ, "PFL_THREADS": "1"}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    reports = root / "build/smoke/reports"
+    cells = pq.read_table(reports / name / "table.parquet").to_pandas()
+    trained = cells[(cells["runs"].map(len) > 0) & (cells["verdict"] != "diverged")]
+    assert len(trained) and trained["obtained_mean"].between(0, 100).all()
+    title = load_spec(SPECS[name], ROOT / "specs", load_catalog(ROOT)).title
+    for kind in ("md", "tex", "html"):
+        page = unescape((reports / "papers" / f"{name.partition('/')[0]}.{kind}").read_text(encoding="utf-8"))
+        assert "SMOKE PROFILE" in page and title.split(":")[0] in page
+
+
+@pytest.mark.parametrize("name", ONE_PER_PAPER)
+def test_one_spec_of_each_paper_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
+    run_smoke(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(SPECS) - set(ONE_PER_PAPER)))
+def test_every_spec_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
+    if load_spec(SPECS[name], ROOT / "specs", load_catalog(ROOT)).abstract:
+        pytest.skip("a spec that others extend has no runs")
+    run_smoke(name, tmp_path)
+
+
+def test_every_paper_has_one() -> None:
+    papers = {name.partition("/")[0] for name in SPECS if "/" in name} - {"checks"}
+    assert {name.partition("/")[0] for name in ONE_PER_PAPER} == papers

@@ -1,0 +1,170 @@
+"""The specs of pFedLA's (local attention) tables and figures: what they run and share, and what the paper prints."""
+
+from __future__ import annotations
+
+import csv
+import re
+from statistics import fmean
+from typing import Any
+
+import pytest
+from support.paper_specs import SPECS, first_record, resolve_specs
+from support.papers import PAPERS, occurs
+
+from pflcore.datasets import DATASETS
+from pflcore.settings import Training
+from pipeline.spec.resolve import Resolved
+
+SEEDS = 5
+CELLS = {
+    "table1": 25, "table2": 5, "table3_office31": 25, "table3_officehome": 25, "table3_domainnet": 25, "table4": 5,
+    "table5": 1, "fig3": 10, "fig4a": 5, "fig4b": 3, "fig4c": 50,
+}  # fmt: skip
+HOSTS = ["FedAvg", "FedProx", "FedBN", "pFedMe", "Ditto"]
+KINDS = {
+    "without": "none", "pFedLA_s + SE": "se", "pFedLA_s + ECA": "eca", "pFedLA_s + CA": "ca", "pFedLA_h": "hybrid",
+}  # fmt: skip
+DOMAINS = {
+    "table1": ["MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M"],
+    "table3_office31": ["Amazon", "DSLR", "Webcam"],
+    "table3_officehome": ["Art", "Clipart", "Product", "Real-World"],
+    "table3_domainnet": ["Clipart", "Infograph", "Painting", "Quickdraw", "Real", "Sketch"],
+}
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, Resolved]:
+    return resolve_specs("pfedla", CELLS)
+
+
+def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
+    """Run ids of a cell by its labels but for the domain; cells of single clients have those of all clients."""
+    assert resolved.table is not None
+    runs: dict[tuple[str, ...], list[str]] = {}
+    for cell in resolved.table.cells:
+        labels = tuple(label for axis, label in cell.labels.items() if axis != "domain")
+        assert runs.setdefault(labels, cell.runs) == cell.runs
+    return runs
+
+
+def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
+    """The run of a cell under the first seed."""
+    return first_record(resolved, runs_by_labels(resolved)[labels])
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_cell_has_five_seeds(name: str, tables: dict[str, Resolved]) -> None:
+    cells = runs_by_labels(tables[name])
+    assert len(cells) == CELLS[name]
+    assert {len(runs) for runs in cells.values()} == {SEEDS}
+    assert len(tables[name].runs) == CELLS[name] * SEEDS
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_rows_and_columns_are_in_the_papers_order(name: str, tables: dict[str, Resolved]) -> None:
+    table = tables[name].table
+    assert table is not None
+    assert table.labels == {"method": HOSTS, "attention": list(KINDS), "domain": [*DOMAINS[name], "Average"]}
+    assert all(cell.published for cell in table.cells)
+    assert not any(cell.absent for cell in table.cells)
+
+
+@pytest.mark.parametrize("name", [*DOMAINS, "fig3", "table5"])
+def test_columns_are_of_the_clients_with_these_domains(name: str, tables: dict[str, Resolved]) -> None:
+    table = tables[name].table
+    assert table is not None
+    dataset = DATASETS.get(
+        record(tables[name], "FedBN", "pFedLA_h" if name != "fig3" else "without")["dataset"]["name"]
+    )
+    names = [label.replace(" ", "-").casefold() for label in dataset.attributes["domain"]]
+    clients = {label.casefold(): client for label, client in table.clients["domain"].items()}
+    assert clients == {label: client for client, label in enumerate(names)}
+    assert table.labels["domain"] == [*table.clients["domain"], "Average"]
+    assert {cell.client for cell in table.cells if cell.labels["domain"] == "Average"} == {None}
+
+
+def test_runs_are_shared(tables: dict[str, Resolved]) -> None:
+    runs = {name: runs_by_labels(resolved) for name, resolved in tables.items()}
+    assert len({run.id for resolved in tables.values() for run in resolved.runs}) == 705
+    assert runs["table2"].items() <= runs["table1"].items()
+    for name in ("table4", "fig3", "fig4a"):
+        assert runs[name].items() <= runs["table3_office31"].items()
+    whole = {labels[:2]: runs for labels, runs in runs["fig4c"].items() if labels[2] == "1.0"}
+    assert whole == runs["fig3"]
+    shared = runs["fig4b"].pop(("FedProx", "non-local SE"))
+    assert runs["fig4b"].items() <= runs["table3_office31"].items()
+    assert not set(shared) & {run.id for run in tables["table3_office31"].runs}
+    assert runs["table5"].items() <= runs["table3_officehome"].items()
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_attention_is_local_in_every_host(name: str, tables: dict[str, Resolved]) -> None:
+    for host in HOSTS:
+        for label, kind in KINDS.items():
+            run = record(tables[name], host, label)
+            assert (run["method"]["name"], run["backbone"]["attention"]) == (host.lower(), kind)
+            assert run["method"]["also_personal"] == ([] if kind == "none" else ["local_attention"])
+    non_local = record(tables["fig4b"], "FedProx", "non-local SE")
+    assert (non_local["backbone"]["attention"], non_local["method"]["also_personal"]) == ("se", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "rounds", "backbone", "partition"),
+    [
+        ("table1", 5, 100, ("lenet_bn", 4), (None, None, 743)),
+        ("table3_office31", 3, 200, ("alexnet_bn", 16), (0.2, "stratified", None)),
+        ("table3_officehome", 4, 200, ("alexnet_bn", 16), (0.2, "stratified", None)),
+        ("table3_domainnet", 6, 200, ("alexnet_bn", 16), (0.2, "stratified", 105)),
+    ],
+)
+def test_the_runs_are_the_papers(
+    name: str,
+    clients: int,
+    rounds: int,
+    backbone: tuple[str, int],
+    partition: tuple[Any, ...],
+    tables: dict[str, Resolved],
+) -> None:
+    run = record(tables[name], "FedProx", "pFedLA_h")
+    training = Training(**run["training"])
+    assert (run["clients"], training.rounds, training.local_epochs, training.lr) == (clients, rounds, 1, 0.01)
+    assert (training.cohort_size(clients), training.momentum, training.weight_decay) == (clients, 0.0, 0.0)
+    assert (run["backbone"]["name"], run["backbone"]["attention_reduction"]) == backbone
+    assert run["backbone"]["attention_kernel"] == 3
+    dealt = run["partition"]
+    assert (dealt["name"], dealt["attribute"]) == ("domains", "domain")
+    assert (dealt["test_share"], dealt["test_draw"], dealt["train_limit"]) == partition
+    assert record(tables["table5"], "FedBN", "pFedLA_h")["evaluation"]["analyses"] == ["mixing"]
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    with (SPECS / f"pfedla/{name}.csv").open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_averages_are_those_of_the_domains_or_left_out(name: str) -> None:
+    values: dict[tuple[str, str], list[float]] = {}
+    for row in rows_of(name):
+        at = row["method"], row["attention"]
+        if row["domain"] != "Average":
+            values.setdefault(at, []).append(float(row["mean"]))
+        elif row["note"]:
+            beside = re.search(r"the mean of the domains beside it is ([0-9.]+)$", row["note"])
+            assert beside
+            assert float(beside[1]) == pytest.approx(fmean(values[at]), abs=0.0051)
+        else:
+            assert float(row["mean"]) == pytest.approx(fmean(values[at]), abs=0.0101)
+
+
+@pytest.mark.skipif(PAPERS is None, reason="no texts of papers beside the checkout")
+@pytest.mark.parametrize("name", DOMAINS)
+def test_published_values_are_in_the_paper(name: str) -> None:
+    assert PAPERS is not None
+    paper = PAPERS / "pfedla-local-attention.txt"
+    assert occurs(paper, SPECS / f"pfedla/{name}.csv") == []
+    text = paper.read_text(encoding="utf-8")
+    for row in rows_of(name):
+        left_out = re.match(r"printed as ([0-9.]+);", row["note"])
+        assert bool(left_out) == (not row["mean"])
+        assert left_out is None or left_out[1] in text

@@ -1,0 +1,1 @@
+"""What tests share: small projects, miniature files of datasets, hand-made artifacts, processes that are killed."""

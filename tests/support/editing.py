@@ -1,0 +1,250 @@
+"""Code and stage files that are edited while runs are trained, and whether what is recorded then is true.
+
+A laboratory is a project with a copy of the packages in it, so that its code can be edited. It has two versions of one
+method, knows what the runs give under each, and can hold a run in the middle of its training. Whatever happens then:
+what DVC has recorded, in lock files and in its run cache, must be what that code gives for that record; and when all
+has settled, what lies there as up to date must be what the code that lies there gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from pipeline.compile.compiler import source_folder
+from support.project import Project, make_project, spec
+
+EDITED = "pflcore/methods/fedprox.py"
+# Where a round begins, and how it is held there.
+_ROUND = "        round_ = self.round + 1\n"
+_HOLD = """\
+        import pathlib
+        while self.round and pathlib.Path(f"hold-{self.method.name}").exists():
+            time.sleep(0.01)
+"""
+_WEIGHT = ("0.5 * self.mu", "50 * self.mu")  # in the two versions of FedProx
+PATIENCE = 300.0  # seconds that nothing here needs
+
+
+@dataclass
+class Laboratory:
+    """A project whose code can be edited.
+
+    Attributes:
+        truth: Version → run's method → hash of its measurements.
+        files: Hash of a record or fingerprint, and command of a stage → the versions that it belongs to.
+        environment: Further variables of all that is called.
+    """
+
+    project: Project
+    truth: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, list[str]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, folder: Path, rounds: int, source: Path | None = None) -> Laboratory:
+        """A project with two runs, trained under both versions; the one that lies there is the first.
+
+        Args:
+            source: The folder of the packages to use.
+        """
+        project = make_project(folder, {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=rounds)})
+        project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\n')
+        for package in ("pflcore", "pipeline"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree((source or source_folder()) / package, folder / package, ignore=ignored)
+        loop = folder / "pflcore/engine/loop.py"
+        text = loop.read_text(encoding="utf-8")
+        assert text.count(_ROUND) == 1
+        loop.write_text(text.replace(_ROUND, _HOLD + _ROUND), encoding="utf-8")
+        made = cls(project, environment=_environment(folder))
+        made.call("pfl", "compile")
+        made.call("git", "init", "-q", "-b", "first")
+        project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
+        made.commit("first")
+        made.call("git", "checkout", "-q", "-b", "second")
+        made.edit()
+        made.call("pfl", "compile")
+        made.commit("second")
+        for version in ("second", "first"):
+            made.call("git", "checkout", "-q", version)
+            made.settle()
+            made.truth[version] = made.results()
+            for path in (*folder.glob("stages/code/train.*.txt"), *folder.glob("stages/federations/*/*-*.yaml")):
+                made.files.setdefault(_md5(path), []).append(version)
+            for stage in project.stages().values():
+                made.files.setdefault(stage["cmd"], []).append(version)
+            for left in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts"):
+                shutil.rmtree(folder / left, ignore_errors=True)
+            for lock in [folder / "dvc.lock", *folder.glob("stages/**/dvc.lock")]:
+                lock.unlink(missing_ok=True)
+        made.call("dvc", "repro", *made.stages("partition", "describe"))
+        first, second = made.truth["first"], made.truth["second"]
+        assert first["fedavg"] == second["fedavg"] and first["fedprox"] != second["fedprox"]
+        project.write(".pfl/truth.json", json.dumps([made.truth, made.files]))
+        return made
+
+    @classmethod
+    def found(cls, folder: Path) -> Laboratory:
+        """The one that has been made in a folder."""
+        truth, files = json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8"))
+        return cls(Project(folder), truth, files, _environment(folder))
+
+    def copy(self, folder: Path) -> Laboratory:
+        """The same in another place, with nothing trained yet."""
+        shutil.copytree(self.project.root, folder, ignore=shutil.ignore_patterns("tmp"), symlinks=True)
+        return Laboratory.found(folder)
+
+    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return self.project.call(*command, **self.environment)
+
+    def commit(self, what: str) -> None:
+        self.call("git", "add", "-A")
+        done = self.call("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", what)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def edit(self) -> None:
+        """The method's code as in the second version, and nothing else."""
+        path = self.project.root / EDITED
+        path.write_text(path.read_text(encoding="utf-8").replace(*_WEIGHT), encoding="utf-8")
+
+    def undo(self) -> None:
+        """The method's code as in the first version."""
+        path = self.project.root / EDITED
+        path.write_text(path.read_text(encoding="utf-8").replace(*reversed(_WEIGHT)), encoding="utf-8")
+
+    def compile(self) -> None:
+        self.call("pfl", "compile")
+
+    def checkout(self) -> None:
+        """The second version with its stage files."""
+        assert self.call("git", "checkout", "-q", "second").returncode == 0
+
+    def tamper(self) -> None:
+        """Another learning rate in the record of FedProx's run."""
+        (record,) = self.project.root.glob("stages/federations/*/fedprox-*.yaml")
+        record.write_text(record.read_text(encoding="utf-8").replace("lr: 0.1", "lr: 0.9"), encoding="utf-8")
+
+    @property
+    def version(self) -> str:
+        """Which of the versions lies there."""
+        return "second" if _WEIGHT[1] in (self.project.root / EDITED).read_text(encoding="utf-8") else "first"
+
+    def results(self) -> dict[str, str]:
+        """Run's method → hash of its measurements, of the runs that are there."""
+        found = self.project.root.glob("artifacts/runs/*/rounds.parquet")
+        return {path.parent.name.split("-")[0]: _md5(path) for path in found}
+
+    def stages(self, *names: str) -> list[str]:
+        """The addresses of the federation's stages whose names begin so."""
+        return [address for address in self.project.stages() if address.rpartition(":")[2].startswith(names)]
+
+    def start(self, program: str) -> subprocess.Popen[str]:
+        """Bring the runs up to date in the background: ``dvc repro`` with them as targets, or all by ``pfl run``."""
+        command = ["dvc", "repro", *self.stages("train-")] if program == "dvc" else ["pfl", "run", "-j", "1"]
+        return subprocess.Popen(
+            command,
+            cwd=self.project.root,
+            env=self.project.environment(**self.environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    @contextmanager
+    def amid(self, program: str, method: str) -> Iterator[subprocess.Popen[str]]:
+        """The time in which a run of all by ``dvc`` or ``pfl`` is held in the middle of a method's training."""
+        hold = self.project.write(f"hold-{method}", "")
+        process = self.start(program)
+        self.wait_for(f".pfl/checkpoints/{method}-*/round-*", process)
+        yield process
+        hold.unlink()
+
+    def wait_for(self, pattern: str, process: subprocess.Popen[str]) -> None:
+        """Until there is such a file."""
+        until = time.monotonic() + PATIENCE
+        while not any(self.project.root.glob(pattern)):
+            assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
+            time.sleep(0.01)
+
+    def settle(self, program: str = "dvc") -> list[str]:
+        """Call until nothing is left to do; what was said of the calls that failed."""
+        said = []
+        for _ in range(5):
+            process = self.start(program)
+            output = process.communicate(timeout=PATIENCE)[0]
+            if process.returncode == 0:
+                return said
+            said.append(complaint(output))
+        raise AssertionError(f"it does not settle: {said}")
+
+    def wrongly_recorded(self) -> list[str]:
+        """What DVC has recorded of training, in lock files or the run cache, that is not true.
+
+        It finds an entry by its command and its files alike, so one whose command is of another version than its files
+        is never found.
+        """
+        root, entries = self.project.root, []
+        for lock in root.glob("stages/federations/*/dvc.lock"):
+            entries += list(yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values())
+        for path in (path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()):
+            entries.append(yaml.safe_load(path.read_text(encoding="utf-8")))
+        found = []
+        for entry in (entry for entry in entries if entry["cmd"].startswith("pfl stage train ")):
+            method = entry["cmd"].rpartition("/")[2].split("-")[0]
+            small = [dep for dep in entry["deps"] if dep["path"].startswith("stages/")]
+            made = next(out["md5"] for out in entry["outs"] if out["path"].endswith("rounds.parquet"))
+            known = [set(self.files.get(dep["md5"], [])) for dep in small]
+            versions = set.intersection(*known)
+            if versions and not versions.intersection(self.files.get(entry["cmd"], [])):
+                continue
+            if made not in {self.truth[version][method] for version in versions}:
+                found.append(f"{method} of {' and '.join(versions) or 'a record that nobody compiled'} is {made[:6]}")
+        return sorted(set(found))
+
+    def faults(self, program: str = "dvc") -> list[str]:
+        """What is recorded and not true, now and when all has settled; and what then lies there and is not true."""
+        found = self.wrongly_recorded()
+        self.settle(program)
+        for method, result in self.results().items():
+            if result != self.truth[self.version][method]:
+                found.append(f"{method}, up to date under the {self.version} code, is {result[:6]}")
+        return sorted({*found, *self.wrongly_recorded()})
+
+
+def _md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
+
+
+Act = Callable[[Laboratory], None]
+
+
+def then(*acts: Act, pause: float = 0.0) -> Act:
+    """One after the other."""
+
+    def act(laboratory: Laboratory) -> None:
+        for one in acts:
+            one(laboratory)
+            time.sleep(pause)
+
+    return act
+
+
+def complaint(output: str) -> str:
+    """What ``pfl`` said of a failure, in what DVC or a runner printed."""
+    lines = re.findall(r"^(?:pfl: |FAILED |ERROR: )(.*)$", output, re.MULTILINE)
+    return lines[0] if lines else output.strip().rpartition("\n")[2]
