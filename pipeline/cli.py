@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from pflcore.errors import UserError
-from pflcore.registry import did_you_mean
 from pipeline.stages.cli import stage
 from pipeline.workspace import PAPER, Workspace
+
+if TYPE_CHECKING:
+    from pipeline.spec.selection import Selection
 
 app = typer.Typer(
     help="Compile experiment specs into a DVC pipeline, run it, and read the reports.",
@@ -23,7 +26,10 @@ app = typer.Typer(
 )
 app.add_typer(stage, name="stage")
 
-Specs = Annotated[list[str] | None, typer.Argument(help="Spec names, e.g. fedtp/table2; all when left out.")]
+Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a folder of them, e.g. fedtp.")]
+Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all when left out.")]
+Wanted = Annotated[list[str] | None, typer.Argument(help="Specs or folders; the default ones when left out.")]
+All = Annotated[bool, typer.Option("--all", help="All specs.")]
 Profile = Annotated[str, typer.Option(help="paper, smoke, or a profile that the specs define.")]
 
 
@@ -57,7 +63,7 @@ def validate(specs: Specs = None) -> None:
     from pipeline.compile.compiler import compile_workspace
 
     workspace = Workspace.find()
-    compilation = compile_workspace(workspace, _known(workspace, specs))
+    compilation = compile_workspace(workspace, _named(workspace, specs) or _found(workspace))
     print(f"{len(compilation.tables)} specs are valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
 
 
@@ -65,16 +71,16 @@ def validate(specs: Specs = None) -> None:
 def compile_(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when stages are stale.")] = False,
 ) -> None:
-    """Compile all specs to stages/ and dvc.yaml. What is up to date is not touched."""
+    """Compile what is selected to stages/ and dvc.yaml. What is up to date is not touched."""
     from pipeline.compile.compiler import compile_workspace
     from pipeline.compile.generated import compare, write
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace)
     if not check:
-        print(f"{len(compilation.runs)} runs: {write(workspace, compilation.files).summary()}")
+        print(f"{len(compilation.runs)} runs: {write(workspace, compilation).summary()}")
         return
-    changes = compare(workspace, compilation.files)
+    changes = compare(workspace, compilation)
     if changes:
         print(f"stages are stale ({changes.summary()}); run `pfl compile`", file=sys.stderr)
         raise typer.Exit(1)
@@ -82,8 +88,30 @@ def compile_(
 
 
 @app.command()
+def add(specs: Some) -> None:
+    """Let DVC see the stages of specs, on this machine: `dvc repro` and all its other commands know them then."""
+    from pipeline.spec.selection import add
+
+    _select(add, specs)
+
+
+@app.command()
+def drop(
+    specs: Wanted = None,
+    all_: Annotated[bool, typer.Option("--all", help="All that were added.")] = False,
+) -> None:
+    """Undo `pfl add`. What has been computed stays in DVC's cache, and is found there when they are added again."""
+    from pipeline.spec.selection import drop
+
+    if bool(specs) == all_:
+        raise UserError("name specs, or give --all")
+    _select(drop, specs)
+
+
+@app.command()
 def plan(
-    specs: Specs = None,
+    specs: Wanted = None,
+    all_: All = False,
     profile: Profile = PAPER,
     gpu: Annotated[
         float | None, typer.Option(min=0.001, help="Also say how long a GPU takes that sustains so many TFLOP/s.")
@@ -94,7 +122,8 @@ def plan(
     from pipeline.plan.plan import make_plan
 
     workspace = Workspace.find(profile=profile)
-    compilation = compile_workspace(workspace, _known(workspace, specs))
+    names = _named(workspace, specs) or (_found(workspace) if all_ else _selection(workspace).default)
+    compilation = compile_workspace(workspace, names)
     figures = make_plan(workspace, compilation)
     missing = len(figures.missing)
     print(f"specs             {len(compilation.tables)}")
@@ -166,8 +195,8 @@ def schema() -> None:
 
 @app.command()
 def run(
-    specs: Annotated[list[str] | None, typer.Argument(help="Spec names; the default ones when left out.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All specs.")] = False,
+    specs: Wanted = None,
+    all_: All = False,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; default: what fits.")
     ] = None,
@@ -184,10 +213,10 @@ def run(
     from pipeline.running.runner import Wish, run_specs
 
     workspace = Workspace.find(profile=profile)
-    known = _known(workspace, specs)
-    if known and all_:
+    names = _named(workspace, specs)
+    if names and all_:
         raise UserError("name specs, or give --all; not both")
-    wish = Wish(tuple(known or ()), all_, jobs, gpus, per_gpu, keep_going, dry_run, cluster)
+    wish = Wish(tuple(names), all_, jobs, gpus, per_gpu, keep_going, dry_run, cluster)
     raise typer.Exit(run_specs(workspace, wish))
 
 
@@ -240,18 +269,35 @@ def setup() -> None:
     initialise(Workspace.find().root)
 
 
-def _known(workspace: Workspace, specs: list[str] | None) -> list[str] | None:
-    """The named specs, also when they are given as paths. Raises :class:`UserError` for an unknown one."""
+def _found(workspace: Workspace) -> list[str]:
     from pipeline.spec.specs import find_specs
 
-    if not specs:
-        return None
-    known = list(find_specs(workspace.specs))
-    names = [name.removeprefix("specs/").removesuffix(".yaml") for name in specs]
-    for name in names:
-        if name not in known:
-            raise UserError(f"unknown spec {name!r}{did_you_mean(name, known)}")
-    return names
+    return list(find_specs(workspace.specs))
+
+
+def _selection(workspace: Workspace) -> Selection:
+    from pipeline.spec.selection import read_selection
+
+    return read_selection(workspace, _found(workspace))
+
+
+def _named(workspace: Workspace, specs: list[str] | None) -> list[str]:
+    """Specs by what they are called on the command line. Raises :class:`UserError` for an unknown one."""
+    from pipeline.spec.selection import named
+
+    return named(specs or [], _found(workspace)) if specs else []
+
+
+def _select(change: Callable[[Workspace, list[str]], None], specs: list[str] | None) -> None:
+    """Change which specs are selected on this machine, and compile."""
+    from pipeline.compile.compiler import compile_workspace
+    from pipeline.compile.generated import write
+
+    workspace = Workspace.find()
+    names = _named(workspace, specs) if specs else _selection(workspace).added
+    change(workspace, [name for name in names if name in compile_workspace(workspace, names).tables])
+    compilation = compile_workspace(workspace)
+    print(f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: {write(workspace, compilation).summary()}")
 
 
 if __name__ == "__main__":

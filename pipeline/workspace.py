@@ -6,15 +6,14 @@ All paths in generated files are relative to it, so the same specs compile to th
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from pflcore.errors import UserError
-from pflcore.registry import did_you_mean
 
 PAPER = "paper"
 METRICS = "artifacts/metrics"
+TABLES = "stages/tables"
 PARTITION_REPORTS = "reports/partitions"
 _PARTITION_FILES = ("index.md", "index.html", "picture.svg", "clients.csv")
 _REPORT_FILES = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures")
@@ -58,25 +57,6 @@ class Workspace:
         """What belongs to this machine alone: checkpoints, timings, caches. Never in git, never in DVC."""
         return self.root / ".pfl"
 
-    def default_specs(self, known: list[str]) -> list[str]:
-        """The specs that a bare ``dvc repro`` brings up to date: ``[tool.pfl] default`` in pyproject.toml."""
-        path = self.home / "pyproject.toml"
-        try:
-            settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
-        for key in ("tool", "pfl"):
-            settings = settings.get(key, {})
-            if not isinstance(settings, dict):
-                raise UserError(f"pyproject.toml: {key} = {settings!r} must be a table")
-        chosen = settings.get("default", known[:1])
-        if not isinstance(chosen, list) or not all(isinstance(name, str) for name in chosen):
-            raise UserError(f"pyproject.toml: tool.pfl.default = {chosen!r} must be a list of spec names")
-        for name in chosen:
-            if name not in known:
-                raise UserError(f"pyproject.toml: tool.pfl.default: unknown spec {name!r}{did_you_mean(name, known)}")
-        return chosen
-
 
 def raw_data_folder(root: Path) -> Path:
     """Where raw data sets lie, one folder each: ``$PFL_DATA``, or ``data/`` in the workspace.
@@ -114,6 +94,11 @@ def metrics_path(run_id: str) -> str:
 def partition_report_files(federation_id: str) -> list[str]:
     """What a partition's page consists of. Not the folder, where anything of a person's own may lie."""
     return [f"{partition_report_path(federation_id)}/{name}" for name in _PARTITION_FILES]
+
+
+def table_path(spec_id: str) -> str:
+    """The resolved table of a spec, relative to the workspace."""
+    return f"{TABLES}/{spec_id}.json"
 
 
 def report_path(spec_id: str) -> str:

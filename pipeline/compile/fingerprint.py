@@ -44,12 +44,15 @@ class Code:
             with contextlib.suppress(OSError):  # what cannot be kept is parsed again the next time
                 write_text(self._file, json.dumps({**kept, **self._used}))
 
-    def fingerprint(self, *roots: str) -> str:
+    def fingerprint(self, *roots: str, without: str | None = None) -> str:
         """One line per module in the import closure of `roots`: its name and the hash of its meaning.
 
         Templates beside a module's package (``*.j2``) count with their whole text.
+
+        Args:
+            without: What is in the closure of this one is left out.
         """
-        closure = self._closure(roots)
+        closure = self._closure(roots) - (self._closure([without]) if without else set())
         lines = [f"{module} {self._hash(module)}" for module in sorted(closure)]
         folders = sorted({path.parent for path in (self._path(module) for module in closure) if path})
         for folder in folders:

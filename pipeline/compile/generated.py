@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pflcore.artifacts import write_text
-from pipeline.workspace import Workspace
+from pipeline.compile.compiler import Compilation
+from pipeline.workspace import TABLES, Workspace
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Changes:
         parts = []
         for verb, paths in (("added", self.added), ("changed", self.changed), ("removed", self.removed)):
             runs = sum(_is_run(path) for path in paths)
-            tables = sum(path.startswith("stages/") and path.endswith(".json") for path in paths)
+            tables = sum(path.startswith(f"{TABLES}/") for path in paths)
             code = sum(path.startswith("stages/code/") for path in paths)
             words = [
                 f"{count} {word}" + "s" * (count > 1)
@@ -38,8 +39,9 @@ class Changes:
         return ", ".join(parts) or "nothing changed"
 
 
-def compare(workspace: Workspace, files: dict[str, str]) -> Changes:
-    """What writing `files` would change."""
+def compare(workspace: Workspace, compilation: Compilation) -> Changes:
+    """What :func:`write` would change."""
+    files = compilation.files
     added, changed = [], []
     for name, text in files.items():
         path = workspace.root / name
@@ -47,12 +49,13 @@ def compare(workspace: Workspace, files: dict[str, str]) -> Changes:
             added.append(name)
         elif path.read_bytes() != text.encode():
             changed.append(name)
-    return Changes(added, changed, _stale(workspace, files))
+    stale = _stale(workspace, files) if not compilation.skipped else []  # which of them belong to these is not known
+    return Changes(added, changed, stale)
 
 
-def write(workspace: Workspace, files: dict[str, str]) -> Changes:
+def write(workspace: Workspace, compilation: Compilation) -> Changes:
     """Bring the stage files up to date; files that are right already are not touched."""
-    changes = compare(workspace, files)
+    changes, files = compare(workspace, compilation), compilation.files
     # The root file last: until it is there, an interrupted compilation is seen by the next one.
     for name in sorted([*changes.added, *changes.changed], key=lambda name: (name == "dvc.yaml", name)):
         write_text(workspace.root / name, files[name])

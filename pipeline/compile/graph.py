@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
+from pipeline.workspace import TABLES
+
 ROOT = "dvc.yaml"
 
 
@@ -45,7 +47,7 @@ class Stage:
         path = PurePosixPath(self.command.split()[3])
         if self.kind in ("partition", "describe"):
             return path.parent.name
-        return path.stem if self.kind != "report" else str(path.with_suffix("")).removeprefix("stages/")
+        return path.stem if self.kind != "report" else str(path.with_suffix("")).removeprefix(f"{TABLES}/")
 
     @property
     def run(self) -> str | None:

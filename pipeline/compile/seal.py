@@ -25,7 +25,7 @@ import yaml
 from pflcore import sources
 from pflcore.errors import UserError
 from pipeline.compile.fingerprint import Code
-from pipeline.workspace import Workspace
+from pipeline.workspace import TABLES, Workspace
 
 AGAIN = "type the same command again"
 _CODE = "stages/code/"
@@ -90,7 +90,7 @@ class Sealed:
     """A stage as its stage file has it, and what it was made of when it began."""
 
     def __init__(self, kind: str, files: Sequence[Path], mark: str | None) -> None:
-        self.file = files[0].with_name("dvc.yaml") if kind != "index" else Path("dvc.yaml")
+        self.file = _stage_file(kind, files[0])
         self.named = ", ".join(map(str, files))
         self.command = command(kind, [file.as_posix() for file in files], mark or "")
         entry = self._entry()
@@ -165,6 +165,15 @@ class Sealed:
         files = [path for dep in self.inputs for path in (dep, *dep.rglob("*")) if path.is_file()]
         stats = {path.as_posix(): path.stat() for path in files}
         return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
+
+
+def _stage_file(kind: str, file: Path) -> Path:
+    """Where the stage stands whose command names this file first."""
+    if kind == "index":
+        return Path("dvc.yaml")
+    if kind == "report" and file.is_relative_to(TABLES):
+        return (Path("stages") / file.relative_to(TABLES)).with_name("dvc.yaml")
+    return file.with_name("dvc.yaml")
 
 
 def _text(path: Path) -> str:

@@ -34,6 +34,7 @@ from pipeline.workspace import (
     partition_report_path,
     report_path,
     run_path,
+    table_path,
 )
 
 _MOST_SHOWN = 3
@@ -58,7 +59,7 @@ class Papers:
     @classmethod
     def of(cls, workspace: Workspace, compilation: Compilation) -> Papers:
         """Those of a compilation, of which nothing needs to have been written."""
-        tables = {name: json.loads(compilation.files[f"stages/{name}.json"]) for name in compilation.tables}
+        tables = {name: json.loads(compilation.files[table_path(name)]) for name in compilation.tables}
         papers = papers_of(tables)
         return cls(
             workspace,
@@ -166,16 +167,14 @@ def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str]
     For the end of `pfl run`, which has done its work: what goes wrong here is told in place of the lines.
 
     Args:
-        compilation: In a profile's own workspace it has these specs only; others of their papers are compiled then.
-        idle: Nothing has been run, so that pages that exist are taken as they are where that would take time.
+        idle: Nothing has been run, so that pages that exist are taken as they are.
     """
     names = list(dict.fromkeys(spec.split("/")[0] for spec in specs))
-    own = workspace.root != workspace.home
     pages = [workspace.root / PAPERS / f"{name}.html" for name in names]
     try:
-        if not (own and idle and all(page.is_file() for page in pages)):
-            papers = (_papers_of(names, workspace) if own else None) or Papers.of(workspace, compilation)
-            papers.partial = own
+        if not (idle and all(page.is_file() for page in pages)):
+            papers = _papers_of(names, workspace) or Papers.of(workspace, compilation)
+            papers.partial = True
             papers.write(names)
     except UserError as error:
         return f"pages of papers: {error}"

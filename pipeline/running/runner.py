@@ -31,6 +31,7 @@ from pipeline.running.display import show, summary
 from pipeline.running.jobs import Pool
 from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.scheduler import Scheduler
+from pipeline.spec.selection import add, read_selection
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace, raw_data_folder, report_path
 
@@ -90,7 +91,7 @@ def _run(workspace: Workspace, wish: Wish, printer: Printer) -> int:
         if waited:  # others may have edited them meanwhile
             names, compilation = _compile(workspace, wish)
         initialise(workspace.root)
-        write(workspace, compilation.files)
+        write(workspace, compilation)
         if own:  # the raw data of the project, not of the profile's workspace
             os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))
         with chdir(workspace.root):  # DVC takes a few paths from there
@@ -190,18 +191,25 @@ def _schedule(
 
 
 def _compile(workspace: Workspace, wish: Wish) -> tuple[list[str], Compilation]:
-    """The wanted specs, and what there is to run. Writes nothing."""
-    found = find_specs(workspace.specs)
-    names = list(wish.specs) or (list(found) if wish.everything else workspace.default_specs(list(found)))
-    if not names:
+    """The wanted specs, and what there is to run. Writes nothing but which specs are selected here from now on."""
+    found = list(find_specs(workspace.specs))
+    selection = read_selection(workspace, found)
+    asked = list(wish.specs) or (found if wish.everything else selection.default)
+    if not asked:
         raise UserError("nothing to run: there are no specs")
     own = workspace.root != workspace.home
-    compilation = compile_workspace(workspace, names if own else None)
-    if wish.everything:
-        names = [name for name in names if name in compilation.tables]
-    for name in names:
-        if name not in compilation.tables:
-            raise UserError(f"specs/{name}.yaml: abstract; run a spec that extends it")
+    seen = [] if own else selection.compiled
+    compilation = compile_workspace(workspace, sorted({*seen, *asked}), wanted=asked)
+    names = [name for name in asked if name in compilation.tables]
+    if not names:
+        raise UserError(f"specs/{asked[0]}.yaml: abstract; run a spec that extends it")
+    new = [name for name in names if name not in seen]
+    if new and not own:
+        if wish.dry:
+            raise UserError(f"DVC does not see the stages of {new[0]} yet; ask `pfl plan`, or `pfl add {new[0]}` first")
+        add(workspace, new)
+    for problem in compilation.skipped.values():
+        print(f"pfl: left alone: {problem}", file=sys.stderr)
     return names, compilation
 
 

@@ -14,6 +14,7 @@ import typer
 from pflcore.errors import UserError
 from pipeline.compile.seal import Sealed, sealed
 from pipeline.workspace import (
+    TABLES,
     Workspace,
     dataset_path,
     metrics_path,
@@ -108,7 +109,7 @@ def report(table: Record, seal: Seal = None) -> None:
     """Render a spec's report."""
     from pipeline.stages.report import run
 
-    spec = table.with_suffix("").as_posix().removeprefix("stages/")
+    spec = table.with_suffix("").as_posix().removeprefix(f"{TABLES}/")
     with sealed("report", [table], seal):
         print(run(table, Path(), Path(report_path(spec))))
 

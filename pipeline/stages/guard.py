@@ -23,7 +23,7 @@ _TOKEN = "The stage files are what the specs compile to.\n"
 def run(workspace: Workspace) -> str:
     """Compile. Raises :class:`UserError` when the stage files were not up to date; they are afterwards."""
     compilation = compile_workspace(workspace)
-    changes = write(workspace, compilation.files)
+    changes = write(workspace, compilation)
     if changes:
         raise UserError(f"specs or code changed: {changes.summary()}. Compiled; type `dvc repro` again to run it")
     write_text(workspace.root / GUARD, _TOKEN)

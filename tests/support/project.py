@@ -32,6 +32,7 @@ from pipeline.workspace import (
     partition_report_path,
     report_path,
     run_path,
+    table_path,
 )
 
 BIN = Path(sys.executable).parent
@@ -88,7 +89,7 @@ class Project:
 
     def compile(self) -> Changes:
         """Compile and write, in this process."""
-        return generated.write(self.workspace(), self.compiled().files)
+        return generated.write(self.workspace(), self.compiled())
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """``<file>:<stage>`` → stage, of all stages on disk."""
@@ -155,7 +156,7 @@ class Project:
                 record = root / f"stages/federations/{shown.federation}/federation.yaml"
                 dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
                 describe.run(record, dataset, federation, root / partition_report_path(run.federation_id))
-            report.run(root / f"stages/{name}.json", root, root / report_path(name))
+            report.run(root / table_path(name), root, root / report_path(name))
 
 
 @dataclass(frozen=True)

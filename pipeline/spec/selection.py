@@ -1,0 +1,121 @@
+"""Which specs are compiled: those that pyproject.toml names, and those that were added on this machine.
+
+DVC loads every stage that it can see before it does anything, so what nobody asked for stays out of its sight.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pflcore.artifacts import write_text
+from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
+from pipeline.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Names of specs, each list in the order of all of them.
+
+    Attributes:
+        default: What a bare ``dvc repro`` and a bare ``pfl run`` bring up to date.
+        shared: What pyproject.toml names; their stage files belong into git.
+        added: What `pfl add` and `pfl run` added beside these, on this machine.
+    """
+
+    default: list[str]
+    shared: list[str]
+    added: list[str]
+
+    @property
+    def compiled(self) -> list[str]:
+        """All whose stages DVC sees."""
+        return sorted({*self.shared, *self.added})
+
+
+def read_selection(workspace: Workspace, known: Sequence[str]) -> Selection:
+    """What is selected of the specs in `known`.
+
+    In pyproject.toml ``[tool.pfl]`` has ``default``, a list of names, which is the first spec when it is left out; and
+    ``compile``, a list of names and patterns such as ``studies/*``, which is all specs.
+
+    Raises:
+        UserError: pyproject.toml cannot be read, or names what does not exist.
+    """
+    settings = _settings(workspace.home / "pyproject.toml")
+    default = _names(settings, "default", known[:1])
+    for name in default:
+        if name not in known:
+            raise UserError(f"pyproject.toml: tool.pfl.default: unknown spec {name!r}{did_you_mean(name, list(known))}")
+    patterns = _names(settings, "compile", ["*"])
+    for pattern in patterns:
+        if not {*"*?["} & set(pattern) and pattern not in known:
+            near = did_you_mean(pattern, list(known))
+            raise UserError(f"pyproject.toml: tool.pfl.compile: unknown spec {pattern!r}{near}")
+    shared = [name for name in known if name in default or any(fnmatchcase(name, pattern) for pattern in patterns)]
+    added = [name for name in _added(workspace) if name in known and name not in shared]
+    return Selection(default, shared, added)
+
+
+def add(workspace: Workspace, names: Iterable[str]) -> None:
+    """Select specs on this machine."""
+    _write(workspace, {*_added(workspace), *names})
+
+
+def drop(workspace: Workspace, names: Iterable[str]) -> None:
+    """Undo :func:`add`."""
+    _write(workspace, {*_added(workspace)} - {*names})
+
+
+def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Specs by what a person calls them: a name, the path of a file, or a folder for all in it.
+
+    Raises:
+        UserError: There is nothing of that name.
+    """
+    found: list[str] = []
+    for word in words:
+        name = word.removeprefix("specs/").removesuffix(".yaml").rstrip("/")
+        inside = [other for other in known if other.startswith(f"{name}/")]
+        if name not in known and not inside:
+            folders = {other.rpartition("/")[0] for other in known if "/" in other}
+            raise UserError(f"unknown spec {name!r}{did_you_mean(name, [*known, *sorted(folders)])}")
+        found += [name] if name in known else inside
+    return list(dict.fromkeys(found))
+
+
+def _added(workspace: Workspace) -> list[str]:
+    path = _list(workspace)
+    return path.read_text(encoding="utf-8", errors="replace").split() if path.is_file() else []
+
+
+def _write(workspace: Workspace, names: Iterable[str]) -> None:
+    write_text(_list(workspace), "".join(f"{name}\n" for name in sorted(names)))
+
+
+def _list(workspace: Workspace) -> Path:
+    return workspace.private / "added.txt"
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
+    for key in ("tool", "pfl"):
+        settings = settings.get(key, {})
+        if not isinstance(settings, dict):
+            raise UserError(f"pyproject.toml: {key} = {settings!r} must be a table")
+    return settings
+
+
+def _names(settings: dict[str, Any], key: str, otherwise: Sequence[str]) -> list[str]:
+    names = settings.get(key, list(otherwise))
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"pyproject.toml: tool.pfl.{key} = {names!r} must be a list of spec names")
+    return names
