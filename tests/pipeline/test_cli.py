@@ -242,7 +242,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["stage", "train", "odd/run.yaml"], "odd/run.yaml: no stage of odd/dvc.yaml; run `pfl compile`, or name a file"),
     (["stage", "train", "cut/run.yaml"], "cut/dvc.yaml: not what `pfl compile` writes; run it"),
     (["stage", "train", "half/run.yaml"], "half/dvc.yaml: not what `pfl compile` writes; run it"),
-    (["stage", "index", "stages/nothing.json"], "stages/nothing.json: no such file; run `pfl compile`"),
+    (["stage", "index", "stages/tables/nothing.json"], "stages/tables/nothing.json: no such file; run `pfl compile`"),
 ]
 
 
@@ -398,8 +398,8 @@ def test_commands_that_do_not_train_never_import_torch(project: Project) -> None
         "schema",
         "stage guard",
         f"stage evaluate {record}",
-        "stage report stages/tiny.json",
-        "stage index stages/tiny.json",
+        "stage report stages/tables/tiny.json",
+        "stage index stages/tables/tiny.json",
     ]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],

@@ -259,21 +259,24 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 def test_a_reserved_name_of_a_file_or_an_abstract_spec_is_fine(tmp_path: Path, name: str) -> None:
     project = make_project(tmp_path, {f"specs/{name}.yaml": spec(), f"specs/{name}/base.yaml": "abstract: true\n"})
     project.compile()
-    assert (tmp_path / f"stages/{name}.json").is_file()
+    assert (tmp_path / f"stages/tables/{name}.json").is_file()
 
 
 def test_the_root_file(project: Project) -> None:
     root = yaml.safe_load((project.root / "dvc.yaml").read_text(encoding="utf-8"))
-    tables = [f"stages/{name}.json" for name in ("hostile", "paper/child", "paper/table2.v1", "tiny")]
     assert root["stages"]["guard"] == {
         "cmd": "pfl stage guard",
-        "deps": ["specs", "pyproject.toml", *tables, "stages/code"],
+        "deps": ["specs", "pyproject.toml", "stages/tables", "stages/code"],
         "outs": [GUARD],
     }
-    assert root["stages"]["index"]["cmd"].startswith("pfl stage index stages/tiny.json stages/hostile.json --seal ")
+    assert root["stages"]["index"]["cmd"].startswith(
+        "pfl stage index stages/tables/tiny.json stages/tables/hostile.json --seal "
+    )
     assert set(root["stages"]["index"]["deps"]) >= {"reports/tiny/table.parquet", "reports/hostile/table.parquet"}
     assert root["params"] == ["specs/tiny.yaml", "specs/hostile.yaml"]
-    tables = [json.loads((project.root / f"stages/{name}.json").read_text("utf-8")) for name in ("tiny", "hostile")]
+    tables = [
+        json.loads((project.root / f"stages/tables/{name}.json").read_text("utf-8")) for name in ("tiny", "hostile")
+    ]
     assert root["metrics"] == sorted({f"artifacts/metrics/{run}.json" for table in tables for run in table["runs"]})
     plots = [f"reports/{name}/figures/curves.csv" for name in ("tiny", "hostile")]
     assert [list(plot) for plot in root["plots"]] == [[path] for path in plots]
@@ -290,7 +293,7 @@ def test_the_guard_depends_on_code_that_lies_in_the_workspace(tmp_path: Path) ->
 def test_without_pyproject_the_first_spec_is_the_default(tmp_path: Path) -> None:
     project = make_project(tmp_path, {"specs/b.yaml": spec(), "specs/a.yaml": spec("[local]")})
     project.compile()
-    assert project.stages()["dvc.yaml:index"]["cmd"].startswith("pfl stage index stages/a.json --seal ")
+    assert project.stages()["dvc.yaml:index"]["cmd"].startswith("pfl stage index stages/tables/a.json --seal ")
 
 
 def test_without_specs_there_is_only_the_guard(tmp_path: Path) -> None:

@@ -125,10 +125,15 @@ class Copy:
         assert set(after) == set(self.before)
         return {name for name, text in after.items() if text != self.before[name]}
 
-    def named(self, *beginnings: str) -> set[str]:
-        found = {name for name in self.before if name.startswith(beginnings)}
-        assert found
-        return found
+    def named(self, *names: str) -> set[str]:
+        """Those of these names; one that ends with a dot stands for all that begin with it."""
+        assert all(name.endswith(".") or name in self.before for name in names)
+        return {
+            found
+            for found in self.before
+            for name in names
+            if found == name or (name[-1] == "." and found.startswith(name))
+        }
 
 
 @pytest.fixture
@@ -144,10 +149,20 @@ def test_the_copy_has_the_fingerprints_of_the_original(copy: Copy) -> None:
     assert fingerprints(copy.project) == copy.before
     assert copy.before["evaluate"] == Code(source_folder()).fingerprint("pipeline.stages.evaluate")
     kinds = {name.partition(".")[0] for name in copy.before}
-    assert kinds == {"data", "partition", "describe", "train", "evaluate", "report", "index"}
-    assert copy.named("train.") == {f"train.{name}.tiny_vit" for name in METHODS.names()} | copy.named(
-        "train.fedavg", "train.fedper", "train.fedprox", "train.local"
-    )
+    assert kinds == {*STAGES, "dataset", "backbone", "method"}
+    assert copy.named("method.") == {f"method.{name}" for name in METHODS.names()}
+
+
+STAGES = ("data", "partition", "describe", "train", "evaluate", "report", "index")
+
+
+def test_what_a_stage_has_is_not_said_again_of_its_entries(copy: Copy) -> None:
+    modules = {name: {line.split()[0] for line in text.splitlines()} for name, text in copy.before.items()}
+    assert "pflcore.engine.trainer" in modules["train"] and "pflcore.method" in modules["train"]
+    assert modules["method.fedprox"] == {"pflcore.methods.fedprox"}
+    assert modules["method.fedtp"] > {"pflcore.methods.fedtp", "pflcore.operators.hypernetworks"}
+    entries = ("method.", "backbone.")
+    assert not any(modules["train"] & modules[name] for name in modules if name.startswith(entries))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -166,7 +181,7 @@ def test_the_step_of_a_hypernetwork_concerns_those_that_have_one(copy: Copy) -> 
         "pflcore/methods/_hypernetwork_server.py",
         lambda text: text.replace("one.sent[name] - one.returned[name]", "one.returned[name] - one.sent[name]"),
     )
-    assert copy.concerned() == copy.named(*(f"train.{name}." for name in GENERATING))
+    assert copy.concerned() == copy.named(*(f"method.{name}" for name in GENERATING))
 
 
 GENERATING = ("fedofa", "fedtp", "fedtp_fedrod", "pfedhn")  # methods with pFedHN's hypernetwork
@@ -179,17 +194,17 @@ def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
         if "pflcore.methods.fedavg" in path.read_text(encoding="utf-8") or path.stem == "fedavg"
     }
     copy.edit("pflcore/methods/fedavg.py", add_code)
-    assert copy.concerned() == copy.named(*(f"train.{name}." for name in importers))
+    assert copy.concerned() == copy.named(*(f"method.{name}" for name in importers))
 
 
 @pytest.mark.parametrize(
     ("module", "concerned"),
     [
-        ("pflcore/engine/loop.py", ["train."]),
-        ("pflcore/method.py", ["train."]),
-        ("pflcore/operators/hypernetworks.py", [f"train.{name}." for name in GENERATING]),
-        ("pipeline/stages/train.py", ["train."]),
-        ("pflcore/datasets/digits.py", ["data.digits"]),
+        ("pflcore/engine/loop.py", ["train"]),
+        ("pflcore/method.py", ["train"]),
+        ("pflcore/operators/hypernetworks.py", [f"method.{name}" for name in GENERATING]),
+        ("pipeline/stages/train.py", ["train"]),
+        ("pflcore/datasets/digits.py", ["dataset.digits"]),
         ("pflcore/datasets/cifar10.py", []),
         ("pflcore/partitions/dirichlet.py", ["partition.dirichlet"]),
         ("pipeline/stages/evaluate.py", ["evaluate"]),
@@ -201,8 +216,8 @@ def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
         ("pipeline/stages/guard.py", []),
         ("pipeline/compile/compiler.py", []),
         ("pipeline/cli.py", []),
-        ("pflcore/artifacts.py", [""]),
-        ("pflcore/__init__.py", [""]),
+        ("pflcore/artifacts.py", STAGES),
+        ("pflcore/__init__.py", STAGES),
     ],
 )
 def test_whom_a_module_concerns(copy: Copy, module: str, concerned: list[str]) -> None:
@@ -212,7 +227,7 @@ def test_whom_a_module_concerns(copy: Copy, module: str, concerned: list[str]) -
 
 def test_a_backbone_concerns_the_runs_that_use_it(copy: Copy) -> None:
     copy.edit("pflcore/backbones/convnet.py", add_code)
-    assert copy.concerned() == {name for name in copy.before if name.endswith(".convnet")}
+    assert copy.concerned() == {"backbone.convnet"}
 
 
 def test_a_template_concerns_the_reports(copy: Copy) -> None:

@@ -32,14 +32,14 @@ def test_only_what_differs_is_written(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     project.compile()
     right = project.generated()
-    project.write("stages/tiny.json", "edited by hand")
+    project.write("stages/tables/tiny.json", "edited by hand")
     (tmp_path / "stages/code/evaluate.txt").unlink()
     project.write("stages/left/over.yaml", "x: 1\n")
-    expected = Changes(["stages/code/evaluate.txt"], ["stages/tiny.json"], ["stages/left/over.yaml"])
-    files = project.compiled().files
-    assert compare(project.workspace(), files) == expected
+    expected = Changes(["stages/code/evaluate.txt"], ["stages/tables/tiny.json"], ["stages/left/over.yaml"])
+    compilation = project.compiled()
+    assert compare(project.workspace(), compilation) == expected
     assert (tmp_path / "stages/left/over.yaml").exists()
-    assert write(project.workspace(), files) == expected
+    assert write(project.workspace(), compilation) == expected
     assert project.generated() == right
     assert not (tmp_path / "stages/left").exists()
 
@@ -52,7 +52,7 @@ def test_locks_go_with_their_shard_only(tmp_path: Path) -> None:
     shard = next(name for name in locks if "-dirichlet-" in name)
     (tmp_path / "specs/b.yaml").unlink()
     changes = project.compile()
-    assert "stages/b.json" in changes.removed and shard.replace("lock", "yaml") in changes.removed
+    assert "stages/tables/b.json" in changes.removed and shard.replace("lock", "yaml") in changes.removed
     assert not (tmp_path / shard).parent.exists()
     assert [name for name in locks if not (tmp_path / name).exists()] == [shard]
     assert (tmp_path / "stages/.keep").exists()
@@ -94,9 +94,9 @@ RUN = "stages/federations/f/r{}.yaml"
     [
         (Changes([], [], []), "nothing changed"),
         (Changes([RUN.format(1)], [], []), "1 run added"),
-        (Changes([RUN.format(1), RUN.format(2), "stages/a.json"], [], []), "2 runs and 1 report added"),
+        (Changes([RUN.format(1), RUN.format(2), "stages/tables/a.json"], [], []), "2 runs and 1 report added"),
         (
-            Changes(["stages/code/train.a.b.txt"], ["stages/a.json", "stages/b/c.json"], [RUN.format(1)]),
+            Changes(["stages/code/train.a.b.txt"], ["stages/tables/a.json", "stages/tables/b/c.json"], [RUN.format(1)]),
             "1 code fingerprint added, 2 reports changed, 1 run removed",
         ),
         (Changes([], ["dvc.yaml"], []), "1 stage file changed"),

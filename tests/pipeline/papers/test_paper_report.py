@@ -300,7 +300,7 @@ def project(tmp_path: Path) -> Project:
 def artifact(project: Project, name: str, mean: float = 80.0) -> str:
     """The first run of a spec gets artifacts; its id."""
     workspace = project.workspace()
-    resolved = json.loads(compile_workspace(workspace, [name]).files[f"stages/{name}.json"])
+    resolved = json.loads(compile_workspace(workspace, [name]).files[f"stages/tables/{name}.json"])
     run = next(iter(resolved["runs"]))
     write_run(workspace.root, run, mean)
     return str(run)

@@ -174,7 +174,7 @@ def test_a_diverging_run_ends_and_is_reported(tmp_path: Path) -> None:
     _, meta = read_table(wild.out / "rounds.parquet", "rounds/2")
     assert set(meta["diverged"]) == {"round", "client"}
     assert wild.evaluate() == f"{wild.run.id}: diverged"
-    report.run(wild.project.root / "stages/a.json", wild.project.root, tmp_path / "report")
+    report.run(wild.project.root / "stages/tables/a.json", wild.project.root, tmp_path / "report")
     assert "diverged" in (tmp_path / "report/report.md").read_text(encoding="utf-8")
 
 
@@ -307,7 +307,7 @@ def test_tables_that_are_damaged(tmp_path: Path, text: str | None) -> None:
 
 def test_an_index_needs_its_reports(tmp_path: Path) -> None:
     made = runner(tmp_path)
-    table, reports = made.project.root / "stages/a.json", made.project.root / "reports"
+    table, reports = made.project.root / "stages/tables/a.json", made.project.root / "reports"
     with pytest.raises(UserError, match=r"table\.parquet: no such table artifact"):
         index.run([table], reports)
     assert not (reports / "index.md").exists()

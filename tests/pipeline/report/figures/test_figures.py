@@ -495,7 +495,7 @@ def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_
         },
     )
     project.compile()
-    tables = {name: json.loads((tmp_path / f"stages/{name}.json").read_text("utf-8")) for name in "abcde"}
+    tables = {name: json.loads((tmp_path / f"stages/tables/{name}.json").read_text("utf-8")) for name in "abcde"}
     assert [tables[name]["figures"] for name in "abcde"] == [
         ["noise", "resources"], None, None, ["gain"], ["gain", "mixing"],
     ]  # fmt: skip
