@@ -295,7 +295,10 @@ def _select(change: Callable[[Workspace, list[str]], None], specs: list[str] | N
 
     workspace = Workspace.find()
     names = _named(workspace, specs) if specs else _selection(workspace).added
-    change(workspace, [name for name in names if name in compile_workspace(workspace, names).tables])
+    concrete = [name for name in names if name in compile_workspace(workspace, names).tables]
+    if names and not concrete:
+        raise UserError(f"{', '.join(names)}: only to be extended; add a spec that extends it")
+    change(workspace, concrete)
     compilation = compile_workspace(workspace)
     print(f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: {write(workspace, compilation).summary()}")
 

@@ -92,9 +92,9 @@ def test_a_file_that_cannot_be_written_is_one_line(project: Project, pfl: Pfl) -
 def test_compile_and_check(project: Project, pfl: Pfl) -> None:
     stale = pfl("compile", "--check")
     assert (stale.code, stale.out) == (1, "")
-    assert stale.err == ("stages are stale (2 runs and 1 report and 8 code fingerprints added); run `pfl compile`\n")
+    assert stale.err == ("stages are stale (2 runs and 1 report and 12 code fingerprints added); run `pfl compile`\n")
     assert project.generated() == {}
-    assert pfl("compile").out == "2 runs: 2 runs and 1 report and 8 code fingerprints added\n"
+    assert pfl("compile").out == "2 runs: 2 runs and 1 report and 12 code fingerprints added\n"
     assert pfl("compile", "--check") == Outcome(0, "2 runs: stages are up to date\n", "")
     assert pfl("compile").out == "2 runs: nothing changed\n"
     project.write("specs/tiny.yaml", spec("[fedavg]"))
@@ -103,7 +103,7 @@ def test_compile_and_check(project: Project, pfl: Pfl) -> None:
 
 def test_plan(project: Project, pfl: Pfl) -> None:
     project.write("specs/more.yaml", spec("[fedavg, local]"))
-    lines = dict(line.split(None, 1) for line in pfl("plan").out.splitlines())
+    lines = dict(line.split(None, 1) for line in pfl("plan", "--all").out.splitlines())
     assert lines["specs"] == "2"
     assert (
         lines["stages"] == "13"
@@ -215,6 +215,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["validate", "tinny"], "unknown spec 'tinny'; did you mean 'tiny'?"),
     (["run", "../tiny"], "unknown spec '../tiny'; did you mean 'tiny'?"),
     (["run", "base"], "specs/base.yaml: abstract; run a spec that extends it"),
+    (["add", "base"], "base: only to be extended; add a spec that extends it"),
+    (["drop"], "name specs, or give --all"),
     (["run", "--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'?"),
     (["plan", "--profile", "../x"], "unknown profile '../x'; known: paper, smoke"),
     (["list", "methds"], "cannot list 'methds'; did you mean 'methods'?"),
@@ -260,7 +262,17 @@ def test_wrong_usage_is_one_line(project: Project, pfl: Pfl, arguments: list[str
 
 
 def test_outside_of_a_project(tmp_path: Path, pfl: Pfl) -> None:
-    for arguments in (["validate"], ["compile"], ["plan"], ["list", "specs"], ["schema"], ["run"], ["setup"]):
+    for arguments in (
+        ["validate"],
+        ["compile"],
+        ["plan"],
+        ["add", "a"],
+        ["drop", "--all"],
+        ["list", "specs"],
+        ["schema"],
+        ["run"],
+        ["setup"],
+    ):
         assert refused(pfl(*arguments)).endswith(
             "no folder specs/ here or above; run pfl inside a checkout of the project"
         )
@@ -318,8 +330,8 @@ def test_a_malformed_spec_is_one_line_and_changes_nothing(project: Project, pfl:
     project.write("specs/tiny.yaml", spec("[local]"))
     project.write("specs/bad.yaml", content)
     before = tree(project.root)
-    for command in ("compile", "validate", "run"):
-        line = refused(pfl(command))
+    for command in ("compile", "validate", "run bad", "add bad", "plan bad"):
+        line = refused(pfl(*command.split()))
         assert line.startswith("specs/bad.yaml:") and message in line
     assert tree(project.root) == before
 

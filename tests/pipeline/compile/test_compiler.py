@@ -196,7 +196,7 @@ def test_an_added_value_adds_its_run_only(tmp_path: Path) -> None:
     assert [Path(name).name.rpartition("-")[0] for name in changes.added if "federations" in name] == [
         "local-convnet-digits"
     ]
-    assert [name for name in changes.added if "federations" not in name] == ["stages/code/train.local.convnet.txt"]
+    assert [name for name in changes.added if "federations" not in name] == ["stages/code/method.local.txt"]
     assert [Path(name).name for name in changes.changed] == ["dvc.yaml"] * 3 + ["tiny.json"]
     assert changes.removed == []
 

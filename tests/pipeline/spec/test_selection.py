@@ -1,0 +1,99 @@
+"""Which specs DVC sees: what pyproject.toml names, what was added here, and what a person may call them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.project import Project, make_project, spec
+
+from pflcore.errors import UserError
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import write
+from pipeline.spec.selection import Selection, add, drop, named, read_selection
+
+KNOWN = ["alone", "paper/base", "paper/one", "paper/two", "studies/mine"]
+
+
+def selected(project: Project, settings: str) -> Selection:
+    project.write("pyproject.toml", f"[tool.pfl]\n{settings}\n")
+    return read_selection(project.workspace(), KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("settings", "default", "shared"),
+    [
+        ("", ["alone"], KNOWN),
+        ("compile = []", ["alone"], ["alone"]),
+        ("default = ['paper/two']\ncompile = ['studies/*']", ["paper/two"], ["paper/two", "studies/mine"]),
+        ("default = []\ncompile = ['paper/one', 'alon?']", [], ["alone", "paper/one"]),
+    ],
+)
+def test_what_pyproject_names(tmp_path: Path, settings: str, default: list[str], shared: list[str]) -> None:
+    selection = selected(make_project(tmp_path, {}), settings)
+    assert (selection.default, selection.shared, selection.added) == (default, shared, [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("compile = ['paper/on']", "tool.pfl.compile: unknown spec 'paper/on'; did you mean 'paper/one'?"),
+        ("compile = 'paper/*'", "tool.pfl.compile = 'paper/*' must be a list of spec names"),
+        ("default = [3]", "tool.pfl.default = [3] must be a list of spec names"),
+        ("default = ['alnoe']", "tool.pfl.default: unknown spec 'alnoe'; did you mean 'alone'?"),
+        ("default = [", "not readable as TOML"),
+    ],
+)
+def test_mistakes_in_pyproject(tmp_path: Path, settings: str, message: str) -> None:
+    with pytest.raises(UserError, match=r"pyproject\.toml: ") as error:
+        selected(make_project(tmp_path, {}), settings)
+    assert message in str(error.value)
+
+
+def test_adding_and_dropping(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {})
+    settings = "default = []\ncompile = ['alone']"
+    add(project.workspace(), ["paper/two", "alone"])
+    add(project.workspace(), ["paper/one", "gone"])
+    selection = selected(project, settings)
+    assert (selection.added, selection.compiled) == (["paper/one", "paper/two"], ["alone", "paper/one", "paper/two"])
+    drop(project.workspace(), ["paper/two", "studies/mine"])
+    assert selected(project, settings).added == ["paper/one"]
+
+
+def test_names_paths_and_folders() -> None:
+    assert named(["specs/paper/two.yaml", "alone", "alone"], KNOWN) == ["paper/two", "alone"]
+    assert named(["paper/"], KNOWN) == ["paper/base", "paper/one", "paper/two"]
+    with pytest.raises(UserError, match="unknown spec 'papr'; did you mean 'paper'"):
+        named(["papr"], KNOWN)
+
+
+def test_only_what_is_selected_has_stages(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {"specs/a.yaml": spec(), "specs/b.yaml": spec("[local]", rounds=3)})
+    project.write("pyproject.toml", "[tool.pfl]\ncompile = []\n")
+    project.compile()
+    before = project.generated()
+    assert "dvc.yaml:index" in project.stages() and "stages/dvc.yaml:b" not in project.stages()
+    add(project.workspace(), ["b"])
+    project.compile()
+    assert "stages/dvc.yaml:b" in project.stages()
+    # Where specs share no federation, adding one touches no file of the others but the folder's own stage file.
+    changed = {name for name, text in project.generated().items() if before.get(name, text) != text}
+    assert changed <= {"stages/dvc.yaml"} | {name for name in before if name.startswith("stages/federations/")}
+    assert "dvc.yaml" not in changed
+    drop(project.workspace(), ["b"])
+    project.compile()
+    assert project.generated() == before
+
+
+def test_what_nobody_asked_for_may_be_broken(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {"specs/a.yaml": spec(), "specs/b.yaml": spec("[local]", rounds=3)})
+    project.compile()
+    before = project.generated()
+    project.write("specs/b.yaml", "gird: {}\n")
+    with pytest.raises(UserError, match=r"specs/b\.yaml:1: gird: unknown key"):
+        compile_workspace(project.workspace())
+    compilation = compile_workspace(project.workspace(), wanted=["a"])
+    assert list(compilation.skipped) == ["b"] and list(compilation.tables) == ["a"]
+    write(project.workspace(), compilation)  # and what it was is still there
+    assert {name for name in before if "stages/tables/" in name} <= set(project.generated())
