@@ -163,21 +163,22 @@ def describe(
     """Explain a dataset, partition, backbone or method: options, defaults, source. A partition is also drawn."""
     from pflcore.registry import KINDS
     from pipeline.browse.listing import describe as describe_entry
-    from pipeline.browse.partition_view import Drawing, draw_spec, example_record
     from pipeline.spec.catalog import load_catalog
-    from pipeline.spec.specs import find_specs
 
     if len(names) > 2 or (len(names) == 2 and names[0] not in KINDS):
         raise UserError(f"describe takes a name, or a kind ({', '.join(KINDS)}) and a name; got {' '.join(names)!r}")
     workspace, console = Workspace.find(), Console()
     catalog = load_catalog(workspace.home)
     kind, name = names[0] if len(names) == 2 else None, names[-1]
-    if kind == "partition" and name not in catalog.names(kind) and name in find_specs(workspace.specs):
-        return draw_spec(name, workspace, catalog, console)
-    if name not in catalog.names("partition") or kind not in (None, "partition"):
+    drawn = kind in (None, "partition") and name in catalog.names("partition")
+    if not drawn and not (kind == "partition" and name in _found(workspace)):
         if dataset or clients or set_:
             raise UserError(f"--dataset, --clients and --set draw a partition; {name!r} is none")
         return describe_entry(name, workspace, catalog, console, kind)
+    from pipeline.browse.partition_view import Drawing, draw_spec, example_record  # with Matplotlib
+
+    if not drawn:
+        return draw_spec(name, workspace, catalog, console)
     record = example_record(name, catalog, dataset=dataset, clients=clients, seed=seed, options=set_ or [])
     drawing = Drawing.make(record, workspace.root)
     describe_entry(name, workspace, catalog, console, kind)

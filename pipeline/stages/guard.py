@@ -10,6 +10,8 @@ runs the guard before anything else, which puts back into the cache what lies in
 
 from __future__ import annotations
 
+import os
+
 from pflcore.artifacts import write_text
 from pflcore.errors import UserError
 from pipeline.compile.compiler import GUARD, Compilation, compile_workspace
@@ -25,7 +27,8 @@ def run(workspace: Workspace) -> str:
     compilation = compile_workspace(workspace)
     changes = write(workspace, compilation)
     if changes:
-        raise UserError(f"specs or code changed: {changes.summary()}. Compiled; type `dvc repro` again to run it")
+        again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"
+        raise UserError(f"specs or code changed: {changes.summary()}. Compiled; type `{again} to run it")
     write_text(workspace.root / GUARD, _TOKEN)
     kept = _keep(workspace, compilation)
     told = f"; {kept} of them were lost from DVC's cache and are in it again" if kept else ""
