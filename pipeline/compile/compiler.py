@@ -275,15 +275,8 @@ class _Emitter:
         # Not the whole folder: DVC would list runs of other tables that have never been made.
         shown = {run for name in self.defaults for run in self.compilation.tables[name].runs}
         root["metrics"] = [metrics_path(run) for run in sorted(shown)]
-        root["plots"] = [
-            {
-                f"{report_path(name)}/figures/curves.csv": {
-                    "x": "round",
-                    "title": _literal(self.compilation.tables[name].title),
-                }
-            }
-            for name in self.defaults
-        ]
+        # A picture, since what DVC draws itself needs the network.
+        root["plots"] = [f"{report_path(name)}/figures/curves.png" for name in self.defaults]
         self.text["dvc.yaml"] = HEADER + to_yaml(root)
 
     def _compiled_from(self) -> list[str]:
@@ -340,8 +333,3 @@ def _entries(stages: list[Stage]) -> dict[str, dict[str, Any]]:
         wdir = {"wdir": "/".join([".."] * depth)} if depth else {}
         entries[stage.name] = {"cmd": stage.command, **wdir, "deps": list(stage.deps), "outs": list(stage.outs)}
     return entries
-
-
-def _literal(text: str) -> str:
-    """Text in which DVC finds nothing to fill in."""
-    return text.replace("${", r"\${")

@@ -278,8 +278,7 @@ def test_the_root_file(project: Project) -> None:
         json.loads((project.root / f"stages/tables/{name}.json").read_text("utf-8")) for name in ("tiny", "hostile")
     ]
     assert root["metrics"] == sorted({f"artifacts/metrics/{run}.json" for table in tables for run in table["runs"]})
-    plots = [f"reports/{name}/figures/curves.csv" for name in ("tiny", "hostile")]
-    assert [list(plot) for plot in root["plots"]] == [[path] for path in plots]
+    assert root["plots"] == [f"reports/{name}/figures/curves.png" for name in ("tiny", "hostile")]
 
 
 def test_the_guard_depends_on_code_that_lies_in_the_workspace(tmp_path: Path) -> None:
