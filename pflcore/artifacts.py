@@ -113,16 +113,16 @@ def read_table(path: Path, schema: str, columns: list[str] | None = None) -> tup
 
 def _read(path: Path, schema: str, reader: Any) -> Any:
     if not path.is_file():
-        raise UserError(f"{path}: no such {schema.split('/')[0]} artifact; run the stage that makes it (`dvc repro`)")
+        raise UserError(f"{path}: no such {schema.split('/')[0]} artifact; run the stage that makes it")
     try:
         return reader(path)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a readable Parquet file ({error}); delete it and run `dvc repro`") from None
+        raise UserError(f"{path}: not a readable Parquet file ({error}); delete it and run again") from None
 
 
 def _header(path: Path, metadata: dict[bytes, bytes] | None, schema: str) -> dict[str, Any]:
     header: dict[str, Any] = json.loads((metadata or {}).get(_KEY, b"{}"))
     found = header.pop("schema", "none")
     if found != schema:
-        raise UserError(f"{path}: expected the artifact schema {schema}, found {found}; delete it and run `dvc repro`")
+        raise UserError(f"{path}: expected the artifact schema {schema}, found {found}; delete it and run again")
     return header

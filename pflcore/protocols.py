@@ -58,7 +58,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
     if lacking:
         raise UserError(
             f"the rounds table lacks round {lacking[0]} of {rounds}, which every = {evaluation.every} and "
-            f"window = {evaluation.window} ask for; delete it and run `dvc repro`"
+            f"window = {evaluation.window} ask for; delete it and run again"
         )
     window = accuracy[np.isin(measured, steps)]
     last = _last_position(rounds_table)[np.isin(measured, steps)]

@@ -150,7 +150,7 @@ def read_assignment(path: Path) -> Assignment:
     table, meta = read_table(path, SCHEMA)
     clients, scheme, seed = meta.get("clients"), meta.get("scheme"), meta.get("seed")
     if not (isinstance(clients, int) and clients > 0 and isinstance(scheme, str) and isinstance(seed, int)):
-        raise UserError(f"{path}: damaged metadata {meta}; run `dvc repro`")
+        raise UserError(f"{path}: damaged metadata {meta}; delete it and run again")
     owners = np.asarray(column(path, table, "client", pa.int32()))
     rows = np.asarray(column(path, table, "sample", pa.int64()))
     train = split_mask(path, table)
@@ -173,7 +173,9 @@ def read_assignment(path: Path) -> Assignment:
             noise=Noise(tuple(noise["std"]), bool(noise["released"]), int(noise["seed"])) if noise else None,
         )
     except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: damaged metadata ({type(error).__name__}: {error}); run `dvc repro`") from None
+        raise UserError(
+            f"{path}: damaged metadata ({type(error).__name__}: {error}); delete it and run again"
+        ) from None
 
 
 def _by_client(owners: npt.NDArray[np.integer], rows: Rows, clients: int) -> list[Rows]:

@@ -112,7 +112,9 @@ def _read(path: Path, meta: dict[str, Any], scratch: Path | None, with_inputs: b
             boxes=_boxes(path, table) if "boxes" in present else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: damaged metadata ({type(error).__name__}: {error}); run `dvc repro`") from None
+        raise UserError(
+            f"{path}: damaged metadata ({type(error).__name__}: {error}); delete it and run again"
+        ) from None
     except UserError as error:
         message = str(error)
         raise UserError(message if message.startswith(str(path)) else f"{path}: {message}") from None
@@ -122,7 +124,7 @@ def column(path: Path, table: pa.Table, name: str, kind: pa.DataType) -> pa.Chun
     """A column without nulls of the given type. Raises :class:`UserError` when there is none."""
     if name not in table.column_names or table[name].type != kind or table[name].null_count:
         found = f"{table[name].type} with {table[name].null_count} nulls" if name in table.column_names else "none"
-        raise UserError(f"{path}: column {name!r} must be {kind} without nulls, found {found}; run `dvc repro`")
+        raise UserError(f"{path}: column {name!r} must be {kind} without nulls, found {found}; delete it and run again")
     return table[name]
 
 
@@ -136,7 +138,7 @@ def split_mask(path: Path, table: pa.Table) -> Mask:
     words = table["split"].cast(pa.string()) if "split" in table.column_names else pa.nulls(1, pa.string())
     index = pc.index_in(words, value_set=pa.array(SPLITS))
     if index.null_count:
-        raise UserError(f"{path}: column 'split' must hold train or test in every row; run `dvc repro`")
+        raise UserError(f"{path}: column 'split' must hold train or test in every row; delete it and run again")
     mask: Mask = np.asarray(index) == 0
     return mask
 
@@ -150,7 +152,7 @@ def _positions(path: Path, table: pa.Table, name: str, words: tuple[str, ...]) -
     """The inverse of :func:`attribute_column`."""
     index = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(words, pa.string()))
     if index.null_count:
-        raise UserError(f"{path}: column {name!r} holds words that its metadata does not list; run `dvc repro`")
+        raise UserError(f"{path}: column {name!r} holds words that its metadata does not list; delete it and run again")
     return np.asarray(index).astype(np.int64)
 
 

@@ -19,8 +19,7 @@ class FedProx(Method):
     """FedAvg whose clients are held near the model they received: loss + μ/2 · ‖w − w_received‖².
 
     The gradient is that of the plain loss plus μ · (w − w_received), from the first local step on; entries that stay on
-    the client are free. None of the four
-    papers states μ; official and library code uses 1, 0.01 and 0.001. The default is 0.01.
+    the client are free. None of the four papers states μ; official and library code uses 1, 0.01 and 0.001.
     """
 
     citation: ClassVar[str] = "Li et al., MLSys 2020"

@@ -1,4 +1,4 @@
-"""Calling DVC: as a subprocess, since its Python interface is undocumented; and reading its lock files."""
+"""DVC as a program that is called, where that is quick enough; and its lock files and settings, read as text."""
 
 from __future__ import annotations
 

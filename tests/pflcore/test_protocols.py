@@ -96,7 +96,7 @@ def test_a_lacking_round_is_an_error() -> None:
     with pytest.raises(UserError) as error:
         summarise(rounds_table(ROWS), Evaluation(every=1, window=2), rounds=10)
     assert str(error.value) == (
-        "the rounds table lacks round 9 of 10, which every = 1 and window = 2 ask for; delete it and run `dvc repro`"
+        "the rounds table lacks round 9 of 10, which every = 1 and window = 2 ask for; delete it and run again"
     )
 
 

@@ -1,4 +1,4 @@
-"""The reference executor: one client at a time, plainly, with the best error messages.
+"""The reference executor: one client at a time, plainly.
 
 Other executors are checked against this one.
 """

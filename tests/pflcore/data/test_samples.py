@@ -188,22 +188,22 @@ def rewrite(path: Path, schema: str, columns: dict[str, pa.Array] | None = None,
         (
             {"label": pa.array([None, *[0] * 11], pa.int64())},
             {},
-            "column 'label' must be int64 without nulls, found int64 with 1 nulls; run `dvc repro`",
+            "column 'label' must be int64 without nulls, found int64 with 1 nulls; delete it and run again",
         ),
-        ({"label": None}, {}, "column 'label' must be int64 without nulls, found none; run `dvc repro`"),
+        ({"label": None}, {}, "column 'label' must be int64 without nulls, found none; delete it and run again"),
         (
             {"split": pa.array(["valid"] * 12)},
             {},
-            "column 'split' must hold train or test in every row; run `dvc repro`",
+            "column 'split' must hold train or test in every row; delete it and run again",
         ),
-        ({"split": None}, {}, "column 'split' must hold train or test in every row; run `dvc repro`"),
+        ({"split": None}, {}, "column 'split' must hold train or test in every row; delete it and run again"),
         (
             {},
             {"shape": [3, 4, 4]},
             "column 'input' must be fixed_size_binary[48] without nulls, found fixed_size_binary[60] with 0 nulls; "
-            "run `dvc repro`",
+            "delete it and run again",
         ),
-        ({}, {"mean": None}, "damaged metadata (KeyError: 'mean'); run `dvc repro`"),
+        ({}, {"mean": None}, "damaged metadata (KeyError: 'mean'); delete it and run again"),
     ],
 )
 def test_reading_samples_refuses(
@@ -258,11 +258,11 @@ def test_assignment_rows_are_sorted_in_the_file(tmp_path: Path) -> None:
             {},
             {"clients": "3"},
             "damaged metadata {'clients': '3', 'novel': [], 'own_split': False, 'scheme': 'toy', 'seed': 7}; "
-            "run `dvc repro`",
+            "delete it and run again",
         ),
-        ({}, {"novel": None}, "damaged metadata (KeyError: 'novel'); run `dvc repro`"),
-        ({}, {"noise": {"std": [1.0]}}, "damaged metadata (KeyError: 'released'); run `dvc repro`"),
-        ({"client": None}, {}, "column 'client' must be int32 without nulls, found none; run `dvc repro`"),
+        ({}, {"novel": None}, "damaged metadata (KeyError: 'novel'); delete it and run again"),
+        ({}, {"noise": {"std": [1.0]}}, "damaged metadata (KeyError: 'released'); delete it and run again"),
+        ({"client": None}, {}, "column 'client' must be int32 without nulls, found none; delete it and run again"),
     ],
 )
 def test_reading_assignments_refuses(
