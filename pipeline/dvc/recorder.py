@@ -1,7 +1,8 @@
 """What DVC knows and is told: which stages are stale, what its run cache holds, what has been made.
 
-DVC's Python interface is used in place of its command line, since a process per stage costs a second. It is stable but undocumented, so what is used of it is little: a repository, its locks, stages that are
-loaded, saved and committed. The order of things is that of DVC's own ``repro``, which removes what a stage wrote before
+DVC's Python interface is used in place of its command line, since a process per stage costs a second. It is stable but
+undocumented, so what is used of it is little: a repository, its locks, stages that are loaded, saved and committed.
+The order of things is that of DVC's own ``repro``, which removes what a stage wrote before
 it looks into the run cache, and so never has to ask what to do with files that were changed. So are the locks: a stage
 that is under way here is marked as such, so that a ``dvc repro`` beside it stops with one line instead of interfering,
 and what such a ``dvc repro`` has under way is left alone here.
