@@ -31,8 +31,6 @@ from numpy.typing import NDArray
 from pflcore.errors import UserError
 from pflcore.settings import Evaluation
 
-PROTOCOLS = ("last_rounds", "clients", "final", "last_position")
-
 Sums = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
 """Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``."""
@@ -53,7 +51,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
     if _diverged(rounds_table):
         return {}
     measured, accuracy, _ = curve(rounds_table)
-    steps = [r for r in range(max(1, rounds - evaluation.window), rounds + 1) if evaluation.in_window(r, rounds)]
+    steps = [r for r in evaluation.due(rounds) if evaluation.in_window(r, rounds)]
     lacking = sorted(set(steps) - set(measured.tolist()))
     if lacking:
         raise UserError(

@@ -10,7 +10,6 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -105,8 +104,6 @@ def registry_of(kind: str) -> Registry[Any]:
     registry: Registry[Any] = getattr(importlib.import_module(module_name), attribute)
     return registry
 
-
-RegistryGetter = Callable[[str], Registry[Any]]
 
 KINDS: dict[str, tuple[str, str]] = {
     "dataset": ("pflcore.datasets", "DATASETS"),

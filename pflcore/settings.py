@@ -73,3 +73,7 @@ class Evaluation:
     def is_due(self, round_: int, rounds: int) -> bool:
         """Whether models are measured after this round."""
         return self.in_window(round_, rounds) or (self.curve_every > 0 and round_ % self.curve_every == 0)
+
+    def due(self, rounds: int) -> list[int]:
+        """The rounds of a run after which models are measured, in ascending order."""
+        return [round_ for round_ in range(1, rounds + 1) if self.is_due(round_, rounds)]

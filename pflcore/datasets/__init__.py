@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pflcore.datasets._base import Dataset
-from pflcore.datasets._stand_in import stand_in
+from pflcore.datasets._stand_in import stand_in, stand_in_counts
 from pflcore.registry import Registry
 
 DATASETS: Registry[Dataset] = Registry("dataset", "pflcore.datasets")
 
-__all__ = ["DATASETS", "Dataset", "stand_in"]
+__all__ = ["DATASETS", "Dataset", "stand_in", "stand_in_counts"]

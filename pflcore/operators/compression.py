@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,24 +34,6 @@ def pack_sparse(tensor: Tensor, mask: Tensor) -> tuple[bytes, bytes]:
     kept = mask.cpu().numpy().reshape(-1)
     values = tensor.detach().float().cpu().numpy().reshape(-1)[kept]
     return values.astype("<f4").tobytes(), np.packbits(kept, bitorder="little").tobytes()
-
-
-def unpack_sparse(values: bytes, bitmap: bytes, shape: tuple[int, ...]) -> Tensor:
-    """The float32 tensor on the CPU that :func:`pack_sparse` packed, with zeros where the mask was false.
-
-    Raises:
-        UserError: The lengths of `values`, `bitmap` and `shape` do not fit one another.
-    """
-    count = prod(shape)
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little").astype(bool)
-    if len(bitmap) != -(-count // 8) or bits[count:].any() or len(values) != 4 * bits.sum():
-        raise UserError(
-            f"unpack_sparse: {len(values)} bytes of values and {len(bitmap)} of bitmap do not make a tensor of shape "
-            f"{list(shape)}; they are damaged, or of another layer"
-        )
-    full = np.zeros(count, np.float32)
-    full[bits[:count]] = np.frombuffer(values, "<f4")
-    return torch.from_numpy(full).view(shape)
 
 
 def truncate(matrix: Tensor, energy: float | Tensor) -> Tensor:

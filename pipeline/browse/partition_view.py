@@ -16,7 +16,7 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.data.sample_files import read_facts
 from pflcore.data.samples import Samples
-from pflcore.datasets import DATASETS, Dataset, stand_in
+from pflcore.datasets import DATASETS, Dataset, stand_in, stand_in_counts
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
 from pipeline.report.formats import legible
@@ -24,9 +24,8 @@ from pipeline.report.partitions.page import client_table, summarise
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields, Invalid
 from pipeline.spec.resolve import resolve
-from pipeline.spec.run import Run, describe_component
+from pipeline.spec.run import Run, describe_component, options
 from pipeline.spec.specs import find_specs, load_spec
-from pipeline.stages.records import options
 from pipeline.workspace import Workspace, dataset_path
 
 _ROWS = 24
@@ -172,5 +171,5 @@ def _samples(record: dict[str, Any], root: Path) -> tuple[Samples, bool]:
     chosen = options(record["dataset"])
     size = chosen.pop("stand_in", None)
     dataset: Dataset = DATASETS.create(record["dataset"]["name"], **chosen)
-    train, test = (size, max(size // 4, 1)) if size else dataset.expected or _FEW
+    train, test = stand_in_counts(size) if size else dataset.expected or _FEW
     return stand_in(dataset, train, test, with_images=False), False

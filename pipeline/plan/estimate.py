@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pflcore.datasets import DATASETS, Dataset
+from pflcore.datasets import DATASETS, Dataset, stand_in_counts
 from pipeline.spec.run import Run
-from pipeline.stages.records import options
 
 # Training and test samples of a dataset of which only the data tell.
 _UNKNOWN = (10_000, 2_000)
@@ -22,25 +21,24 @@ Kind = tuple[str, str]
 
 def visits(run: Run) -> int:
     """Training samples that a run visits, with clients of average size."""
-    training, clients = run.record["training"], run.record["clients"]
-    everyone = run.record["method"].get("schedule") == "every_round"
-    cohort = clients if everyone else max(1, int(clients * training["sample_rate"] + 1e-9))
-    share = held(run)[0] / clients
-    steps = training["local_steps"]
-    each = steps * min(share, training["batch_size"]) if steps else training["local_epochs"] * share
-    return int(training["rounds"] * cohort * each)
+    training, everyone = run.training, run.options("method").get("schedule") == "every_round"
+    cohort = run.clients if everyone else training.cohort_size(run.clients)
+    share = held(run)[0] / run.clients
+    steps = training.local_steps
+    each = steps * min(share, training.batch_size) if steps else training.local_epochs * share
+    return int(training.rounds * cohort * each)
 
 
 def held(run: Run) -> tuple[float, float]:
     """Training and test samples of all clients together, where a partition deals out the whole dataset."""
     train, test = _samples(run)
-    partition, clients = run.record["partition"], run.record["clients"]
+    partition = run.options("partition")
     drawn = partition.get("test_share")
     if drawn is not None:
         train, test = (train + test) * (1 - drawn), (train + test) * drawn
     limit = partition.get("train_limit")
-    each = train * partition.get("train_share", 1.0) / clients
-    return (each if limit is None else min(each, limit)) * clients, test
+    each = train * partition.get("train_share", 1.0) / run.clients
+    return (each if limit is None else min(each, limit)) * run.clients, test
 
 
 def samples(run: Run) -> int:
@@ -49,14 +47,13 @@ def samples(run: Run) -> int:
 
 
 def _samples(run: Run) -> tuple[int, int]:
-    stand_in, dataset = run.record["dataset"]["stand_in"], dataset_of(run)
-    return (stand_in, stand_in // 4) if stand_in else dataset.expected or dataset.about or _UNKNOWN
+    size, dataset = run.options("dataset")["stand_in"], dataset_of(run)
+    return stand_in_counts(size) if size else dataset.expected or dataset.about or _UNKNOWN
 
 
 def dataset_of(run: Run) -> Dataset:
     """A run's dataset."""
-    record = run.record["dataset"]
-    return DATASETS.create(run.dataset, **{k: v for k, v in options(record).items() if k != "stand_in"})
+    return DATASETS.create(run.dataset, **{k: v for k, v in run.options("dataset").items() if k != "stand_in"})
 
 
 def kind_of(run: Run) -> Kind:
@@ -78,7 +75,7 @@ class Speed:
         for run in runs:
             rounds, seconds = _timing(timings / f"{run.id}.json")
             if rounds > 0 and seconds > 0:
-                done[kind_of(run)] += visits(run) * rounds / run.record["training"]["rounds"]
+                done[kind_of(run)] += visits(run) * rounds / run.training.rounds
                 took[kind_of(run)] += seconds
         self.rates = {kind: done[kind] / took[kind] for kind in done if done[kind] > 0}
         self._any = sum(done.values()) / sum(took.values()) if self.rates else _GUESS

@@ -13,7 +13,6 @@ from pflcore.engine.cost import operations
 from pflcore.errors import UserError
 from pipeline.plan.estimate import dataset_of, held, visits
 from pipeline.spec.run import Run
-from pipeline.stages.records import options
 
 _CLASSES = 10  # of a dataset of which only the data tell
 
@@ -34,20 +33,16 @@ def gpu_hours(runs: Iterable[Run], tflops: float) -> float:
         key = json.dumps([run.record["backbone"], run.record["dataset"]], sort_keys=True)
         if key not in forward:
             forward[key] = forward_macs(run)
-        evaluation, rounds = run.record["evaluation"], run.record["training"]["rounds"]
-        measured = evaluation["window"] // evaluation["every"] + 1
-        if evaluation["curve_every"]:
-            measured += rounds // evaluation["curve_every"]
-        tested = held(run)[1] * measured
+        tested = held(run)[1] * len(run.evaluation.due(run.training.rounds))
         total += 2 * forward[key] * (3 * visits(run) + tested)
     return total / (tflops * 1e12) / 3600
 
 
 def forward_macs(run: Run) -> int:
     """Multiply-adds of one forward pass per sample; 0 when the model does not fit the data, which training will say."""
-    dataset, record = dataset_of(run), run.record["backbone"]
+    dataset = dataset_of(run)
     try:
-        backbone: Any = BACKBONES.create(record["name"], **options(record))
+        backbone: Any = BACKBONES.create(run.backbone, **run.options("backbone"))
         model, _ = backbone.create(dataset.shape, dataset.classes or _CLASSES, 0)
     except UserError:
         return 0

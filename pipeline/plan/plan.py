@@ -56,7 +56,7 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
         seconds=sum(speed.seconds(run) for run in missing if speed.knows(run)),
         untimed=sum(not speed.knows(run) for run in missing),
         missing=tuple(missing),
-        bytes=sum(sizes.values()) + sum(_measurements(run) * _ROW_BYTES for run in compilation.runs.values()),
+        bytes=sum(sizes.values()) + sum(measurements(run) * _ROW_BYTES for run in compilation.runs.values()),
     )
 
 
@@ -77,9 +77,6 @@ def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
     return cached
 
 
-def _measurements(run: Run) -> int:
-    evaluation, rounds = run.record["evaluation"], run.record["training"]["rounds"]
-    count = evaluation["window"] // evaluation["every"] + 1
-    if evaluation["curve_every"]:
-        count += rounds // evaluation["curve_every"]
-    return int(count * run.record["clients"])
+def measurements(run: Run) -> int:
+    """Rows of its table of rounds."""
+    return len(run.evaluation.due(run.training.rounds)) * run.clients

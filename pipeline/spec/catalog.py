@@ -21,12 +21,10 @@ from typing import Any
 
 import pflcore
 from pflcore.options import OptionInfo, describe_options
-from pflcore.registry import KINDS, registry_of
-from pflcore.settings import Evaluation, Training
+from pflcore.registry import registry_of
+from pipeline.spec.run import COMPONENTS, SETTINGS
 
-COMPONENTS = tuple(KINDS)
 _STARTED = time.time()
-SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
 
 STAND_IN = OptionInfo(
     name="stand_in",

@@ -11,9 +11,9 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.spec.catalog import COMPONENTS, SETTINGS
 from pipeline.spec.fields import Fields, Invalid
-from pipeline.spec.schema import RUN_FIELDS, SCALARS
+from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS
+from pipeline.spec.schema import SCALARS
 from pipeline.spec.yamlfile import Address, Document, show
 
 

@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from pflcore.options import OptionInfo
 from pflcore.registry import did_you_mean
-from pipeline.spec.catalog import COMPONENTS, SETTINGS, Catalog
+from pipeline.spec.catalog import Catalog
+from pipeline.spec.run import COMPONENTS, SETTINGS
 from pipeline.spec.yamlfile import show
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pflcore.registry import did_you_mean
-from pipeline.spec.catalog import COMPONENTS, SETTINGS
 from pipeline.spec.draft import Patch, Patcher, compose
-from pipeline.spec.schema import RUN_FIELDS, Grid, Selection, label_text
+from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS
+from pipeline.spec.schema import Grid, Selection, label_text
 from pipeline.spec.yamlfile import Address, show
 
 MAX_RUNS = 20_000

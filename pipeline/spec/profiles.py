@@ -6,7 +6,8 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.spec.catalog import COMPONENTS, Catalog
+from pipeline.spec.catalog import Catalog
+from pipeline.spec.run import COMPONENTS
 
 BUILT_IN = ("paper", "smoke")
 

@@ -1,4 +1,7 @@
-"""A run: one method trained on one federation, fully resolved. Its id is a hash of all that it is."""
+"""A run: one method trained on one federation, fully resolved. Its id is a hash of all that it is.
+
+What trains a run imports this, so it holds no more than a run is.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,21 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from pflcore.registry import KINDS
+from pflcore.settings import Evaluation, Training
+
+COMPONENTS = tuple(KINDS)
+"""The parts of a run that have a name: dataset, partition, backbone and method."""
+
+SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
+"""Its parts that have none, and what they are made of."""
+
+FEDERATION = ("dataset", "partition", "clients", "seed")
+"""The fields of a run that say who holds which samples."""
+
+RUN_FIELDS = (*FEDERATION, "backbone", "method", "training", "evaluation")
+"""The fields of a run in the order in which it is written."""
 
 
 def canonical_json(value: Any) -> str:
@@ -18,6 +36,11 @@ def describe_component(record: dict[str, Any]) -> str:
     """A component of a run in words: its name, and its options as far as they say anything (not null, not 0)."""
     told = ", ".join(f"{key} {value}" for key, value in record.items() if key != "name" and value)
     return str(record["name"]) + (f" ({told})" if told else "")
+
+
+def options(part: dict[str, Any]) -> dict[str, Any]:
+    """What a part of a run says beside its name; lists become tuples, as options are immutable."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items() if key != "name"}
 
 
 def short_hash(value: Any) -> str:
@@ -46,13 +69,12 @@ class Run:
     @cached_property
     def federation(self) -> dict[str, Any]:
         """What determines who holds which samples; runs that share it share the partition artifact."""
-        return {field: self.record[field] for field in ("dataset", "partition", "clients", "seed")}
+        return {field: self.record[field] for field in FEDERATION}
 
     @cached_property
     def federation_id(self) -> str:
         """``<dataset>-<partition>-n<clients>-s<seed>-<8 hex digits>``."""
-        clients, seed = self.record["clients"], self.record["seed"]
-        return f"{self.dataset}-{self.partition}-n{clients}-s{seed}-{short_hash(self.federation)}"
+        return f"{self.dataset}-{self.partition}-n{self.clients}-s{self.seed}-{short_hash(self.federation)}"
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -83,6 +105,30 @@ class Run:
     def method(self) -> str:
         """Name of the method."""
         return str(self.record["method"]["name"])
+
+    @property
+    def clients(self) -> int:
+        """How many take part or are novel."""
+        return int(self.record["clients"])
+
+    @property
+    def seed(self) -> int:
+        """Of every random stream."""
+        return int(self.record["seed"])
+
+    @cached_property
+    def training(self) -> Training:
+        """How it is trained. Raises as :attr:`evaluation`."""
+        return Training(**options(self.record["training"]))
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """When it is measured. Raises ``TypeError`` for a setting that there is not, :class:`UserError` for a value."""
+        return Evaluation(**options(self.record["evaluation"]))
+
+    def options(self, component: str) -> dict[str, Any]:
+        """What it says of one of :data:`COMPONENTS` beside its name."""
+        return options(self.record[component])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and self.record == other.record

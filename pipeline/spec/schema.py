@@ -20,9 +20,10 @@ from pydantic import (
 )
 
 from pflcore.registry import did_you_mean
-from pipeline.spec.catalog import COMPONENTS, SETTINGS, Catalog
+from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields
 from pipeline.spec.figure_names import FIGURES
+from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.yamlfile import show
 
 SCALARS: dict[str, tuple[int, str]] = {
@@ -30,9 +31,6 @@ SCALARS: dict[str, tuple[int, str]] = {
     "seed": (0, "Seed of every random stream: partition, initial weights, sampling, batches."),
 }
 """Whole-number fields of a run: smallest value and help."""
-
-RUN_FIELDS = ("dataset", "partition", "clients", "seed", "backbone", "method", "training", "evaluation")
-"""The fields of a run in the order in which it is written."""
 
 
 def label_text(value: Any) -> str:

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.spec.catalog import COMPONENTS, Catalog
+from pipeline.spec.catalog import Catalog
 from pipeline.spec.draft import Patcher
 from pipeline.spec.fields import Fields, explain
 from pipeline.spec.profiles import BUILT_IN
+from pipeline.spec.run import COMPONENTS
 from pipeline.spec.schema import SpecFile, known_keys
 from pipeline.spec.yamlfile import Address, Document, load_yaml, show
 

@@ -310,7 +310,8 @@ def test_the_last_round_is_measured_and_the_window_counts_back_from_it(
     rounds: int, every: int, window: int, curve: int
 ) -> None:
     schedule = Evaluation(every=every, window=window, curve_every=curve)
-    due = {round_ for round_ in range(1, rounds + 1) if schedule.is_due(round_, rounds)}
+    due = set(schedule.due(rounds))
+    assert due == {round_ for round_ in range(1, rounds + 1) if schedule.is_due(round_, rounds)}
     counted_back = set(range(rounds, max(rounds - window, 1) - 1, -every))
     for_curve = set(range(curve, rounds + 1, curve)) if curve else set()
     assert due == counted_back | for_curve and rounds in due

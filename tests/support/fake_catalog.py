@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from pflcore.options import option
 from pflcore.registry import Entry
-from pipeline.spec.catalog import SETTINGS, Catalog, describe_entry
+from pipeline.spec.catalog import Catalog, describe_entry
 from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.run import SETTINGS
 from pipeline.spec.specs import load_spec
 
 

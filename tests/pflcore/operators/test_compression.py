@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.operators.compression import factors_size, pack_sparse, truncate, unpack_sparse
+from pflcore.operators.compression import factors_size, pack_sparse, truncate
 from pflcore.operators.pruning import masks
+
+
+def unpacked(values: bytes, bitmap: bytes, shape: tuple[int, ...]) -> Tensor:
+    """What whoever receives a packed tensor makes of it: zeros where the mask was false."""
+    kept = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=math.prod(shape), bitorder="little").astype(bool)
+    full = np.zeros(kept.shape, np.float32)
+    full[kept] = np.frombuffer(values, "<f4")
+    return torch.from_numpy(full).view(shape)
 
 
 @settings(max_examples=40, deadline=None)
@@ -21,7 +31,7 @@ def test_round_trip(shape: list[int], share: float, seed: int) -> None:
     tensor, mask = torch.randn(shape), torch.rand(shape) < share
     values, bitmap = pack_sparse(tensor, mask)
     assert len(values) == 4 * int(mask.sum()) and len(bitmap) == (tensor.numel() + 7) // 8
-    arrived = unpack_sparse(values, bitmap, tuple(shape))
+    arrived = unpacked(values, bitmap, tuple(shape))
     assert arrived.dtype == torch.float32 and torch.equal(arrived, tensor * mask)
 
 
@@ -38,12 +48,12 @@ def test_layout_and_precision_do_not_matter() -> None:
     assert pack_sparse(tensor.to(memory_format=torch.channels_last), mask) == plain
     assert pack_sparse(tensor.double().requires_grad_(), mask.to(memory_format=torch.channels_last)) == plain
     half = tensor.bfloat16()
-    assert torch.equal(unpack_sparse(*pack_sparse(half, mask), (4, 3, 2, 2)), half.float() * mask)
+    assert torch.equal(unpacked(*pack_sparse(half, mask), (4, 3, 2, 2)), half.float() * mask)
 
 
 def test_not_a_number_travels() -> None:
     tensor = torch.tensor([float("nan"), float("inf"), -0.0, 1.0])
-    arrived = unpack_sparse(*pack_sparse(tensor, torch.ones(4, dtype=torch.bool)), (4,))
+    arrived = unpacked(*pack_sparse(tensor, torch.ones(4, dtype=torch.bool)), (4,))
     assert arrived.numpy().tobytes() == tensor.numpy().tobytes()
 
 
@@ -62,21 +72,6 @@ def test_what_a_pruned_layer_costs(percent: float, size: int) -> None:
 def test_masks_that_do_not_fit(mask: Tensor) -> None:
     with pytest.raises(UserError, match=r"it must be bool \[2, 3\]"):
         pack_sparse(torch.ones(2, 3), mask)
-
-
-@pytest.mark.parametrize(
-    ("values", "bitmap", "shape"),
-    [
-        (b"", b"\x01", (8,)),
-        (bytes(5), b"\x01", (8,)),
-        (bytes(4), b"\x01", (9,)),
-        (bytes(4), b"\x01\x00", (8,)),
-        (bytes(4), b"\x80", (7,)),
-    ],
-)
-def test_bytes_that_do_not_fit(values: bytes, bitmap: bytes, shape: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="damaged, or of another layer"):
-        unpack_sparse(values, bitmap, shape)
 
 
 def matrix(values: list[float], rows: int, columns: int) -> Tensor:

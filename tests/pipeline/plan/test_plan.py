@@ -13,10 +13,13 @@ from support.project import Project, make_project, spec
 from pflcore.errors import UserError
 from pipeline.compile.compiler import Compilation
 from pipeline.dvc.program import md5
-from pipeline.plan.estimate import visits
+from pipeline.plan.estimate import held, visits
 from pipeline.plan.gpu_hours import forward_macs, gpu_hours
-from pipeline.plan.plan import Plan, make_plan
+from pipeline.plan.plan import Plan, make_plan, measurements
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.resolve import resolve
 from pipeline.spec.run import Run
+from pipeline.spec.specs import load_spec
 from pipeline.workspace import run_path
 
 # Digits have 1438 training samples; two rounds of three clients that hold them all.
@@ -148,15 +151,41 @@ def test_a_damaged_timing_is_passed_over(project: Project, text: str) -> None:
     assert plan(project).untimed == 2
 
 
+@pytest.mark.parametrize(
+    ("rounds", "evaluation", "measured"),
+    [
+        (1500, {}, 66),  # FedTP's: 41 in the window, and 25 of 30 for the curve before it
+        (200, {"every": 5, "window": 50, "curve_every": 20}, 18),  # 150, 155, …, 200 and 20, 40, …, 140
+        (10, {"every": 3, "window": 0, "curve_every": 0}, 1),
+        (4, {"every": 3, "window": 9, "curve_every": 0}, 2),  # a window longer than the run: 1 and 4
+    ],
+)
+def test_a_round_is_measured_once(rounds: int, evaluation: dict[str, Any], measured: int) -> None:
+    run = Run({"clients": 7, "training": {"rounds": rounds}, "evaluation": evaluation})
+    assert measurements(run) == 7 * measured
+
+
+def test_the_quickstart_is_measured_21_times() -> None:
+    specs = Path(__file__).parents[3] / "specs"
+    catalog = load_catalog(specs.parent)
+    runs = resolve(load_spec(specs / "quickstart.yaml", specs, catalog), catalog).runs
+    assert {len(run.evaluation.due(run.training.rounds)) for run in runs} == {21}
+
+
+def test_a_small_stand_in_has_a_test_sample() -> None:
+    assert [held(run_with(clients=1, stand_in=train)) for train in (3, 4, 9)] == [(3, 1), (4, 1), (9, 2)]
+
+
 def run_with(
     clients: int = 20,
     method: dict[str, Any] | None = None,
     partition: dict[str, Any] | None = None,
+    stand_in: int = 400,
     **training: Any,
 ) -> Run:
     defaults = {"rounds": 10, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None, "batch_size": 64}
     record = {
-        "dataset": {"name": "digits", "stand_in": 400},
+        "dataset": {"name": "digits", "stand_in": stand_in},
         "partition": partition or {"name": "iid"},
         "clients": clients,
         "method": method or {"name": "fedavg"},
@@ -195,6 +224,6 @@ def test_gpu_hours_come_from_multiply_adds(project: Project) -> None:
     # Two convolutions of 3 x 3 on 8 x 8 and 4 x 4 pixels, each followed by pooling, then two linear layers.
     macs = 64 * 9 * 2 + 16 * 9 * 2 * 4 + 16 * 8 + 8 * 10
     assert forward_macs(run) == forward_macs(other) == macs
-    measured = (1797 - 1438) * 4  # once at the end, once in the window, twice for the curve
+    measured = (1797 - 1438) * 2  # after either round
     assert gpu_hours([run], 1.0) == pytest.approx(2 * macs * (3 * VISITS + measured) / 1e12 / 3600)
     assert gpu_hours([run, other], 2.0) == pytest.approx(gpu_hours([run], 1.0))
