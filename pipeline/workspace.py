@@ -81,6 +81,16 @@ def partition_report_path(federation_id: str) -> str:
     return f"{PARTITION_REPORTS}/{federation_id}"
 
 
+def shard_path(federation_id: str) -> str:
+    """The stage file of a federation and its runs, relative to the workspace."""
+    return f"stages/federations/{federation_id}/dvc.yaml"
+
+
+def record_path(federation_id: str, run_id: str) -> str:
+    """The resolved run that its stages and its reports read, relative to the workspace."""
+    return f"stages/federations/{federation_id}/{run_id}.yaml"
+
+
 def run_path(run_id: str, name: str) -> str:
     """A file of a run, relative to the workspace."""
     return f"artifacts/runs/{run_id}/{name}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS
-from pipeline.compile.fingerprint import PACKAGES, Code, digest
+from pipeline.compile.fingerprint import PACKAGES, Code
 from pipeline.compile.graph import ROOT, Stage
 from pipeline.compile.seal import command, seal, text_hash
 from pipeline.compile.serialise import Records, to_json, to_yaml
@@ -34,6 +34,7 @@ from pipeline.workspace import (
     partition_path,
     partition_report_files,
     partition_report_path,
+    record_path,
     report_files,
     report_path,
     run_path,
@@ -201,7 +202,7 @@ class _Emitter:
         return f"{partition_report_path(federation)}/index.md"
 
     def _train(self, run: Run) -> None:
-        record = self.record_path(run)
+        record = record_path(run.federation_id, run.id)
         self.text[record] = HEADER + self.records.to_yaml(run.record)
         outs = [run_path(run.id, "rounds.parquet")]
         if run.record["training"]["save_weights"]:
@@ -221,7 +222,7 @@ class _Emitter:
         )
 
     def _evaluate(self, run: Run) -> None:
-        record = self.record_path(run)
+        record = record_path(run.federation_id, run.id)
         code = self._code("evaluate", "pipeline.stages.evaluate")
         self._stage(
             f"stages/federations/{run.federation_id}",
@@ -234,23 +235,18 @@ class _Emitter:
 
     def _report(self, name: str, table: ResolvedTable) -> None:
         path = table_path(name)
-        resolved = table.model_dump(mode="json")
-        for run_id, entry in resolved["runs"].items():
-            run = self.compilation.runs[run_id]
-            code = self._code("train", "pipeline.stages.train", method=run.method, backbone=run.backbone)
-            entry["code"] = digest("".join(self.text[one] for one in code))
-        self.text[path] = to_json(resolved) + "\n"
+        self.text[path] = to_json(table.model_dump(mode="json")) + "\n"
         code = self._code("report", "pipeline.stages.report")
-        runs = sorted(resolved["runs"])
+        records = [record_path(federation, run) for run, federation in table.runs.items()]
         pages = [self._describe(partition.federation) for partition in table.partitions]
-        inputs = [path for run in runs for path in (metrics_path(run), run_path(run, "rounds.parquet"))]
+        inputs = [path for run in table.runs for path in (metrics_path(run), run_path(run, "rounds.parquet"))]
         inputs += self._figure_inputs(table)
         shard, _, stage = f"stages/{name}".rpartition("/")
-        self._stage(shard, stage, "report", [path], [path, *code, *inputs, *pages], report_files(name))
+        self._stage(shard, stage, "report", [path], [path, *code, *records, *inputs, *pages], report_files(name))
 
     def _figure_inputs(self, table: ResolvedTable) -> list[str]:
         """What the figures of a report need beside what the table needs."""
-        runs = [self.compilation.runs[run_id] for run_id in sorted(table.runs)]
+        runs = [self.compilation.runs[run_id] for run_id in table.runs]
         inputs = []
         if table.figures and "noise" in table.figures:
             inputs += sorted({partition_path(run.federation_id) for run in runs})
@@ -318,11 +314,6 @@ class _Emitter:
         if path not in self.hashes:  # a fingerprint is part of hundreds of seals
             self.hashes[path] = text_hash(self.text[path])
         return self.hashes[path]
-
-    @staticmethod
-    def record_path(run: Run) -> str:
-        """The resolved run that its stages read."""
-        return f"stages/federations/{run.federation_id}/{run.id}.yaml"
 
 
 def _entries(stages: list[Stage]) -> dict[str, dict[str, Any]]:

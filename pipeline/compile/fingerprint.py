@@ -126,11 +126,6 @@ class Code:
         return self._used[key]
 
 
-def digest(fingerprint: str) -> str:
-    """Twelve hex digits that stand for a fingerprint in reports."""
-    return hashlib.sha256(fingerprint.encode()).hexdigest()[:12]
-
-
 def _read(known: Path | None) -> dict[str, tuple[str, list[str]]]:
     """What an earlier process parsed; nothing where that cannot be read."""
     try:

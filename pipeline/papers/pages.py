@@ -25,7 +25,6 @@ from pipeline.report.pages.study import put
 from pipeline.report.pages.view import banner
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.profiles import BUILT_IN
-from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import (
     Workspace,
@@ -34,7 +33,6 @@ from pipeline.workspace import (
     partition_report_path,
     report_path,
     run_path,
-    table_path,
 )
 
 _MOST_SHOWN = 3
@@ -59,13 +57,15 @@ class Papers:
     @classmethod
     def of(cls, workspace: Workspace, compilation: Compilation) -> Papers:
         """Those of a compilation, of which nothing needs to have been written."""
-        tables = {name: json.loads(compilation.files[table_path(name)]) for name in compilation.tables}
-        papers = papers_of(tables)
+        papers = papers_of(compilation.tables, compilation.runs)
         return cls(
             workspace,
             papers,
             {name: sorted(set(_inputs(paper))) for name, paper in papers.items()},
-            {name: _hash([json.dumps(paper.tables), _source()]) for name, paper in papers.items()},
+            {
+                name: _hash([*(table.model_dump_json() for table in paper.tables.values()), _source()])
+                for name, paper in papers.items()
+            },
         )
 
     @classmethod
@@ -193,13 +193,13 @@ def _papers_of(names: list[str], workspace: Workspace) -> Papers | None:
 def _inputs(paper: Paper) -> Iterator[str]:
     for spec, table in paper.tables.items():
         yield f"{report_path(spec)}/report.html"
-        for partition in table["partitions"]:
-            yield f"{partition_report_path(partition['federation'])}/index.html"
-        for run, entry in table["runs"].items():
+        for partition in table.partitions:
+            yield f"{partition_report_path(partition.federation)}/index.html"
+        for run, federation in table.runs.items():
             yield metrics_path(run)
             yield run_path(run, "rounds.parquet")
             yield run_path(run, "analysis.parquet")
-            yield partition_path(Run(entry["record"]).federation_id)
+            yield partition_path(federation)
 
 
 def _source() -> str:

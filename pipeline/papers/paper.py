@@ -12,7 +12,10 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pipeline.papers.coverage import Claims, Coverage, cover, tally
-from pipeline.report.pages.study import summarise
+from pipeline.report.claims.claims import Judgement, judge_claims
+from pipeline.report.table.results import Results
+from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable
 
 PAPERS = "reports/papers"
 INDEX = "reports/index.html"
@@ -30,12 +33,14 @@ class Paper:
         title: What all its specs call the paper; else the title of its only spec, else the name.
         citation: "" for a study of one's own.
         tables: Spec id → resolved table: the paper's tables first, then its figures, then the rest, by their numbers.
+        runs: Run id → run, of all these tables and maybe others.
     """
 
     name: str
     title: str
     citation: str
-    tables: dict[str, dict[str, Any]]
+    tables: dict[str, ResolvedTable]
+    runs: Mapping[str, Run]
 
     def folder(self, spec: str) -> str:
         """Where the pictures of one of its specs lie, relative to its page."""
@@ -43,7 +48,7 @@ class Paper:
 
     @property
     def profile(self) -> str:
-        return str(next(iter(self.tables.values()))["profile"])
+        return next(iter(self.tables.values())).profile
 
 
 @dataclass(frozen=True)
@@ -86,16 +91,16 @@ class Summary:
         return cls(data["name"], data["title"], data["citation"], briefs)
 
 
-def papers_of(tables: Mapping[str, dict[str, Any]]) -> dict[str, Paper]:
-    """Resolved tables by paper: those that are published first, then one's own, by name.
+def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> dict[str, Paper]:
+    """Resolved tables and their runs by paper: those that are published first, then one's own, by name.
 
     Raises:
         UserError: A folder has the name of something else that lies in ``reports/``.
     """
-    groups: dict[str, dict[str, dict[str, Any]]] = {}
+    groups: dict[str, dict[str, ResolvedTable]] = {}
     for spec in sorted(tables, key=_reading):
         groups.setdefault(spec.split("/")[0], {})[spec] = tables[spec]
-    papers = [_paper(name, mine) for name, mine in groups.items()]
+    papers = [_paper(name, group, runs) for name, group in groups.items()]
     papers.sort(key=in_order)
     return {paper.name: paper for paper in papers}
 
@@ -105,15 +110,15 @@ def in_order(paper: Paper | Summary) -> Any:
     return not paper.citation, _natural(paper.name)
 
 
-def heading(table: Mapping[str, Any]) -> str:
+def heading(table: ResolvedTable) -> str:
     """``Table II: FedTP against …``, or the title alone."""
-    where = (table["paper"] or {}).get("table")
-    return f"{where}: {table['title']}" if where else str(table["title"])
+    where = table.paper.table if table.paper else ""
+    return f"{where}: {table.title}" if where else table.title
 
 
-def brief(table: dict[str, Any], cells: list[Any], judgements: list[Any]) -> Brief:
-    """What an index says about a table with these cells and claims."""
-    return Brief(table["spec"], heading(table), cover(cells), tally(judgements))
+def brief(results: Results, judgements: list[Judgement]) -> Brief:
+    """What an index says about a table."""
+    return Brief(results.table.spec, heading(results.table), cover(results.cells), tally(judgements))
 
 
 def summary(paper: Paper, root: Path) -> Summary:
@@ -122,20 +127,21 @@ def summary(paper: Paper, root: Path) -> Summary:
     Raises:
         UserError: An artifact is damaged.
     """
-    briefs = [brief(table, *summarise(table, root)) for table in paper.tables.values()]
+    tables = (Results.read(table, paper.runs, root) for table in paper.tables.values())
+    briefs = [brief(results, judge_claims(results)) for results in tables]
     return Summary(paper.name, paper.title, paper.citation, briefs)
 
 
-def _paper(name: str, tables: dict[str, dict[str, Any]]) -> Paper:
+def _paper(name: str, tables: dict[str, ResolvedTable], runs: Mapping[str, Run]) -> Paper:
     if name in _TAKEN:
         what = f"specs/{name}/" if any("/" in spec for spec in tables) else f"specs/{name}.yaml"
         raise UserError(f"{what}: reports/{name} is where the pages of papers are; rename it")
-    told = [table["paper"] for table in tables.values() if table["paper"]]
-    if len(told) == len(tables) and len({paper["name"] for paper in told}) == 1:
-        return Paper(name, told[0]["name"], told[0]["citation"], tables)
+    papers = [table.paper for table in tables.values() if table.paper]
+    if len(papers) == len(tables) and len({paper.name for paper in papers}) == 1:
+        return Paper(name, papers[0].name, papers[0].citation, tables, runs)
     # One's own, of which some may be about a paper.
-    titles = {table["title"] for table in tables.values()}
-    return Paper(name, titles.pop() if len(titles) == 1 else name, "", tables)
+    titles = {table.title for table in tables.values()}
+    return Paper(name, titles.pop() if len(titles) == 1 else name, "", tables, runs)
 
 
 def _reading(spec: str) -> tuple[int, list[tuple[bool, int, str]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -16,6 +15,7 @@ from pipeline.report.pages.provenance import COLUMNS, Row, provenance
 from pipeline.report.pages.render import html, latex, markdown
 from pipeline.report.pages.study import Study, examine, put, write_pictures
 from pipeline.report.pages.view import Page, banner
+from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER, report_path
 
 
@@ -98,7 +98,7 @@ def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: boo
     details = Details()
     for section in sections:
         details.add(section.key, section.study)
-    runs = {id_: run for section in sections for id_, run in section.study.runs.items()}
+    runs = {id_: run for section in sections for id_, run in section.study.results.runs.items()}
     return PaperPage(
         name=paper.name,
         heading=f"{paper.title} ({mark})" if mark else paper.title,
@@ -141,18 +141,18 @@ def _without(section: SpecSection, notes: list[str]) -> SpecSection:
     return replace(section, page=replace(section.page, notes=own))
 
 
-def _section(key: str, paper: Paper, table: dict[str, Any], root: Path) -> SpecSection:
-    study = examine(table, root)
+def _section(key: str, paper: Paper, table: ResolvedTable, root: Path) -> SpecSection:
+    study = examine(table, paper.runs, root)
     folder, report = paper.folder(study.spec), f"{report_path(study.spec)}/report.html"
     partitions = [(words, _from_page(href, study.spec, root)) for words, href in study.page.partitions]
-    told = brief(table, study.cells, study.judgements)
+    in_brief = brief(study.results, study.judgements)
     return SpecSection(
         key=key,
         anchor=folder.removeprefix(f"{paper.name}/"),
         folder=folder,
         report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
-        heading=told.heading,
-        brief=told,
+        heading=in_brief.heading,
+        brief=in_brief,
         study=study,
         page=replace(study.page, partitions=partitions),
     )

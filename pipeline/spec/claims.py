@@ -5,7 +5,7 @@ from __future__ import annotations
 from pflcore.registry import did_you_mean
 from pipeline.spec.draft import Patcher
 from pipeline.spec.grid import check_selection
-from pipeline.spec.schema import COMPARISONS, Claim, Selection, TableSection
+from pipeline.spec.schema import Claim, Selection, TableSection
 from pipeline.spec.table import TableClaim
 from pipeline.spec.yamlfile import Address
 
@@ -27,29 +27,30 @@ def resolve_claims(claims: list[Claim], layout: TableSection, labels: Labels, pa
     written = []
     for index, claim in enumerate(claims):
         address: Address = ("claims", index)
-        form = next((form for form in COMPARISONS if getattr(claim, form) is not None), "within")
-        side: Selection = {} if form == "within" else getattr(claim, form)
-        than = None if form == "within" else _than(side, claim.than or {}, labels)
-        if than is not None:
+        form, side = claim.form, claim.side
+        than = _than(side, claim.than or {}, labels)
+        if form != "within":
             _check_sides(form, side, than, labels, patcher, address)
         check_selection(claim.where, labels, patcher, (*address, "where"))
         for axis in claim.where:
             if axis in side:
                 raise patcher.document.error((*address, "where", axis), "this axis is compared; restrict other axes")
         _check_over(claim, side, labels, patcher, (*address, "over"))
-        if form == "steadier" and not claim.over and layout.metric == "final" and not layout.average_over:
+        spread = form == "steadier" and not claim.over
+        if spread and layout.metric == "final" and not layout.average_over:
             raise patcher.document.error(
                 (*address, form), "a single run has no ± under the metric 'final'; name axes in `over`"
             )
         written.append(
             TableClaim(
                 text=claim.text,
-                **{form: claim.within if form == "within" else side},
+                form="spread" if spread else form,
+                side=side,
                 than=than,
-                over=claim.over or None,
+                over=claim.over,
                 reach=(claim.reach or REACH) if form == "sooner" else None,
                 where=claim.where,
-                margin=claim.margin,
+                margin=claim.margin if claim.within is None else claim.within,
             )
         )
     return written

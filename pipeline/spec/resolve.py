@@ -19,7 +19,7 @@ from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import TableSection
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
 from pipeline.spec.specs import Spec, inside
-from pipeline.spec.table import ResolvedTable, TableCell, TablePaper, TablePartition, TableRun
+from pipeline.spec.table import ResolvedTable, TableCell, TablePaper, TablePartition
 from pipeline.spec.yamlfile import Address, show
 
 
@@ -146,7 +146,7 @@ def _table(
         decimals=layout.decimals,
         labels=labels,
         cells=cells,
-        runs={run.id: TableRun(record=run.record) for run in sorted(runs, key=lambda run: run.id)},
+        runs={run.id: run.federation_id for run in sorted(runs, key=lambda run: run.id)},
         partitions=_partitions(runs),
         claims=resolve_claims(body.claims, layout, labels, patcher),
         figures=body.figures,
@@ -162,8 +162,8 @@ def _partitions(runs: list[Run]) -> list[TablePartition]:
     return [
         TablePartition(
             federation=run.federation_id,
-            words=f"{describe_component(run.record['partition'])} on {run.dataset}, {run.record['clients']:,} clients, "
-            f"seed {run.record['seed']}",
+            words=f"{describe_component(run.record['partition'])} on {run.dataset}, {run.clients:,} clients, "
+            f"seed {run.seed}",
         )
         for run in first.values()
     ]

@@ -24,6 +24,7 @@ from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields
 from pipeline.spec.figure_names import FIGURES
 from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS
+from pipeline.spec.table import Better, Metric
 from pipeline.spec.yamlfile import show
 
 SCALARS: dict[str, tuple[int, str]] = {
@@ -81,11 +82,11 @@ Selection = dict[str, Labels]
 RunPatch = Annotated[dict[str, Any], WithJsonSchema({"$comment": "run"})]
 Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
-Metric = Literal["last_rounds", "clients", "final", "last_position"]
-Better = Literal["higher", "lower"]
 ClientNumber = Annotated[int, Field(ge=0)]
-COMPARISONS = ("better", "sooner", "steadier")
+ClaimKey = Literal["better", "sooner", "steadier", "within"]
+COMPARISONS: tuple[ClaimKey, ...] = ("better", "sooner", "steadier")
 """The forms of a claim that compare some cells with others."""
+FORMS: tuple[ClaimKey, ...] = (*COMPARISONS, "within")
 
 
 class Part(BaseModel):
@@ -205,7 +206,7 @@ class Claim(Part):
 
     @model_validator(mode="after")
     def _one_form(self) -> Claim:
-        said = [form for form in (*COMPARISONS, "within") if getattr(self, form) is not None]
+        said = [form for form in FORMS if getattr(self, form) is not None]
         if len(said) != 1:
             forms = "`better`, `sooner`, `steadier` and `within`"
             raise ValueError(f"needs one of {forms}" if not said else f"has {len(said)} of {forms}; state one")
@@ -223,6 +224,16 @@ class Claim(Part):
         if self.over and form == "sooner":
             raise ValueError("'over' does not belong to `sooner`; restrict axes with `where`")
         return self
+
+    @property
+    def form(self) -> ClaimKey:
+        """The one of :data:`FORMS` that it is in."""
+        return next(form for form in FORMS if getattr(self, form) is not None)
+
+    @property
+    def side(self) -> Selection:
+        """The labels that it speaks for; of `within` none."""
+        return self.better or self.sooner or self.steadier or {}
 
 
 class SpecFile(Part):

@@ -1,12 +1,24 @@
-"""The resolved table: all that the report stage needs to know about a spec, as one JSON file."""
+"""The resolved table: all that the report stage needs to know about a spec, but for its runs, as one JSON file."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipeline.spec.schema import Better, Metric
+from pflcore.errors import UserError
+from pipeline.spec.records import read_run
+from pipeline.spec.run import Run
+from pipeline.workspace import record_path
+
+Metric = Literal["last_rounds", "clients", "final", "last_position"]
+"""The protocols of :mod:`pflcore.protocols`."""
+
+Better = Literal["higher", "lower"]
+
+ClaimForm = Literal["better", "sooner", "steadier", "spread", "within"]
+"""What a claim measures: see :mod:`pipeline.report.claims.forms`."""
 
 
 class _Frozen(BaseModel):
@@ -46,13 +58,6 @@ class TableCell(_Frozen):
     absent: str | None = None
 
 
-class TableRun(_Frozen):
-    """A run behind the table: its record, and a fingerprint of the code that can affect it."""
-
-    record: dict[str, Any]
-    code: str = ""
-
-
 class TablePartition(_Frozen):
     """A partition behind the table, shown for the first of its seeds."""
 
@@ -61,35 +66,33 @@ class TablePartition(_Frozen):
 
 
 class TableClaim(_Frozen):
-    """A statement over cells in one of the forms of :class:`~pipeline.spec.schema.Claim`; what it does not use is
-    left out.
+    """A statement over cells, in any form of :class:`~pipeline.spec.schema.Claim`.
 
-    Each cell with the labels of its form is compared with the same cell with `than` labels; with `over` the means or
-    the ranges over these axes are. `within` is about the range of each group.
+    Each cell with the labels of `side` is compared with the same cell with `than` labels; with `over` the means or the
+    ranges over these axes are. `within` has no sides and is about the range of each group.
+
+    Attributes:
+        form: That of the spec; `spread` is `steadier` over no axis.
+        reach: Of `sooner` alone: the share of its last accuracy with which a run has converged.
+        margin: By how much better or narrower the side has to be; of `within` how wide a range may be.
     """
 
     text: str
-    better: dict[str, list[str]] | None = None
-    sooner: dict[str, list[str]] | None = None
-    steadier: dict[str, list[str]] | None = None
-    within: float | None = None
-    than: dict[str, list[str]] | None = None
-    over: list[str] | None = None
-    reach: float | None = None
+    form: ClaimForm
+    side: dict[str, list[str]]
+    than: dict[str, list[str]]
+    over: list[str]
+    reach: float | None
     where: dict[str, list[str]]
     margin: float
-
-    @model_serializer(mode="wrap")
-    def _what_is_used(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value is not None}
 
 
 class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first.
 
     `labels` orders the labels of each row and column axis; `clients` has, of one axis or none, those that stand for
-    one client. `runs` holds every run that a cell names, and `partitions` what their clients hold. Without a list of
-    `figures` the report shows the analyses that runs made.
+    one client. `runs` has the federation of every run that a cell names, by run id, and `partitions` what their clients
+    hold. Without a list of `figures` the report shows the analyses that runs made.
     """
 
     spec: str
@@ -106,7 +109,33 @@ class ResolvedTable(_Frozen):
     decimals: int
     labels: dict[str, list[str]]
     cells: list[TableCell]
-    runs: dict[str, TableRun] = Field(default_factory=dict)
+    runs: dict[str, str]
     partitions: list[TablePartition]
     claims: list[TableClaim]
     figures: list[str] | None
+
+    @property
+    def axes(self) -> list[str]:
+        """Those of the rows, then those of the columns."""
+        return [*self.rows, *self.columns]
+
+
+def read_resolved(path: Path) -> ResolvedTable:
+    """A resolved table. Raises :class:`UserError` when it is missing, or not what `pfl compile` writes."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; run `pfl compile`")
+    try:
+        return ResolvedTable.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = "".join(f"{part}: " for part in (".".join(map(str, fault["loc"])),) if part)
+        raise UserError(f"{path}: not a resolved table ({where}{fault['msg']}); run `pfl compile`") from None
+
+
+def read_runs(table: ResolvedTable, root: Path) -> dict[str, Run]:
+    """The runs of a table by id, from their records below the workspace `root`.
+
+    Raises:
+        UserError: A record is missing, or not what `pfl compile` writes.
+    """
+    return {run: read_run(root / record_path(federation, run)) for run, federation in table.runs.items()}

@@ -149,8 +149,8 @@ def _run_folder(record: Path) -> Path:
 
 def _inputs(record: Path) -> tuple[Path, Path]:
     """The dataset and partition artifacts of the record of a run or a federation."""
-    from pipeline.spec.run import Run
-    from pipeline.stages.records import read_record
+    from pipeline.spec.records import read_record
+    from pipeline.spec.run import FEDERATION, Run
 
-    run = Run(read_record(record, "dataset", "partition", "clients", "seed"))
+    run = Run(read_record(record, *FEDERATION))
     return Path(dataset_path(run.data_id)), Path(partition_path(run.federation_id))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pflcore.data.preparation import preparing
 from pflcore.data.sample_files import write_samples
-from pflcore.datasets import DATASETS, stand_in
-from pipeline.stages.records import options, read_record
+from pflcore.datasets import DATASETS, stand_in, stand_in_counts
+from pipeline.spec.records import read_record
+from pipeline.spec.run import options
 
 
 def run(
@@ -32,6 +33,6 @@ def run(
     size = chosen.pop("stand_in")
     dataset = DATASETS.create(record["name"], **chosen)
     with preparing(show, scratch):
-        samples = stand_in(dataset, size, max(size // 4, 1)) if size else dataset.load(raw / record["name"])
+        samples = stand_in(dataset, *stand_in_counts(size)) if size else dataset.load(raw / record["name"])
         write_samples(out, samples)
     return f"{record['name']}: {len(samples):,} samples, {samples.classes} classes, from {samples.source}"

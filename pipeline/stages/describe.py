@@ -7,7 +7,8 @@ from pathlib import Path
 from pflcore.data.assignment import read_assignment
 from pflcore.data.sample_files import read_facts
 from pipeline.report.partitions.page import write_partition_page
-from pipeline.stages.records import read_record
+from pipeline.spec.records import read_record
+from pipeline.spec.run import FEDERATION
 
 
 def run(record_path: Path, dataset: Path, partition: Path, out: Path) -> str:
@@ -16,7 +17,7 @@ def run(record_path: Path, dataset: Path, partition: Path, out: Path) -> str:
     Raises:
         UserError: An artifact is missing or damaged, or they do not belong together.
     """
-    record = read_record(record_path, "dataset", "partition", "clients", "seed")
+    record = read_record(record_path, *FEDERATION)
     samples, assignment = read_facts(dataset), read_assignment(partition)
     assignment.check(len(samples), samples.train)
     write_partition_page(record, samples, assignment, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pflcore.artifacts import read_meta, write_text
-from pipeline.stages.records import read_resolved
+from pipeline.spec.table import read_resolved
 
 
 def run(tables: list[Path], reports: Path) -> str:
@@ -13,10 +13,10 @@ def run(tables: list[Path], reports: Path) -> str:
     rows = ["| report | cells obtained | of | |", "|---|---:|---:|---|"]
     for path in tables:
         table = read_resolved(path)
-        folder = reports / table["spec"]
+        folder = reports / table.spec
         read_meta(folder / "table.parquet", "table/1")
-        obtained = sum(bool(cell["runs"]) for cell in table["cells"])
-        links = " · ".join(f"[{kind}]({table['spec']}/report.{kind})" for kind in ("md", "html", "tex"))
-        rows.append(f"| {table['title']} | {obtained} | {len(table['cells'])} | {links} |")
+        obtained = sum(bool(cell.runs) for cell in table.cells)
+        links = " · ".join(f"[{kind}]({table.spec}/report.{kind})" for kind in ("md", "html", "tex"))
+        rows.append(f"| {table.title} | {obtained} | {len(table.cells)} | {links} |")
     write_text(reports / "index.md", "# Reports\n\n" + "\n".join(rows) + "\n")
     return f"reports: {reports / 'index.md'}"

@@ -7,7 +7,8 @@ from pathlib import Path
 from pflcore.data.assignment import write_assignment
 from pflcore.data.sample_files import read_facts
 from pflcore.partitions import PARTITIONS, partition
-from pipeline.stages.records import options, read_record
+from pipeline.spec.records import read_record
+from pipeline.spec.run import Run
 
 
 def run(record_path: Path, dataset: Path, out: Path) -> str:
@@ -16,9 +17,9 @@ def run(record_path: Path, dataset: Path, out: Path) -> str:
     Raises:
         UserError: The scheme cannot satisfy its minimum for this many clients.
     """
-    record = read_record(record_path, "partition", "clients", "seed")
-    scheme = PARTITIONS.create(record["partition"]["name"], **options(record["partition"]))
-    assignment = partition(scheme, read_facts(dataset), record["clients"], record["seed"])
+    federation = Run(read_record(record_path, "partition", "clients", "seed"))
+    scheme = PARTITIONS.create(federation.partition, **federation.options("partition"))
+    assignment = partition(scheme, read_facts(dataset), federation.clients, federation.seed)
     write_assignment(out, assignment)
     sizes = sorted(len(rows) for rows in assignment.train)
-    return f"{scheme.name}: {record['clients']} clients with {sizes[0]:,} to {sizes[-1]:,} training samples"
+    return f"{scheme.name}: {federation.clients} clients with {sizes[0]:,} to {sizes[-1]:,} training samples"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.report.pages.build import build_report
-from pipeline.stages.records import read_resolved
+from pipeline.spec.table import read_resolved
 
 
 def run(table_path: Path, root: Path, out: Path) -> str:
     """Render the table in `table_path` into the folder `out`; returns a line to show."""
     table = read_resolved(table_path)
     build_report(table, root, out)
-    return f"{table['title']}: {out / 'report.md'}"
+    return f"{table.title}: {out / 'report.md'}"

@@ -24,8 +24,7 @@ from pflcore.data.sample_files import read_samples
 from pflcore.data.samples import Samples
 from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_device, train, use_threads
 from pflcore.methods import METHODS
-from pflcore.settings import Evaluation, Training
-from pipeline.stages.records import options, read_record, settings
+from pipeline.spec.records import read_run
 
 
 def run(
@@ -52,7 +51,8 @@ def run(
 
     Args:
         dataset, partition: Artifacts.
-        code: The fingerprint of the code that this process has imported; part of a checkpoint's identity.
+        code: The fingerprints of the code that this process has imported; part of a checkpoint's identity, and told in
+            the header of ``rounds.parquet`` by a digest.
         private: The machine's own folder, for checkpoints and timings.
         device: A PyTorch device, or ``auto``.
         executor: How local training is carried out; the result is the same.
@@ -62,27 +62,24 @@ def run(
             checkpoint.
         say: Called with lines for the reader.
     """
-    record = read_record(record_path, "method", "backbone", "training", "evaluation", "seed")
-    run_id = record_path.stem
+    resolved, run_id = read_run(record_path), record_path.stem
     place = select_device(device)
     samples = read_samples(dataset, private / "decoded")
     assignment = read_assignment(partition)
     data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
-    identity = _identity(record, code, hashes, place)
-    training = settings(Training, record["training"], record_path)
-    evaluation = settings(Evaluation, record["evaluation"], record_path)
+    identity = _identity(resolved.record, code, hashes, place)
     folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{identity[:8]}", identity, say)
     started = time.monotonic()
     with folder if is_first() else nullcontext() as checkpoints:
         result = train(
             data=data,
-            backbone=BACKBONES.create(record["backbone"]["name"], **options(record["backbone"])),
-            method=METHODS.create(record["method"]["name"], **options(record["method"])),
-            training=training,
-            evaluation=evaluation,
-            seed=record["seed"],
+            backbone=BACKBONES.create(resolved.backbone, **resolved.options("backbone")),
+            method=METHODS.create(resolved.method, **resolved.options("method")),
+            training=resolved.training,
+            evaluation=resolved.evaluation,
+            seed=resolved.seed,
             executor=executor,
             checkpoints=checkpoints,
             checkpoint_every=checkpoint_every,
@@ -92,19 +89,19 @@ def run(
         )
         if not checkpoints:
             return
+        facts = {"run": run_id, "device": _device_name(place), "torch": torch.__version__, **hashes}
         if result.diverged:
             say(f"{run_id}: {result.diverged}")
         if result.resumed_from:
             say(f"{run_id}: continued from the checkpoint after round {result.resumed_from}")
-        if training.save_weights:
+        if resolved.training.save_weights:
             with atomic_path(out / "weights.safetensors") as temporary:
                 save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
-        if evaluation.analyses:
-            facts = {"run": run_id, "device": _device_name(place), "torch": torch.__version__, **hashes}
+        if resolved.evaluation.analyses:
             write_findings(out / "analysis.parquet", result.findings, **facts)
-        _write_rounds(out / "rounds.parquet", run_id, result, data.novel, hashes, place)
+        _write_rounds(out / "rounds.parquet", result, data.novel, code=_digest(code), **facts)
         checkpoints.clear()
-    rounds = (result.diverged.round if result.diverged else training.rounds) - result.resumed_from
+    rounds = (result.diverged.round if result.diverged else resolved.training.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": _device_name(place), "rounds": rounds}
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
 
@@ -115,9 +112,7 @@ def _coarse_classes(samples: Samples, assignment: Assignment) -> list[int] | Non
     return [int(np.bincount(coarse.values[rows]).argmax()) for rows in assignment.train] if coarse else None
 
 
-def _write_rounds(
-    path: Path, run_id: str, result: Result, novel: frozenset[int], hashes: dict[str, str], device: torch.device
-) -> None:
+def _write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: str) -> None:
     count = len(result.round)
     table = pa.table(
         {
@@ -138,9 +133,6 @@ def _write_rounds(
         path,
         table,
         "rounds/2",
-        run=run_id,
-        device=_device_name(device),
-        torch=torch.__version__,
         parameters=result.parameters,
         communicated_up=result.cost.sent_up,
         communicated_down=result.cost.sent_down,
@@ -150,7 +142,7 @@ def _write_rounds(
         macs=result.cost.macs,
         positions=result.positions,
         diverged=diverged,
-        **hashes,
+        **facts,
     )
 
 
@@ -158,6 +150,11 @@ def _identity(record: dict[str, Any], code: str, hashes: dict[str, str], device:
     """What a checkpoint belongs to: the run, the code and the data; and the kind of device, as sums differ there."""
     facts = {"record": record, "code": code, "device": device.type, **hashes}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(fingerprints: str) -> str:
+    """Twelve hex digits that stand for the code of a run in reports."""
+    return hashlib.sha256(fingerprints.encode()).hexdigest()[:12]
 
 
 def _device_name(device: torch.device) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from support.paper_specs import SPECS, resolve_specs
 
 from pipeline.report.claims.claims import Judgement, judge_claims
-from pipeline.report.table.cells import collect_cells
-from pipeline.report.table.measured import measure
+from pipeline.report.table.results import Results
 
 CONTRADICTED = {
     "fedtp/table2": {
@@ -40,9 +38,8 @@ def judged(paper: str) -> dict[str, list[Judgement]]:
     names = [path.stem for path in sorted((SPECS / paper).glob("*.yaml"))]
     for name, resolved in resolve_specs(paper, names).items():
         if resolved.table is not None:
-            table = json.loads(json.dumps(resolved.table.model_dump(mode="json")))
-            runs = measure(table, Path("nowhere"))
-            judgements[f"{paper}/{name}"] = judge_claims(table, collect_cells(table, runs), runs)
+            results = Results.read(resolved.table, {run.id: run for run in resolved.runs}, Path("nowhere"))
+            judgements[f"{paper}/{name}"] = judge_claims(results)
     return judgements
 
 

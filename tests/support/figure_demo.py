@@ -16,8 +16,9 @@ from pflcore.data.assignment import Assignment, write_assignment
 from pflcore.data.noise import Noise
 from pipeline.spec.figure_names import FIGURES
 from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
-from support.report_demo import cell, table, write_metrics
+from support.report_demo import CODE, cell, report, table, with_records, write_metrics
 
 TOTAL = 200
 """Test samples of every client, so that 1 correct sample is half a percent."""
@@ -58,7 +59,7 @@ def write_rounds(root: Path, run: str, correct: Sequence[int], **facts: Any) -> 
         }
     )
     costs = {"parameters": 1000, "stored": 0, "received": 1000, "communicated_up": 4000, "communicated_down": 4000}
-    meta = {"run": run, **costs, "macs": 5000, "server": 1000, "positions": 1, "diverged": None}
+    meta = {"run": run, "code": CODE, **costs, "macs": 5000, "server": 1000, "positions": 1, "diverged": None}
     write_table(root / f"artifacts/runs/{run}/rounds.parquet", rounds, "rounds/2", **{**meta, **facts})
 
 
@@ -85,14 +86,12 @@ def write_analysis(root: Path, run: str, rows: Rows, **changes: Any) -> Path:
     return path
 
 
-def study(runs: dict[tuple[str, str], dict[str, dict[str, Any]]], **changes: Any) -> dict[str, Any]:
-    """A resolved table of rows (method) and columns (setting): (method, setting) → its runs and their records."""
+def study(root: Path, runs: dict[tuple[str, str], dict[str, dict[str, Any]]], **changes: Any) -> ResolvedTable:
+    """A resolved table of rows (method) and columns (setting): (method, setting) → its runs and their records, which
+    are written."""
     cells = [cell({"method": m, "setting": s}, list(own)) for (m, s), own in runs.items()]
-    resolved = table(cells, ["method"], ["setting"], **changes)
-    for own in runs.values():
-        for run, of in own.items():
-            resolved["runs"][run] = {"record": of, "code": "c0de00c0de00"}
-    return resolved
+    records = {run: of for own in runs.values() for run, of in own.items()}
+    return with_records(root, table(cells, ["method"], ["setting"], **changes), records)
 
 
 def picture_rows(client: int, row: int, image: np.ndarray, mask: np.ndarray) -> list[tuple[str, int, str, int, float]]:
@@ -105,7 +104,7 @@ def picture_rows(client: int, row: int, image: np.ndarray, mask: np.ndarray) -> 
     ]
 
 
-def demo(root: Path, clients: int = 40) -> dict[str, Any]:
+def demo(root: Path, clients: int = 40) -> ResolvedTable:
     """Three methods in two settings with noise, resources that differ, and every analysis."""
     random = np.random.default_rng(0)
     runs: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
@@ -156,7 +155,7 @@ def demo(root: Path, clients: int = 40) -> dict[str, Any]:
                 ]
         write_analysis(root, f"fedtp-{setting}", [*rows, *_rollout()])
     write_analysis(root, "local-dirichlet", _rollout(3))
-    return study(runs, title="Figures", figures=list(FIGURES))
+    return study(root, runs, title="Figures", figures=list(FIGURES))
 
 
 def _rollout(shift: int = 0) -> list[tuple[str, int, str, int, float]]:
@@ -172,7 +171,5 @@ def _rollout(shift: int = 0) -> list[tuple[str, int, str, int, float]]:
 
 
 if __name__ == "__main__":
-    from pipeline.report.pages.build import build_report
-
     where = Path(sys.argv[1])
-    build_report(demo(where), where, where / "report")
+    report(demo(where), where, where / "report")

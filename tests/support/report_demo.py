@@ -13,7 +13,12 @@ import pyarrow as pa
 from pflcore.artifacts import write_table, write_text
 from pflcore.protocols import final_clients, summarise
 from pflcore.settings import Evaluation
-from pipeline.workspace import metrics_path
+from pipeline.compile.serialise import to_yaml
+from pipeline.report.pages.build import build_report
+from pipeline.report.table.results import Results
+from pipeline.spec.run import Run
+from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
+from pipeline.workspace import metrics_path, record_path
 
 PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
@@ -25,6 +30,19 @@ PUBLISHED = {  # FedTP, Table II, CIFAR-10
 }
 COLUMNS = [("Pathological", "50"), ("Pathological", "100"), ("Dirichlet", "50"), ("Dirichlet", "100")]
 EVALUATION = Evaluation(every=5, window=20, curve_every=10)
+RECORD: dict[str, Any] = {
+    "dataset": {"name": "digits"},
+    "partition": {"name": "iid"},
+    "clients": 3,
+    "seed": 0,
+    "backbone": {"name": "convnet"},
+    "method": {"name": "fedavg"},
+    "training": {"rounds": 100},
+    "evaluation": {"every": 5, "window": 20, "curve_every": 10},
+}
+"""What a run is of which a test says nothing else."""
+
+CODE = "c0de00c0de00"
 
 
 def cell(
@@ -33,25 +51,18 @@ def cell(
     published: Any = None,
     absent: str | None = None,
     client: int | None = None,
-) -> dict[str, Any]:
+    note: str = "",
+) -> TableCell:
     """A cell of a resolved table; `published` is (mean, std) or (mean, std, "quoted")."""
     if published is not None:
-        quoted = len(published) > 2
-        published = {"mean": published[0], "std": published[1], "quoted": quoted, "note": ""}
-    return {"labels": labels, "runs": runs, "client": client, "published": published, "absent": absent}
+        published = Published(mean=published[0], std=published[1], quoted=len(published) > 2, note=note)
+    return TableCell(labels=labels, runs=runs, client=client, published=published, absent=absent)
 
 
-def table(cells: list[dict[str, Any]], rows: list[str], columns: list[str], **changes: Any) -> dict[str, Any]:
-    """A resolved table whose labels and runs are those of its cells."""
-    labels: dict[str, list[str]] = {axis: [] for axis in (*rows, *columns)}
-    runs = {}
-    for entry in cells:
-        for axis, seen in labels.items():
-            if entry["labels"][axis] not in seen:
-                seen.append(entry["labels"][axis])
-        for run in entry["runs"]:
-            record = {"evaluation": {"every": 5, "window": 20, "curve_every": 10}, "training": {"rounds": 100}}
-            runs[run] = {"record": record, "code": "c0de00c0de00"}
+def table(cells: list[TableCell], rows: list[str], columns: list[str], **changes: Any) -> ResolvedTable:
+    """A resolved table whose labels and runs are those of its cells; the runs are those of :data:`RECORD`."""
+    labels = {axis: list(dict.fromkeys(entry.labels[axis] for entry in cells)) for axis in (*rows, *columns)}
+    runs = {run: Run(RECORD).federation_id for entry in cells for run in entry.runs}
     base = {
         "spec": "demo/table2",
         "title": "A demonstration",
@@ -72,12 +83,53 @@ def table(cells: list[dict[str, Any]], rows: list[str], columns: list[str], **ch
         "claims": [],
         "figures": None,
     }
-    return {**base, **changes}
+    return ResolvedTable.model_validate({**base, **changes})
 
 
-def claim(text: str, better: dict[str, list[str]], than: dict[str, list[str]], **changes: Any) -> dict[str, Any]:
+def changed(resolved: ResolvedTable, **changes: Any) -> ResolvedTable:
+    """The table with some of its fields changed."""
+    return ResolvedTable.model_validate(resolved.model_dump() | changes)
+
+
+def with_note(resolved: ResolvedTable, index: int, note: str) -> ResolvedTable:
+    """The table with a note on the published value of a cell."""
+    cells = resolved.model_dump()["cells"]
+    cells[index]["published"]["note"] = note
+    return changed(resolved, cells=cells)
+
+
+def with_records(root: Path, resolved: ResolvedTable, records: dict[str, dict[str, Any]]) -> ResolvedTable:
+    """The table with other runs under the same names; their records are written."""
+    runs = {run: Run(record).federation_id for run, record in records.items()}
+    for run, federation in runs.items():
+        write_text(root / record_path(federation, run), to_yaml(records[run]))
+    return changed(resolved, runs=resolved.runs | runs)
+
+
+def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "better", **changes: Any) -> TableClaim:
     """A resolved claim."""
-    return {"text": text, "better": better, "than": than, "where": {}, "margin": 0.0, **changes}
+    base = {"text": "So it is.", "over": [], "where": {}, "margin": 0.0, "reach": None}
+    return TableClaim.model_validate({**base, "form": form, "side": side, "than": than, **changes})
+
+
+def runs_of(resolved: ResolvedTable, root: Path) -> dict[str, Run]:
+    """The runs of a table by id; the record of one that has none is :data:`RECORD` and is written."""
+    for run, federation in resolved.runs.items():
+        path = root / record_path(federation, run)
+        if not path.is_file():
+            write_text(path, to_yaml(RECORD))
+    return read_runs(resolved, root)
+
+
+def results_of(resolved: ResolvedTable, root: Path) -> Results:
+    """A table filled in."""
+    return Results.read(resolved, runs_of(resolved, root), root)
+
+
+def report(resolved: ResolvedTable, root: Path, out: Path) -> None:
+    """The report of a table."""
+    runs_of(resolved, root)
+    build_report(resolved, root, out)
 
 
 def write_metrics(root: Path, run: str, mean: float, std: float | None = 0.0) -> None:
@@ -117,6 +169,7 @@ def write_run(
         "run": run,
         "device": "cpu",
         "torch": "2.11.0",
+        "code": CODE,
         "dataset_hash": "d" * 64,
         "partition_hash": "e" * 64,
         "parameters": 1234567,
@@ -135,7 +188,7 @@ def write_run(
     write_text(root / metrics_path(run), json.dumps(figures))
 
 
-def demo(root: Path, **changes: Any) -> dict[str, Any]:
+def demo(root: Path, **changes: Any) -> ResolvedTable:
     """Six methods on four settings with published values, one quoted and absent row, and every kind of cell."""
     cells = []
     for method, values in PUBLISHED.items():
@@ -154,9 +207,11 @@ def demo(root: Path, **changes: Any) -> dict[str, Any]:
         )
     others = [method for method in PUBLISHED if method != "FedTP"]
     claims = [
-        claim("FedTP beats every other method in every setting.", {"method": ["FedTP"]}, {"method": others}),
+        claim({"method": ["FedTP"]}, {"method": others}, text="FedTP beats every other method in every setting."),
         claim(
-            "Vanilla personalisation beats FedAvg.", {"method": ["Vanilla Personalized-T"]}, {"method": ["FedAvg-T"]}
+            {"method": ["Vanilla Personalized-T"]},
+            {"method": ["FedAvg-T"]},
+            text="Vanilla personalisation beats FedAvg.",
         ),
     ]
     paper = {
@@ -179,7 +234,5 @@ def demo(root: Path, **changes: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from pipeline.report.pages.build import build_report
-
     where = Path(sys.argv[1])
-    build_report(demo(where, profile=sys.argv[2] if len(sys.argv) > 2 else "paper"), where, where / "report")
+    report(demo(where, profile=sys.argv[2] if len(sys.argv) > 2 else "paper"), where, where / "report")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from pipeline.report.claims.forms import FAILS, HOLDS, NOT_YET, WITHIN_NOISE, Form, Pair, form_of
+from pipeline.report.claims.forms import FAILS, HOLDS, NOT_YET, WITHIN_NOISE, Form, Pair
 from pipeline.report.claims.noise import Clients, Pick, Yardstick
 from pipeline.report.claims.pace import rounds_to_reach
-from pipeline.report.claims.sides import matches
+from pipeline.report.claims.sides import Match, matches
 from pipeline.report.table.cells import Cell
-from pipeline.report.table.measured import Measured
+from pipeline.report.table.results import Results
+from pipeline.spec.table import TableClaim
 
 _SEVERITY = {FAILS: 0, WITHIN_NOISE: 1, HOLDS: 2}
 
@@ -51,47 +51,44 @@ class Judgement:
         return self.published is not None and self.published.verdict == FAILS
 
 
-def judge_claims(table: dict[str, Any], cells: list[Cell], runs: dict[str, Measured]) -> list[Judgement]:
-    """All claims of a resolved table, each on obtained and on published values.
+def judge_claims(results: Results) -> list[Judgement]:
+    """All claims of a table, each on obtained and on published values.
 
     A pair holds when it is better by more than margin plus noise, fails when it falls short of the margin by more
     than the noise, and is within noise otherwise; what is better, :mod:`pipeline.report.claims.forms` measures. A claim
     fails with its first failing pair; short of that it is not yet decided while obtained values are missing, then
     within noise if any pair is, and else it holds.
     """
-    clients = Clients(runs)
-    return [_judge(table, claim, cells, runs, clients) for claim in table["claims"]]
+    clients = Clients(results.runs)
+    return [_judge(results, claim, clients) for claim in results.table.claims]
 
 
-def _judge(
-    table: dict[str, Any], claim: dict[str, Any], cells: list[Cell], runs: dict[str, Measured], clients: Clients
-) -> Judgement:
-    over = tuple(claim.get("over", ()))
-    name = form_of(claim)
-    margin = claim["within"] if name == "within" else claim["margin"]
-    lower = name == "sooner" or table["better"] == "lower"
-    of_clients = table["metric"] == "clients" and name != "sooner"
+def _judge(results: Results, claim: TableClaim, clients: Clients) -> Judgement:
+    table, over, sooner = results.table, tuple(claim.over), claim.form == "sooner"
+    lower = sooner or table.better == "lower"
+    of_clients = table.metric == "clients" and not sooner
 
-    def find(cells: list[Cell], pick: Pick, clients: Clients | None = None) -> Evidence:
-        form = Form(name, over, margin, lower, pick, Yardstick(pick, of_clients, clients))
-        return _find(form, table, claim, cells)
+    def weigh(cells: list[Cell], pick: Pick, clients: Clients | None = None) -> Evidence:
+        form = Form(claim.form, over, claim.margin, lower, pick, Yardstick(pick, of_clients, clients))
+        return _weigh(form, matches(claim, table.axes, cells))
 
-    planned = [cell for cell in cells if cell.runs]
-    if name == "sooner":
-        obtained, printed = find(planned, rounds_to_reach(claim["reach"], runs)), []
+    planned = [cell for cell in results.cells if cell.runs]
+    printed = [cell for cell in results.cells if cell.published]
+    if claim.reach is not None:
+        obtained, printed = weigh(planned, rounds_to_reach(claim.reach, results.runs)), []
     else:
-        obtained = find(planned, lambda cell: cell.obtained if cell.complete else None, clients)
-        printed = [cell for cell in cells if cell.published and (name != "spread" or cell.published.std is not None)]
-    published = find(printed, lambda cell: cell.published)
-    return Judgement(claim["text"], name, over, margin, obtained, published if published.pairs else None)
+        obtained = weigh(planned, lambda cell: cell.obtained if cell.complete else None, clients)
+    if claim.form == "spread":
+        printed = [cell for cell in printed if cell.published and cell.published.std is not None]
+    published = weigh(printed, lambda cell: cell.published)
+    return Judgement(claim.text, claim.form, over, claim.margin, obtained, published if published.pairs else None)
 
 
-def _find(form: Form, table: dict[str, Any], claim: dict[str, Any], cells: list[Cell]) -> Evidence:
-    found = matches(table, claim, cells)
-    judged = [form.apply(match) for match in found if form.can_tell(match)]
+def _weigh(form: Form, pairs: list[Match]) -> Evidence:
+    judged = [form.apply(match) for match in pairs if form.can_tell(match)]
     judged.sort(key=lambda pair: (_SEVERITY[pair.verdict], pair.surplus))
     worst = judged[0] if judged else None
-    lacking = len(found) - len(judged)
+    lacking = len(pairs) - len(judged)
     undecided = worst is None or (lacking > 0 and worst.verdict != FAILS)
     verdict = NOT_YET if worst is None or undecided else worst.verdict
-    return Evidence(verdict, worst, len(found), lacking, tuple(judged))
+    return Evidence(verdict, worst, len(pairs), lacking, tuple(judged))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.report.claims.noise import Pick, Uncertainty, Yardstick
-from pipeline.report.claims.sides import SIDES, Group, Match
+from pipeline.report.claims.sides import Group, Match
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.measured import Value
+from pipeline.spec.table import ClaimForm
 
 HOLDS, FAILS, WITHIN_NOISE, NOT_YET = "holds", "fails", "within noise", "not yet"
 
@@ -53,13 +54,12 @@ class Form:
     """A claim's form, applied to one kind of values: the obtained or the published ones.
 
     Attributes:
-        name: ``better``, ``sooner``, ``steadier``, ``spread`` (steadier over no axis) or ``within``.
         over: The axes that a group runs along.
         margin: What the claim asks for: by how much better or narrower, or how wide a range may be.
         lower: Whether lower values are better.
     """
 
-    name: str
+    name: ClaimForm
     over: tuple[str, ...]
     margin: float
     lower: bool
@@ -88,12 +88,6 @@ class Form:
         surplus = round(difference - self.margin, 9)
         one, other = match.compared
         return Pair(one, other, match.labels, values, difference, surplus, noise, len(match.first), **more)
-
-
-def form_of(claim: dict[str, Any]) -> str:
-    """The :attr:`Form.name` of a resolved claim."""
-    name = next(key for key in (*SIDES, "within") if key in claim)
-    return "spread" if name == "steadier" and "over" not in claim else name
 
 
 def _means(form: Form, match: Match) -> Pair:
@@ -129,7 +123,7 @@ def _width(form: Form, match: Match) -> Pair:
     return Pair(_along(form, high), _along(form, low), match.labels, values, width, surplus, noise, len(match.first))
 
 
-_MEASURES: Mapping[str, Callable[[Form, Match], Pair]] = {
+_MEASURES: Mapping[ClaimForm, Callable[[Form, Match], Pair]] = {
     "better": _means,
     "sooner": _means,
     "steadier": _ranges,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from pipeline.report.table.cells import Cell, noise
-from pipeline.report.table.clients import client_accuracies, federation_of
+from pipeline.report.table.clients import client_accuracies
 from pipeline.report.table.measured import Measured, Value
 
 ERRORS = 2.0
@@ -45,7 +45,7 @@ class Clients:
         runs = [self._runs[run] for run in cell.runs]
         if cell.client is not None or not all(run.facts for run in runs):
             return None
-        federations = {federation_of(run) for run in runs}
+        federations = {run.resolved.federation_id for run in runs}
         if len(federations) != 1:
             return None
         by_run = pd.concat([self._accuracies(run) for run in runs], axis=1)

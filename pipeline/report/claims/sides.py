@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.report.table.cells import Cell
+from pipeline.report.table.layout import Key
+from pipeline.spec.table import TableClaim
 
 Group = tuple[Cell, ...]
 """Cells that differ only on the axes a claim is taken over; a single one where it is taken over none."""
-
-SIDES = ("better", "steadier", "sooner")
-"""The keys of a claim of which each names a form, and the cells that it speaks for."""
 
 
 @dataclass(frozen=True)
@@ -32,42 +30,35 @@ class Match:
     labels: dict[str, str]
 
 
-def side(claim: dict[str, Any]) -> dict[str, list[str]]:
-    """The labels that a resolved claim speaks for; none for one that compares a group's cells among themselves."""
-    return next((claim[key] for key in SIDES if key in claim), {})
-
-
-def matches(table: dict[str, Any], claim: dict[str, Any], cells: Iterable[Cell]) -> list[Match]:
-    """All that a claim compares among `cells`. Groups are cut down to what both have."""
-    first, second, over = side(claim), claim.get("than", {}), claim.get("over", [])
-    axes = [*table["rows"], *table["columns"]]
-    compared = [axis for axis in axes if axis in first]
-    shared = [axis for axis in axes if axis not in compared and axis not in over]
+def matches(claim: TableClaim, axes: list[str], cells: Iterable[Cell]) -> list[Match]:
+    """All that a claim compares among `cells` of a table with these axes. Groups are cut down to what both have."""
+    compared = [axis for axis in axes if axis in claim.side]
+    shared = [axis for axis in axes if axis not in compared and axis not in claim.over]
     # A range needs two cells; of one alone there is a mean.
-    least = 1 if "better" in claim or "sooner" in claim or not over else 2
+    least = 2 if claim.over and claim.form in ("steadier", "within") else 1
 
-    def groups(by: dict[str, list[str]]) -> dict[tuple[tuple[str, ...], tuple[str, ...]], dict[Any, Cell]]:
-        found: dict[Any, dict[Any, Cell]] = {}
+    def groups(by: dict[str, list[str]]) -> dict[tuple[Key, Key], dict[Key, Cell]]:
+        by_labels: dict[tuple[Key, Key], dict[Key, Cell]] = {}
         for cell in cells:
-            if _chosen(cell, claim["where"]) and _chosen(cell, by):
-                found.setdefault((cell.key(shared), cell.key(compared)), {})[cell.key(over)] = cell
-        return found
+            if _chosen(cell, claim.where) and _chosen(cell, by):
+                by_labels.setdefault((cell.key(shared), cell.key(compared)), {})[cell.key(claim.over)] = cell
+        return by_labels
 
-    if not first:
+    if not claim.side:
         return [_match(tuple(group.values()), (), [], shared) for group in groups({}).values() if len(group) >= least]
     pairs = []
-    others = groups(second)
-    for (where, mine), group in groups(first).items():
+    others = groups(claim.than)
+    for (where, own), group in groups(claim.side).items():
         for (there, theirs), other in others.items():
             common = [key for key in group if key in other]
-            if where == there and mine != theirs and len(common) >= least:
-                ours, rivals = (tuple(side_of[key] for key in common) for side_of in (group, other))
+            if where == there and own != theirs and len(common) >= least:
+                ours, rivals = (tuple(side[key] for key in common) for side in (group, other))
                 pairs.append(_match(ours, rivals, compared, shared))
     return pairs
 
 
 def _chosen(cell: Cell, by: dict[str, list[str]]) -> bool:
-    return all(cell.labels[axis] in [str(label) for label in labels] for axis, labels in by.items())
+    return all(cell.labels[axis] in labels for axis, labels in by.items())
 
 
 def _match(first: Group, second: Group, compared: list[str], shared: list[str]) -> Match:

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.report.figures.analyses import Found, by_cell
+from pipeline.report.figures.analyses import ByRun, Findings, by_cell
 from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
 from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
 from pipeline.report.table.layout import Key, Layout
-from pipeline.report.table.measured import Measured
+from pipeline.report.table.results import Results
 
 _TEXT = (
     "The share of the novel clients' test samples that are classified correctly while one part of the model is tuned "
@@ -37,20 +37,20 @@ class Adaptation:
     points: pd.Series[float]
 
 
-def adaptation(layout: Layout, runs: dict[str, Measured], found: dict[str, Found], decimals: int) -> Section:
+def adaptation(results: Results, findings: ByRun) -> Section:
     """The section: a curve per method and part, a panel per column.
 
     Args:
-        found: What the analysis found, by run; items are called ``<part>.correct`` and ``<part>.total``, and their
-            index is the epoch.
+        findings: Items are called ``<part>.correct`` and ``<part>.total``, and their index is the epoch.
 
     Raises:
         UserError: An item is called otherwise, or a part has no counts of one kind.
     """
+    layout, decimals = results.layout, results.table.decimals
     curves = [
         Adaptation(row, column, part, points)
-        for row, column, mine in by_cell(layout, runs, found)
-        for part, points in _curves(mine).items()
+        for row, column, of_cell in by_cell(results, findings)
+        for part, points in _curves(of_cell).items()
     ]
     header = (*layout.place_header, "tuned")
     table = PlainTable(
@@ -73,20 +73,20 @@ def adaptation(layout: Layout, runs: dict[str, Measured], found: dict[str, Found
     return Section("adaptation", _TEXT + left_out, picture, table, data)
 
 
-def _curves(mine: list[Found]) -> dict[str, pd.Series[float]]:
+def _curves(of_cell: list[Findings]) -> dict[str, pd.Series[float]]:
     """The curve of each part: per run pooled over clients, then the mean over the runs that tuned it."""
     by_part: dict[str, list[pd.Series[float]]] = {}
-    for found in mine:
-        names = [str(item).rpartition(".") for item in dict.fromkeys(found.rows["item"])]
+    for findings in of_cell:
+        names = [str(item).rpartition(".") for item in dict.fromkeys(findings.rows["item"])]
         odd = [f"{part}{dot}{count}" for part, dot, count in names if not part or count not in ("correct", "total")]
         if odd:
-            raise found.damaged(f"adaptation: the item {odd[0]!r} is not <part>.correct or <part>.total")
-        sums = found.rows.groupby(["item", "index"], sort=False)["value"].sum()
+            raise findings.damaged(f"adaptation: the item {odd[0]!r} is not <part>.correct or <part>.total")
+        sums = findings.rows.groupby(["item", "index"], sort=False)["value"].sum()
         for part in dict.fromkeys(part for part, _, _ in names):
             try:
                 accuracy = 100.0 * sums[f"{part}.correct"] / sums[f"{part}.total"]
             except KeyError:
-                raise found.damaged(f"adaptation: {part} has no .correct or no .total") from None
+                raise findings.damaged(f"adaptation: {part} has no .correct or no .total") from None
             by_part.setdefault(part, []).append(accuracy.sort_index())
     return {part: pd.concat(series, axis=1, join="inner").mean(axis=1) for part, series in by_part.items()}
 

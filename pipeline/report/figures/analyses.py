@@ -10,16 +10,16 @@ import pandas as pd
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
-from pipeline.report.table.clients import measured_runs
-from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.layout import Key
 from pipeline.report.table.measured import Measured
+from pipeline.report.table.results import Results
 
 SCHEMA = "analysis/1"
 COLUMNS = ["analysis", "client", "item", "index", "value"]
 
 
 @dataclass(frozen=True)
-class Found:
+class Findings:
     """What one analysis of one run found.
 
     Attributes:
@@ -37,27 +37,27 @@ class Found:
         Raises:
             UserError: There is none, or a client has several.
         """
-        mine = self.rows[self.rows["item"] == item]
-        if mine.empty or mine["client"].duplicated().any():
+        rows = self.rows[self.rows["item"] == item]
+        if rows.empty or rows["client"].duplicated().any():
             raise self.damaged(f"expected one {item!r} per client")
-        return pd.Series(mine["value"].to_numpy(), index=mine["client"].to_numpy()).sort_index()
+        return pd.Series(rows["value"].to_numpy(), index=rows["client"].to_numpy()).sort_index()
 
     def damaged(self, words: str) -> UserError:
         """The error to raise for rows that make no sense."""
         return UserError(f"{self.path}: {words}; delete it and run `dvc repro`")
 
 
-Analyses = dict[str, dict[str, Found]]
-"""Analysis → run id → what was found."""
+ByRun = dict[str, Findings]
+"""What one analysis found, by run id."""
 
 
-def read_analyses(runs: dict[str, Measured]) -> Analyses:
-    """The analyses of all runs that made any.
+def read_analyses(runs: dict[str, Measured]) -> dict[str, ByRun]:
+    """The analyses, by name, of all runs that made any.
 
     Raises:
         UserError: An artifact is damaged.
     """
-    analyses: Analyses = {}
+    analyses: dict[str, ByRun] = {}
     for run in runs.values():
         path = run.rounds_path.with_name("analysis.parquet")
         if not path.is_file():
@@ -66,16 +66,13 @@ def read_analyses(runs: dict[str, Measured]) -> Analyses:
         if not set(COLUMNS) <= set(table.column_names):
             raise UserError(f"{path}: expected the columns {', '.join(COLUMNS)}; delete it and run `dvc repro`")
         for name, rows in table.select(COLUMNS).to_pandas().groupby("analysis", sort=False):
-            analyses.setdefault(str(name), {})[run.id] = Found(run.id, path, rows.reset_index(drop=True))
+            analyses.setdefault(str(name), {})[run.id] = Findings(run.id, path, rows.reset_index(drop=True))
     return analyses
 
 
-def by_cell(
-    layout: Layout, runs: dict[str, Measured], found: dict[str, Found]
-) -> Iterator[tuple[Key, Key, list[Found]]]:
-    """Row, column and what was found by the cell's runs, for the cells of which any run made the analysis."""
-    for row in layout.rows:
-        for column in layout.columns:
-            mine = [found[run.id] for run in measured_runs(layout.cell(row, column), runs) if run.id in found]
-            if mine:
-                yield row, column, mine
+def by_cell(results: Results, findings: ByRun) -> Iterator[tuple[Key, Key, list[Findings]]]:
+    """Row, column and the findings of the cell's runs, for the cells of which any run made the analysis."""
+    for row, column in results.layout.places:
+        of_cell = [findings[run.id] for run in results.measured(row, column) if run.id in findings]
+        if of_cell:
+            yield row, column, of_cell

@@ -6,10 +6,10 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, Layout, headed, short
+from pipeline.report.table.results import Results
 
 _ROOM = 0.1 - 1e-9
 """The least distance of two ticks on a true scale, as a share of the whole scale, at which both labels can be read."""
@@ -76,19 +76,19 @@ class Arrangement:
         return self.ticks if self.numeric else [headed(self.axis, label) for label in self.ticks]
 
 
-def arrange(table: dict[str, Any], layout: Layout) -> Arrangement:
-    """Lay out a resolved table.
+def arrange(results: Results) -> Arrangement:
+    """Lay out a table.
 
     To the right runs the innermost column axis of numbers, or the innermost such row axis, or, where no axis has
     numbers only, the innermost column axis or row axis that has several labels. The other rows are series and the other
     columns panels; where that would be a single series in panels by several axes, the innermost of these are series as
     well.
     """
-    labels = {axis: [str(x) for x in table["labels"][axis]] for axis in (*layout.row_axes, *layout.column_axes)}
+    labels, layout = results.table.labels, results.layout
     axis = _rightwards(layout, labels)
     series_axes = [name for name in layout.row_axes if name != axis]
     panel_axes = [name for name in layout.column_axes if name != axis]
-    cells = [cell for row in layout.rows for column in layout.columns if (cell := layout.cell(row, column))]
+    cells = layout.cells
     if len(panel_axes) > 1 and len({cell.key(series_axes) for cell in cells}) < 2:
         series_axes.append(panel_axes.pop())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,8 +11,8 @@ from pipeline.report.figures.panels import Style
 from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section, draw_picture, labelled
 from pipeline.report.figures.values import NOTHING
 from pipeline.report.table.cells import Cell
-from pipeline.report.table.layout import Layout
-from pipeline.report.table.measured import Measured, Value
+from pipeline.report.table.measured import Value
+from pipeline.report.table.results import Results
 
 FEWEST = 5
 """Runs that a box needs: the five numbers that it shows are then those of the runs; of fewer it would invent some."""
@@ -28,16 +26,17 @@ _FEW = f" Of a cell of fewer than {FEWEST} runs, dots show them one by one."
 _NUMBERS = ("least", "first quartile", "median", "third quartile", "greatest")
 
 
-def boxes(table: dict[str, Any], layout: Layout, runs: dict[str, Measured], decimals: int) -> Section:
+def boxes(results: Results) -> Section:
     """The section; one line when nothing has been obtained."""
-    drawn = chart(table, layout, "boxes", boxed=True)
+    layout, metric = results.layout, results.table.metric
+    drawn = chart(results, "boxes", boxed=True)
     if drawn is None:
         return Section("boxes", NOTHING)
 
     def numbers(cell: Cell) -> dict[str, float]:
         """By run, in percent, of what the obtained number of the cell is made of."""
-        found = {run: runs[run].values_of(cell.client) for run in cell.runs} if cell.obtained else {}
-        return {run: values[table["metric"]].mean for run, values in found.items() if table["metric"] in values}
+        by_run = {run: results.runs[run].values_of(cell.client) for run in cell.runs} if cell.obtained else {}
+        return {run: values[metric].mean for run, values in by_run.items() if metric in values}
 
     def draw(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
         for x, cell in zip(at, cells, strict=True):
@@ -45,13 +44,13 @@ def boxes(table: dict[str, Any], layout: Layout, runs: dict[str, Measured], deci
         means = [Value(cell.obtained.mean) if cell.obtained else None for cell in cells]
         draw_values(axes, at, means, {**style, "linewidth": 0.9})
 
-    places = [(row, column) for row in layout.rows for column in layout.columns]
-    spreads = [(at, numbers(cell)) for at in places if (cell := layout.cell(*at)) and cell.obtained]
+    spreads = [(at, numbers(cell)) for at in layout.places if (cell := layout.cell(*at)) and cell.obtained]
     text = _TEXT + _FEW * any(len(spread) < FEWEST for _, spread in spreads) + drawn.words
     summary = PlainTable(
         header=(*layout.place_header, "runs", "mean", *_NUMBERS),
         rows=[
-            (*layout.place(*at), str(len(spread)), *_summary(list(spread.values()), decimals)) for at, spread in spreads
+            (*layout.place(*at), str(len(spread)), *_summary(list(spread.values()), results.table.decimals))
+            for at, spread in spreads
         ],
         labels=len(layout.place_header),
     )

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,8 +14,10 @@ from pipeline.report.figures.arrangement import Arrangement, arrange
 from pipeline.report.figures.panels import Style, add_legend, grid_shape, panel_grid, styles_of, with_room
 from pipeline.report.figures.sections import counted
 from pipeline.report.table.cells import Cell
-from pipeline.report.table.layout import Key, Layout, short
+from pipeline.report.table.layout import Key, short
 from pipeline.report.table.measured import Value
+from pipeline.report.table.printed import ACCURACY
+from pipeline.report.table.results import Results
 
 _HOLLOW: Style = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.8}
 _BESIDE = 0.4  # of a slot: how far right of its cell a published value lies where series lie beside one another
@@ -76,7 +77,7 @@ class Chart:
         """Panels with ticks and what `draw` puts into them, published values, and a legend."""
         of = self.arrangement
         titles = [of.panels[panel] for panel in self.panels]
-        figure, all_axes = panel_grid(titles, of.title, "accuracy (%)")
+        figure, all_axes = panel_grid(titles, of.title, ACCURACY)
         styles = {
             key: style if of.numeric else {**style, "linestyle": "none"} for key, style in styles_of(of.series).items()
         }
@@ -131,13 +132,13 @@ class Chart:
                     label.set(rotation=slant, ha="right", rotation_mode="anchor")
 
 
-def chart(table: dict[str, Any], layout: Layout, name: str, *, boxed: bool) -> Chart | None:
+def chart(results: Results, name: str, *, boxed: bool) -> Chart | None:
     """The chart of a figure called `name`; None where no number has been obtained.
 
     Args:
         boxed: What is drawn of a cell is wide, so that series must not lie over one another.
     """
-    of = arrange(table, layout)
+    of = arrange(results)
     panels = [
         panel for panel in of.panels if any(c.obtained for key in of.series for c in of.cells.get((panel, key), []))
     ]

@@ -5,7 +5,6 @@ It is pooled over clients; the curve of a cell that is about one client is that 
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,8 @@ from pipeline.report.figures.panels import MAX_PANELS, Style, add_legend, panel_
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured
+from pipeline.report.table.printed import ACCURACY
+from pipeline.report.table.results import Results
 
 
 @dataclass(frozen=True)
@@ -44,28 +45,28 @@ class Drawn:
     panels: list[tuple[Key, Box]]
 
 
-def collect_curves(layout: Layout, cells: list[Cell], runs: dict[str, Measured]) -> list[Curve]:
+def collect_curves(results: Results) -> list[Curve]:
     """The curves of all cells whose runs were measured, rows first. A run that diverged is drawn up to that round."""
     curves = []
-    for row, column in itertools.product(layout.rows, layout.columns):
-        cell = layout.cell(row, column)
-        series = _series(cell, runs) if cell else []
+    for row, column in results.layout.places:
+        cell = results.layout.cell(row, column)
+        series = _series(cell, results.runs) if cell else []
         if series:
             points = pd.concat(series, axis=1, join="inner").mean(axis=1).sort_index()
             curves.append(Curve(row, column, points))
     return curves
 
 
-def curves_csv(layout: Layout, curves: list[Curve]) -> str:
+def curves_csv(curves: list[Curve]) -> str:
     """Wide CSV: round, then a column per curve named "row label / column labels", empty where not measured."""
     named = {" / ".join((*c.row, *c.column)): c.points for c in curves}
     frame = pd.DataFrame(named, index=sorted({int(r) for c in curves for r in c.points.index}))
     return str(frame.to_csv(index_label="round", float_format="%.6g", lineterminator="\n"))
 
 
-def draw_curves(layout: Layout, curves: list[Curve], ylabel: str) -> Drawn:
+def draw_curves(layout: Layout, curves: list[Curve]) -> Drawn:
     """All curves that there is room for; the same bytes for the same curves."""
-    document, image, boxes = svg_with_boxes(lambda: _draw(layout, curves, ylabel), png=bool(curves))
+    document, image, boxes = svg_with_boxes(lambda: _draw(layout, curves), png=bool(curves))
     return Drawn(document, image, list(zip(panels_of(layout, curves), boxes, strict=True)))
 
 
@@ -103,7 +104,7 @@ def _points(run: Measured) -> pd.Series[float]:
     return pd.Series(accuracy, index=rounds)
 
 
-def _draw(layout: Layout, curves: list[Curve], ylabel: str) -> Figure:
+def _draw(layout: Layout, curves: list[Curve]) -> Figure:
     columns = panels_of(layout, curves)
     if not columns:
         figure, (panel,) = panel_grid([""], "", "")
@@ -111,7 +112,7 @@ def _draw(layout: Layout, curves: list[Curve], ylabel: str) -> Figure:
         panel.text(0.5, 0.5, "no run has been measured yet", ha="center", transform=panel.transAxes)
         return figure
     styles = styles_of(layout.rows)
-    figure, panels = panel_grid([layout.column_title(column) for column in columns], "round", ylabel)
+    figure, panels = panel_grid([layout.column_title(column) for column in columns], "round", ACCURACY)
     for panel, column in zip(panels, columns, strict=True):
         _panel(panel, [c for c in curves if c.column == column], styles)
     drawn = [row for row in layout.rows if any(c.row == row and c.column in columns for c in curves)]

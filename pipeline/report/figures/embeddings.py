@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipeline.report.figures.analyses import Found, by_cell
+from pipeline.report.figures.analyses import ByRun, Findings, by_cell
 from pipeline.report.figures.panels import MAX_PANELS, add_legend, panel_grid, styles_of
 from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section, counted, draw_picture, labelled
-from pipeline.report.table.layout import Layout
-from pipeline.report.table.measured import Measured
+from pipeline.report.table.results import Results
 
 _MAX_NAMED = 40  # groups that a legend is made for
 _TEXT = (
@@ -53,18 +52,16 @@ class Map:
         return None if clients < 2 else 100.0 * float((sizes * (sizes - 1)).sum() / (clients * (clients - 1)))
 
 
-def embeddings(layout: Layout, runs: dict[str, Measured], found: dict[str, Found]) -> Section:
+def embeddings(results: Results, findings: ByRun) -> Section:
     """The section.
-
-    Args:
-        found: What the analysis found, by run.
 
     Raises:
         UserError: A client has no position or no group.
     """
+    layout = results.layout
     maps, data = [], []
-    for row, column, mine in by_cell(layout, runs, found):
-        points = _points(mine[0])
+    for row, column, (first, *_) in by_cell(results, findings):
+        points = _points(first)
         title = " · ".join(filter(None, (*row, layout.column_title(column) if len(layout.columns) > 1 else "")))
         maps.append(Map(title, layout.place(row, column), points))
         data.append(labelled(layout, row, column, points.rename_axis("client").reset_index()))
@@ -82,11 +79,11 @@ def embeddings(layout: Layout, runs: dict[str, Measured], found: dict[str, Found
     return Section("embeddings", text, picture, table, pd.concat(data, ignore_index=True))
 
 
-def _points(found: Found) -> pd.DataFrame:
-    points = pd.DataFrame({name: found.values(name) for name in ("x", "y", "group")})
+def _points(findings: Findings) -> pd.DataFrame:
+    points = pd.DataFrame({name: findings.values(name) for name in ("x", "y", "group")})
     if not np.isfinite(points.to_numpy()).all():
         client = points.index[~np.isfinite(points.to_numpy()).all(1)][0]
-        raise found.damaged(f"client {client} lacks a position or a group")
+        raise findings.damaged(f"client {client} lacks a position or a group")
     return points.astype({"group": int})
 
 

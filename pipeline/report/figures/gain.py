@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
 from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
-from pipeline.report.table.clients import client_accuracies, closest, federation_of, is_method, measured_runs
+from pipeline.report.table.clients import client_accuracies, closest
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import MINUS
+from pipeline.report.table.results import Results
 
 _POINTS = 256
 _TEXT = (
@@ -57,15 +58,20 @@ class Gain:
         return 100.0 * float((self.values > 0).mean())
 
 
-def gain(layout: Layout, runs: dict[str, Measured], decimals: int) -> Section:
+def gain(results: Results) -> Section:
     """The section; one line when there is no Local to compare with."""
-    gains = collect_gains(layout, runs)
+    layout, gains = results.layout, collect_gains(results)
     if not gains:
         return Section("gain", _NOTHING)
     table = PlainTable(
         header=(*layout.place_header, "mean gain", "clients that gain (%)", "clients"),
         rows=[
-            (*layout.place(g.row, g.column), _signed(g.mean, decimals), f"{g.winners:.1f}", f"{len(g.values):,}")
+            (
+                *layout.place(g.row, g.column),
+                _signed(g.mean, results.table.decimals),
+                f"{g.winners:.1f}",
+                f"{len(g.values):,}",
+            )
             for g in gains
         ],
         labels=len(layout.place_header),
@@ -77,19 +83,18 @@ def gain(layout: Layout, runs: dict[str, Measured], decimals: int) -> Section:
     return Section("gain", _TEXT + left_out, picture, table, data)
 
 
-def collect_gains(layout: Layout, runs: dict[str, Measured]) -> list[Gain]:
+def collect_gains(results: Results) -> list[Gain]:
     """The gains of all cells but Local's own, rows first; cells without a counterpart are left out."""
-    yardsticks: dict[str, list[Measured]] = {}
-    cells = [(row, column) for row in layout.rows for column in layout.columns]
-    made = {at: measured_runs(layout.cell(*at), runs) for at in cells}
-    for run in (run for mine in made.values() for run in mine if is_method(run, "local")):
-        yardsticks.setdefault(federation_of(run), []).append(run)
+    measured = {place: results.measured(*place) for place in results.layout.places}
+    locals_: dict[str, list[Measured]] = {}
+    for run in (run for runs in measured.values() for run in runs if run.resolved.method == "local"):
+        locals_.setdefault(run.resolved.federation_id, []).append(run)
     gains = []
-    for (row, column), mine in made.items():
+    for (row, column), runs in measured.items():
         points = [
             _points(run, local)
-            for run in mine
-            if not is_method(run, "local") and (local := closest(run, yardsticks.get(federation_of(run), [])))
+            for run in runs
+            if run.resolved.method != "local" and (local := closest(run, locals_.get(run.resolved.federation_id, [])))
         ]
         if points:
             gains.append(Gain(row, column, pd.concat(points, ignore_index=True)))

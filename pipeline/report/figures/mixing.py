@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.report.figures.analyses import Found, by_cell
+from pipeline.report.figures.analyses import ByRun, Findings, by_cell
 from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section, labelled
-from pipeline.report.table.layout import Layout
-from pipeline.report.table.measured import Measured
+from pipeline.report.table.results import Results
 
 _TEXT = (
     "The weights that clients give to the kinds of attention at each position in the network; those of a position sum "
@@ -27,22 +26,23 @@ Weights = dict[tuple[str, str], tuple[float, float | None]]
 """(Position, kind) → mean and standard deviation."""
 
 
-def mixing(layout: Layout, runs: dict[str, Measured], found: dict[str, Found]) -> Section:
+def mixing(results: Results, findings: ByRun) -> Section:
     """The section: a line per cell and position and a column per kind of attention, or, of single clients, a line per
     cell, client and kind and a column per position.
 
     Args:
-        found: What the analysis found, by run; items are called ``<position>.<kind>``.
+        findings: Items are called ``<position>.<kind>``.
 
     Raises:
         UserError: An item is called otherwise.
     """
+    layout = results.layout
     if layout.client_names:
-        return _by_client(layout, runs, found)
+        return _by_client(results, findings)
     lines: list[tuple[tuple[str, ...], Weights]] = []
     data = []
-    for row, column, mine in by_cell(layout, runs, found):
-        weights = _named(mine).groupby(["position", "kind"], sort=False)["value"]
+    for row, column, of_cell in by_cell(results, findings):
+        weights = _named(of_cell).groupby(["position", "kind"], sort=False)["value"]
         summary = pd.DataFrame({"mean": weights.mean(), "std": weights.std(ddof=0), "clients": weights.size()})
         lines.append((layout.place(row, column), _weights(summary)))
         data.append(labelled(layout, row, column, summary.reset_index()))
@@ -60,11 +60,12 @@ def mixing(layout: Layout, runs: dict[str, Measured], found: dict[str, Found]) -
     return Section("mixing", _TEXT, table=table, data=pd.concat(data, ignore_index=True))
 
 
-def _by_client(layout: Layout, runs: dict[str, Measured], found: dict[str, Found]) -> Section:
+def _by_client(results: Results, findings: ByRun) -> Section:
+    layout = results.layout
     lines: list[tuple[tuple[str, ...], Weights]] = []
     data = []
-    for row, column, mine in by_cell(layout, runs, found):
-        named = _named(mine)
+    for row, column, of_cell in by_cell(results, findings):
+        named = _named(of_cell)
         average = named.groupby(["run", "client", "kind"], sort=False)["value"].mean().reset_index()
         for client, own in pd.concat([named, average.assign(position=_AVERAGE)]).groupby("client"):
             name = layout.client_names.get(int(str(client)), f"client {client}")
@@ -91,13 +92,13 @@ def _by_client(layout: Layout, runs: dict[str, Measured], found: dict[str, Found
     return Section("mixing", _BY_CLIENT, table=table, data=pd.concat(data, ignore_index=True))
 
 
-def _named(mine: list[Found]) -> pd.DataFrame:
+def _named(of_cell: list[Findings]) -> pd.DataFrame:
     """run, client, position, kind, value; positions and kinds in the order in which the runs tell them."""
-    for found in mine:
-        odd = [item for item in found.rows["item"] if not all(item.rpartition(".")[::2])]
+    for findings in of_cell:
+        odd = [item for item in findings.rows["item"] if not all(item.rpartition(".")[::2])]
         if odd:
-            raise found.damaged(f"mixing: the item {odd[0]!r} is no position with a kind of attention")
-    rows = pd.concat([found.rows.assign(run=found.run) for found in mine], ignore_index=True)
+            raise findings.damaged(f"mixing: the item {odd[0]!r} is no position with a kind of attention")
+    rows = pd.concat([findings.rows.assign(run=findings.run) for findings in of_cell], ignore_index=True)
     names = [str(item).rpartition(".") for item in rows["item"]]
     rows["position"] = [position for position, _, _ in names]
     rows["kind"] = [kind for _, _, kind in names]

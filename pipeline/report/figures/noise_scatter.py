@@ -15,9 +15,10 @@ from pflcore.data.assignment import SCHEMA
 from pflcore.errors import UserError
 from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
 from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
-from pipeline.report.table.clients import client_accuracies, federation_of, measured_runs
+from pipeline.report.table.clients import client_accuracies
 from pipeline.report.table.layout import Key, Layout
-from pipeline.report.table.measured import Measured
+from pipeline.report.table.printed import ACCURACY
+from pipeline.report.table.results import Results
 from pipeline.workspace import partition_path
 
 _TEXT = (
@@ -50,13 +51,13 @@ class Cloud:
         return float(self.points.loc[self.points["noise"] == noise, "accuracy"].mean())
 
 
-def noise_scatter(layout: Layout, runs: dict[str, Measured], root: Path, decimals: int) -> Section:
+def noise_scatter(results: Results) -> Section:
     """The section; one line when no partition has noise.
 
     Raises:
         UserError: A partition artifact is damaged.
     """
-    clouds = collect_clouds(layout, runs, root)
+    layout, decimals, clouds = results.layout, results.table.decimals, collect_clouds(results)
     if not clouds:
         return Section("noise", _NOTHING)
     table = PlainTable(
@@ -74,22 +75,21 @@ def noise_scatter(layout: Layout, runs: dict[str, Measured], root: Path, decimal
     return Section("noise", _TEXT + left_out, picture, table, data)
 
 
-def collect_clouds(layout: Layout, runs: dict[str, Measured], root: Path) -> list[Cloud]:
+def collect_clouds(results: Results) -> list[Cloud]:
     """The clients of all cells whose partitions have noise, rows first. Raises as :func:`noise_scatter`."""
     clouds = []
-    for row in layout.rows:
-        for column in layout.columns:
-            points = []
-            for run in measured_runs(layout.cell(row, column), runs):
-                noise = _noise(root / partition_path(federation_of(run)))
-                if noise is not None:
-                    accuracy = client_accuracies(run).rename("accuracy")
-                    own = accuracy.rename_axis("client").reset_index()
-                    own.insert(1, "noise", noise.reindex(own["client"]).to_numpy())
-                    own.insert(0, "run", run.id)
-                    points.append(own)
-            if points:
-                clouds.append(Cloud(row, column, pd.concat(points, ignore_index=True)))
+    for row, column in results.layout.places:
+        points = []
+        for run in results.measured(row, column):
+            noise = _noise(results.root / partition_path(run.resolved.federation_id))
+            if noise is not None:
+                accuracy = client_accuracies(run).rename("accuracy")
+                own = accuracy.rename_axis("client").reset_index()
+                own.insert(1, "noise", noise.reindex(own["client"]).to_numpy())
+                own.insert(0, "run", run.id)
+                points.append(own)
+        if points:
+            clouds.append(Cloud(row, column, pd.concat(points, ignore_index=True)))
     return clouds
 
 
@@ -114,7 +114,7 @@ def _numbers(cloud: Cloud) -> tuple[float, float, float]:
 def _draw(layout: Layout, clouds: list[Cloud], columns: list[Key]) -> Figure:
     styles = styles_of(layout.rows)
     titles = [layout.column_title(column) for column in columns]
-    figure, panels = panel_grid(titles, "noise of the client (std)", "accuracy (%)")
+    figure, panels = panel_grid(titles, "noise of the client (std)", ACCURACY)
     for panel, column in zip(panels, columns, strict=True):
         _panel(panel, [c for c in clouds if c.column == column], styles)
     drawn = [row for row in layout.rows if any(c.row == row and c.column in columns for c in clouds)]

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section
-from pipeline.report.table.clients import closest, is_method, measured_runs
+from pipeline.report.table.clients import closest
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured
+from pipeline.report.table.results import Results
 
 _FLOAT32 = 4
 _TEXT = (
@@ -74,9 +75,9 @@ _COLUMNS: dict[str, _Print] = {
 }
 
 
-def resources(layout: Layout, runs: dict[str, Measured]) -> Section:
+def resources(results: Results) -> Section:
     """The section; without a table while no run has been made."""
-    costs = collect_costs(layout, runs)
+    layout, costs = results.layout, collect_costs(results)
     if not costs:
         return Section("resources", "No run has been made yet.")
     lines = [
@@ -99,39 +100,33 @@ def resources(layout: Layout, runs: dict[str, Measured]) -> Section:
     return Section("resources", text, table=table, data=_data(layout, costs))
 
 
-def collect_costs(layout: Layout, runs: dict[str, Measured]) -> dict[tuple[Key, Key], MethodCost]:
+def collect_costs(results: Results) -> dict[tuple[Key, Key], MethodCost]:
     """The cost of every (row, column) with a run that has been made and did not diverge, rows first."""
-    made = {
-        (row, column): found
-        for row in layout.rows
-        for column in layout.columns
-        if (found := measured_runs(layout.cell(row, column), runs))
-    }
+    measured = {place: runs for place in results.layout.places if (runs := results.measured(*place))}
     return {
-        (row, column): _cost(mine, [run for (_, other), found in made.items() if other == column for run in found])
-        for (row, column), mine in made.items()
+        (row, column): _cost(runs, [run for (_, other), own in measured.items() if other == column for run in own])
+        for (row, column), runs in measured.items()
     }
 
 
-def _cost(mine: list[Measured], column: list[Measured]) -> MethodCost:
+def _cost(runs: list[Measured], column: list[Measured]) -> MethodCost:
     """Of the runs of a cell, given all runs of its column."""
-    macs = _mean("macs", mine)
+    macs = _mean("macs", runs)
     with_macs = [run for run in column if run.facts.get("macs")]
-    yardstick = closest(mine[0], [run for run in with_macs if is_method(run, "fedavg")])
+    yardstick = closest(runs[0], [run for run in with_macs if run.resolved.method == "fedavg"])
     to_smallest = yardstick is None
     if yardstick is None:
-        backbone = mine[0].record["backbone"]["name"]
-        rivals = [run for run in with_macs if run.record["backbone"]["name"] == backbone]
+        rivals = [run for run in with_macs if run.resolved.backbone == runs[0].resolved.backbone]
         yardstick = min(rivals, key=lambda run: (run.facts["macs"], run.id), default=None)
     relative = macs / yardstick.facts["macs"] if macs is not None and yardstick else None
     return MethodCost(
-        model=_mean("parameters", mine),
-        kept=_mean("stored", mine),
-        received=_mean("received", mine),
-        up=_mean("communicated_up", mine),
-        down=_mean("communicated_down", mine),
+        model=_mean("parameters", runs),
+        kept=_mean("stored", runs),
+        received=_mean("received", runs),
+        up=_mean("communicated_up", runs),
+        down=_mean("communicated_down", runs),
         macs=macs,
-        server=_mean("server", mine),
+        server=_mean("server", runs),
         relative=relative,
         to_smallest=to_smallest and relative is not None,
     )

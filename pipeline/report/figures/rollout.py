@@ -12,10 +12,10 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pipeline.report.figures.analyses import Found, by_cell
+from pipeline.report.figures.analyses import ByRun, Findings, by_cell
 from pipeline.report.figures.sections import Section, counted, draw_picture
-from pipeline.report.table.layout import Key, Layout
-from pipeline.report.table.measured import Measured
+from pipeline.report.table.layout import Key
+from pipeline.report.table.results import Results
 
 MAX_IMAGES = 10
 _TEXT = (
@@ -46,31 +46,31 @@ class Rollout:
     masks: dict[Place, Mask]
 
 
-def rollout(layout: Layout, runs: dict[str, Measured], found: dict[str, Found]) -> Section:
+def rollout(results: Results, findings: ByRun) -> Section:
     """The section: the images once, then a line of attention per method, for the first column that has any.
 
     Args:
-        found: What the analysis found, by run. ``image.<row>`` holds the pixels 0..255 of an image, channels first,
+        findings: ``image.<row>`` holds the pixels 0..255 of an image, channels first,
             ``mask.<row>`` the attention of its patches, 0 to 1, rows first; `index` counts both.
 
     Raises:
         UserError: An image or a mask has gaps, or one lacks the other.
     """
-    cells = list(by_cell(layout, runs, found))
-    if not all(_all_square(one) for _, _, mine in cells for one in mine[:1]):
+    cells = list(by_cell(results, findings))
+    if not all(_all_square(first) for _, _, (first, *_) in cells):
         return Section("rollout", _NOT_SQUARE)
     columns = list(dict.fromkeys(column for _, column, _ in cells))
-    rows = [_read(row, mine[0]) for row, column, mine in cells if column == columns[0]]
+    rows = [_read(row, first) for row, column, (first, *_) in cells if column == columns[0]]
     places = sorted({place for r in rows for place in r.masks})
     shown = [
         places[i] for i in np.unique(np.linspace(0, len(places) - 1, min(len(places), MAX_IMAGES)).round()).astype(int)
     ]
     words = [_TEXT]
     if len(columns) > 1:
-        words.append(f"Shown for {layout.column_title(columns[0])}, the first of {len(columns)} columns.")
+        words.append(f"Shown for {results.layout.column_title(columns[0])}, the first of {len(columns)} columns.")
     if len(shown) < len(places):
         words.append(f"{len(shown)} of {len(places)} images.")
-    if any(len(mine) > 1 for _, _, mine in cells):
+    if any(len(of_cell) > 1 for _, _, of_cell in cells):
         words.append("Of several runs of a cell the first is shown.")
     clients = counted(len({client for client, _ in shown}), "client")
     methods = f"{counted(len(rows), 'method')} attend" + ("s" if len(rows) == 1 else "")
@@ -100,16 +100,16 @@ def _between(centres: Mask, at: Mask, values: Mask) -> Mask:
     return np.interp(at, centres, values)
 
 
-def _read(row: Key, found: Found) -> Rollout:
+def _read(row: Key, findings: Findings) -> Rollout:
     images: dict[Place, Pixels] = {}
     masks: dict[Place, Mask] = {}
-    for key, part in found.rows.groupby(["client", "item"], sort=True):
+    for key, part in findings.rows.groupby(["client", "item"], sort=True):
         client, item = map(str, key)
         kind, _, number = item.partition(".")
         values = part.sort_values("index")
         gaps = not np.array_equal(values["index"].to_numpy(), np.arange(len(values)))
         if kind not in ("image", "mask") or not number.isdecimal() or gaps:
-            raise found.damaged(f"rollout: client {client}, {item!r} is no complete image.<row> or mask.<row>")
+            raise findings.damaged(f"rollout: client {client}, {item!r} is no complete image.<row> or mask.<row>")
         place = (int(client), int(number))
         numbers = values["value"].to_numpy(np.float64)
         if kind == "image":
@@ -118,13 +118,13 @@ def _read(row: Key, found: Found) -> Rollout:
             masks[place] = _square(numbers)
     alone = sorted(masks.keys() ^ images.keys())
     if alone:
-        raise found.damaged(f"rollout: client {alone[0][0]}, row {alone[0][1]}: an image and its mask go together")
+        raise findings.damaged(f"rollout: client {alone[0][0]}, row {alone[0][1]}: an image and its mask go together")
     return Rollout(row, images, masks)
 
 
-def _all_square(found: Found) -> bool:
+def _all_square(findings: Findings) -> bool:
     """Whether what a mask or an image holds is a square, or three squares, one per channel; it cannot be both."""
-    counts = {int(count) for count in found.rows.groupby(["client", "item"]).size()}
+    counts = {int(count) for count in findings.rows.groupby(["client", "item"]).size()}
     return all(_is_square(count) or (count % 3 == 0 and _is_square(count // 3)) for count in counts)
 
 

@@ -6,8 +6,6 @@ methods cannot be seen; a mark has no length, and its axis may begin where the v
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -16,19 +14,19 @@ from pipeline.report.figures.panels import Style
 from pipeline.report.figures.sections import Section, draw_picture
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Layout
+from pipeline.report.table.results import Results
 
 _TEXT = "The numbers of the table; error bars are their ±."
 NOTHING = "No number of this table has been obtained yet."
 
 
-def values(table: dict[str, Any], layout: Layout) -> Section:
+def values(results: Results) -> Section:
     """The section; one line when nothing has been obtained."""
-    drawn = chart(table, layout, "values", boxed=False)
+    drawn = chart(results, "values", boxed=False)
     if drawn is None:
         return Section("values", NOTHING)
-    return Section(
-        "values", _TEXT + drawn.words, draw_picture(lambda: drawn.draw(_draw), drawn.alt), data=_data(layout)
-    )
+    picture = draw_picture(lambda: drawn.draw(_draw), drawn.alt)
+    return Section("values", _TEXT + drawn.words, picture, data=_data(results.layout))
 
 
 def _draw(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
@@ -37,7 +35,6 @@ def _draw(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
 
 def _data(layout: Layout) -> pd.DataFrame:
     """A row per cell that has a number: its labels, both means and deviations, and of how many runs it is."""
-    cells = [cell for row in layout.rows for column in layout.columns if (cell := layout.cell(row, column))]
     return pd.DataFrame(
         {
             **{axis: cell.labels[axis] for axis in (*layout.row_axes, *layout.column_axes)},
@@ -47,6 +44,6 @@ def _data(layout: Layout) -> pd.DataFrame:
             "published_std": cell.published and cell.published.std,
             "n": cell.n,
         }
-        for cell in cells
+        for cell in layout.cells
         if cell.obtained or cell.published
     )

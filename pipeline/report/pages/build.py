@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pflcore.artifacts import write_table, write_text
 from pipeline.report.pages.provenance import write_timings
 from pipeline.report.pages.render import render_html, render_latex, render_markdown
 from pipeline.report.pages.study import examine, write_pictures
-from pipeline.report.table.cells import to_arrow, to_frame
+from pipeline.spec.table import ResolvedTable, read_runs
 
-_META = ("spec", "title", "profile", "rows", "columns", "metric", "better", "decimals")
+_META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "decimals"}
 
 
-def build_report(table: dict[str, Any], root: Path, out: Path) -> None:
+def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     """Write ``report.md .tex .html`` and ``table.csv .parquet`` into `out`, and pictures into its folder ``figures``.
 
     These are ``curves.svg .png .csv``, and ``<figure>.svg .png .csv`` of every figure that the table asks for, as far
@@ -24,20 +23,19 @@ def build_report(table: dict[str, Any], root: Path, out: Path) -> None:
     artifacts give the same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead.
 
     Args:
-        table: A resolved table.
-        root: The workspace, under which ``artifacts/runs/<run id>`` lies.
+        root: The workspace, under which the records of the table's runs lie, and their artifacts.
         out: The folder to write into; made if it does not exist.
 
     Raises:
-        UserError: An artifact is damaged, or an axis has the name of one of the report's own columns.
+        UserError: A record or an artifact is damaged, or an axis has the name of one of the report's own columns.
     """
-    study = examine(table, root)
-    frame = to_frame(table, study.cells)
+    study = examine(table, read_runs(table, root), root)
+    rows = study.results.to_arrow()
 
     write_text(out / "report.md", render_markdown(study.page))
     write_text(out / "report.tex", render_latex(study.page))
     write_text(out / "report.html", render_html(study))
-    write_text(out / "table.csv", frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-    write_table(out / "table.parquet", to_arrow(table, frame), "table/1", **{key: table[key] for key in _META})
+    write_text(out / "table.csv", rows.to_pandas().to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    write_table(out / "table.parquet", rows, "table/1", **table.model_dump(include=_META))
     write_pictures(study, out / "figures")
     write_timings(table, root)

@@ -14,11 +14,12 @@ from pipeline.report.figures.hover import hover_data
 from pipeline.report.pages.study import Study
 from pipeline.report.pages.view import Text
 from pipeline.report.table.cells import Cell
+from pipeline.report.table.layout import Key
 from pipeline.report.table.measured import Measured
-from pipeline.spec.run import Run
-from pipeline.workspace import PAPER
+from pipeline.report.table.results import Results
+from pipeline.spec.run import COMPONENTS, SETTINGS
+from pipeline.workspace import PAPER, shard_path
 
-_PARTS = ("dataset", "partition", "backbone", "method", "training", "evaluation")
 _FACTS = {
     "device": "device",
     "torch": "torch",
@@ -29,6 +30,7 @@ _FACTS = {
     "communicated_down": "bytes received per client and round",
     "stored": "numbers a client keeps",
     "macs": "multiply-adds per sample and step",
+    "code": "code",
 }
 
 
@@ -44,24 +46,27 @@ class Details:
 
     def add(self, key: str, study: Study) -> None:
         """Add the cells, runs and curves of a study, which the page calls `key`."""
-        profile = study.table["profile"]
-        option = "" if profile == PAPER else f" --profile {profile}"
-        for run in study.runs.values():
+        results, table = study.results, study.results.table
+        option = "" if table.profile == PAPER else f" --profile {table.profile}"
+        for run in results.runs.values():
             self._runs.setdefault(run.id, self._run(run))
         self._tables[key] = {
-            "metric": study.table["metric"],
-            "decimals": study.table["decimals"],
+            "metric": table.metric,
+            "decimals": table.decimals,
             "command": f"pfl run {study.spec}{option}",
             # A profile has a workspace of its own, in which people do not work.
-            "dvc": profile == PAPER,
+            "dvc": table.profile == PAPER,
             "reasons": dict(study.page.footnotes),
             "cells": [
-                [self._cell(study, row, column, text) for column, text in zip(study.layout.columns, texts, strict=True)]
-                for row, texts in zip(study.layout.rows, (row.cells for row in study.page.rows), strict=True)
+                [
+                    self._cell(results, at, column, text)
+                    for column, text in zip(results.layout.columns, row.cells, strict=True)
+                ]
+                for at, row in zip(results.layout.rows, study.page.rows, strict=True)
             ],
         }
         if study.drawn.panels:
-            self._curves[key] = hover_data(study.layout, study.curves, study.drawn)
+            self._curves[key] = hover_data(results.layout, study.curves, study.drawn)
 
     def script(self) -> Markup:
         """The data as an expression for a script, in which nothing can end the script."""
@@ -72,15 +77,15 @@ class Details:
         return Markup(text)
 
     @staticmethod
-    def _cell(study: Study, row: tuple[str, ...], column: tuple[str, ...], text: Text) -> dict[str, Any] | None:
-        cell = study.layout.cell(row, column)
+    def _cell(results: Results, row: Key, column: Key, text: Text) -> dict[str, Any] | None:
+        cell = results.layout.cell(row, column)
         if cell is None or not (text.obtained or text.published or text.dagger):
             return None
-        told = {
-            "title": " · ".join(filter(None, (*row, study.layout.column_title(column)))),
+        facts = {
+            "title": " · ".join(filter(None, (*row, results.layout.column_title(column)))),
             "runs": list(cell.runs),
             "client": "" if cell.client is None else str(cell.client),
-            "alone": Details._alone(study, cell),
+            "alone": Details._alone(results, cell),
             "obtained": text.obtained,
             "partial": text.partial,
             "published": text.published,
@@ -90,32 +95,29 @@ class Details:
             "difference": text.difference,
             "verdict": text.verdict if cell.published or text.verdict in ("missing", "diverged") else "",
         }
-        return {key: value for key, value in told.items() if value}
+        return {key: value for key, value in facts.items() if value}
 
     @staticmethod
-    def _alone(study: Study, cell: Cell) -> dict[str, list[float | None]]:
+    def _alone(results: Results, cell: Cell) -> dict[str, list[float | None]]:
         """Run → its number, of a cell that is about one client; a run's own numbers are about all of them."""
-        metric, numbers = study.table["metric"], {}
+        numbers: dict[str, list[float | None]] = {}
         for run in cell.runs if cell.client is not None else ():
-            value = study.runs[run].values_of(cell.client).get(metric)
+            value = results.runs[run].values_of(cell.client).get(results.table.metric)
             if value:
                 numbers[run] = [value.mean, value.std]
         return numbers
 
     def _run(self, run: Measured) -> dict[str, Any]:
-        record = run.record
-        facts = {name: run.facts[key] for key, name in _FACTS.items() if run.facts.get(key) is not None}
-        told: dict[str, Any] = {
-            "seed": record.get("seed"),
-            "clients": record.get("clients"),
-            "parts": {name: self._part(record[name]) for name in _PARTS if name in record},
-            "facts": {**facts, "code": run.code},
+        resolved = run.resolved
+        return {
+            "seed": resolved.seed,
+            "clients": resolved.clients,
+            "parts": {name: self._part(resolved.record[name]) for name in (*COMPONENTS, *SETTINGS)},
+            "facts": {name: run.facts[key] for key, name in _FACTS.items() if run.facts.get(key) is not None},
             "values": {metric: [value.mean, value.std] for metric, value in run.values.items()},
             "diverged": run.facts.get("diverged"),
+            "train": f"{shard_path(resolved.federation_id)}:train-{run.id}",
         }
-        if all(name in record for name in ("dataset", "partition", "clients", "seed")):
-            told["train"] = f"stages/federations/{Run(record).federation_id}/dvc.yaml:train-{run.id}"
-        return told
 
     def _part(self, part: dict[str, Any]) -> int:
         key = json.dumps(part, sort_keys=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pflcore.artifacts import write_text
 from pipeline.report.table.measured import Measured
+from pipeline.spec.table import ResolvedTable
 
 COLUMNS = ("run", "data", "partition", "code", "device", "torch", "parameters", "bytes up", "bytes down")
 
@@ -30,22 +30,22 @@ def timings_path(spec: str) -> Path:
     return Path(".pfl", "timings", f"{spec}.md")
 
 
-def write_timings(table: dict[str, Any], root: Path) -> None:
+def write_timings(table: ResolvedTable, root: Path) -> None:
     """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any.
 
     Durations are the only facts that differ when a run is repeated, so they stay out of the report, which can then be
     reproduced byte for byte.
     """
     lines, total = [], 0.0
-    for run in sorted(table["runs"]):
+    for run in sorted(table.runs):
         path = root / ".pfl" / "timings" / f"{run}.json"
         if path.is_file():
             timing = json.loads(path.read_text(encoding="utf-8"))
             total += timing["seconds"]
             lines.append(f"| {run} | {timing['device']} | {timing['seconds']:.1f} |\n")
     if lines:
-        head = f"# Training time of {table['spec']}\n\n| run | device | seconds |\n|:---|:---|---:|\n"
-        write_text(root / timings_path(table["spec"]), head + "".join(lines) + f"| **all** | | {total:.1f} |\n")
+        head = f"# Training time of {table.spec}\n\n| run | device | seconds |\n|:---|:---|---:|\n"
+        write_text(root / timings_path(table.spec), head + "".join(lines) + f"| **all** | | {total:.1f} |\n")
 
 
 def _facts(run: Measured) -> list[str]:
@@ -53,7 +53,7 @@ def _facts(run: Measured) -> list[str]:
     return [
         str(facts.get("dataset_hash") or "—")[:12],
         str(facts.get("partition_hash") or "—")[:12],
-        run.code or "—",
+        str(facts.get("code") or "—"),
         str(facts.get("device") or "—"),
         str(facts.get("torch") or "—"),
         *(_count(facts.get(key)) for key in ("parameters", "communicated_up", "communicated_down")),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pflcore.artifacts import atomic_path
 from pipeline.report.claims.claims import Judgement, judge_claims
@@ -12,25 +12,20 @@ from pipeline.report.figures.curves import Curve, Drawn, collect_curves, curves_
 from pipeline.report.figures.figures import build_sections
 from pipeline.report.figures.sections import Section
 from pipeline.report.pages.view import Page, build_page
-from pipeline.report.table.cells import Cell, collect_cells
-from pipeline.report.table.layout import Layout
-from pipeline.report.table.measured import Measured, measure
-
-_YLABEL = "accuracy (%)"
+from pipeline.report.table.results import Results
+from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable
 
 
 @dataclass(frozen=True)
 class Study:
-    """A resolved table, its runs' measurements, and the page that says it all.
+    """The results of a table, what they say about its claims, and the page that says it all.
 
     Attributes:
         drawn: The convergence curves; of a study without any, an empty picture.
     """
 
-    table: dict[str, Any]
-    layout: Layout
-    cells: list[Cell]
-    runs: dict[str, Measured]
+    results: Results
     judgements: list[Judgement]
     curves: list[Curve]
     drawn: Drawn
@@ -38,39 +33,23 @@ class Study:
 
     @property
     def spec(self) -> str:
-        return str(self.table["spec"])
+        return self.results.table.spec
 
 
-def summarise(table: dict[str, Any], root: Path) -> tuple[list[Cell], list[Judgement]]:
-    """The cells and claims of a resolved table, without drawing anything.
-
-    Raises:
-        UserError: An artifact is damaged.
-    """
-    runs = measure(table, root)
-    cells = collect_cells(table, runs)
-    return cells, judge_claims(table, cells, runs)
-
-
-def examine(table: dict[str, Any], root: Path) -> Study:
+def examine(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> Study:
     """Read and draw everything that there is of a resolved table.
 
     Args:
-        table: A resolved table.
-        root: The workspace, under which ``artifacts/runs/<run id>`` lies.
+        runs: Its runs and maybe more, by id.
+        root: The workspace, under which ``artifacts/`` lies.
 
     Raises:
         UserError: An artifact is damaged.
     """
-    runs = measure(table, root)
-    cells = collect_cells(table, runs)
-    layout = Layout(table, cells, single=_YLABEL)
-    curves = collect_curves(layout, cells, runs)
-    sections = build_sections(table, layout, runs, root)
-    judgements = judge_claims(table, cells, runs)
-    page = build_page(table, layout, cells, runs, curves, sections, judgements)
-    drawn = draw_curves(layout, curves, _YLABEL)
-    return Study(table, layout, cells, runs, judgements, curves, drawn, page)
+    results = Results.read(table, runs, root)
+    judgements, curves = judge_claims(results), collect_curves(results)
+    page = build_page(results, judgements, curves, build_sections(results))
+    return Study(results, judgements, curves, draw_curves(results.layout, curves), page)
 
 
 def put(path: Path, content: str | bytes) -> bool:
@@ -92,7 +71,7 @@ def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
     """
     files: dict[str, str | bytes] = {}
     if study.curves or not tidy:
-        files = {"curves.svg": study.drawn.svg, "curves.csv": curves_csv(study.layout, study.curves)}
+        files = {"curves.svg": study.drawn.svg, "curves.csv": curves_csv(study.curves)}
     if study.drawn.png:
         files["curves.png"] = study.drawn.png
     for section in study.page.sections:

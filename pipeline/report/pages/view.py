@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
@@ -15,6 +15,8 @@ from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.layout import Layout, Span, short
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import format_value, signed
+from pipeline.report.table.results import Results
+from pipeline.spec.table import ResolvedTable, TablePaper
 from pipeline.workspace import partition_report_path, report_path
 
 DASH = "—"
@@ -90,30 +92,22 @@ class Page:
     timings: str
 
 
-def build_page(
-    table: dict[str, Any],
-    layout: Layout,
-    cells: list[Cell],
-    runs: dict[str, Measured],
-    curves: list[Curve],
-    sections: list[Section],
-    judgements: list[Judgement],
-) -> Page:
-    """The page of a resolved table. Nothing published: no word about published values."""
-    daggers = _daggers(layout, cells)
+def build_page(results: Results, judgements: list[Judgement], curves: list[Curve], sections: list[Section]) -> Page:
+    """The page of a table. Nothing published: no word about published values."""
+    table, layout, cells = results.table, results.layout, results.cells
+    daggers = _daggers(layout)
     rows = [
-        TableRow(row, [_text(layout.cell(row, column), table["decimals"], daggers) for column in layout.columns])
+        TableRow(row, [_text(layout.cell(row, column), table.decimals, daggers) for column in layout.columns])
         for row in layout.rows
     ]
     has_published = any(cell.published for cell in cells)
-    notes = [*table["notes"], *_published_notes(layout, cells)]
     return Page(
-        spec=table["spec"],
-        title=table["title"],
-        paper=_paper(table["paper"]),
-        where=(table["paper"] or {}).get("table") or "",
-        caption=table["caption"] or table["title"],
-        banner=banner(table["profile"]),
+        spec=table.spec,
+        title=table.title,
+        paper=_paper(table.paper),
+        where=table.paper.table if table.paper else "",
+        caption=table.caption or table.title,
+        banner=banner(table.profile),
         row_axes=[short(axis) for axis in layout.row_axes],
         headers=layout.headers,
         columns=len(layout.columns),
@@ -123,18 +117,17 @@ def build_page(
         tally=_tally(cells),
         legend=_legend(table, cells),
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
-        protocol=protocol_words(table["metric"], list(runs.values()), any(len(cell.runs) > 1 for cell in cells))
-        + _alone(layout),
-        notes=notes,
-        claims=[claim_in_words(judgement, table["decimals"]) for judgement in judgements],
-        partitions=[(shown["words"], _page_of(table["spec"], shown["federation"])) for shown in table["partitions"]],
+        protocol=_protocol(results) + _alone(layout),
+        notes=[*table.notes, *_published_notes(layout, cells)],
+        claims=[claim_in_words(judgement, table.decimals) for judgement in judgements],
+        partitions=[(one.words, _page_of(table.spec, one.federation)) for one in table.partitions],
         has_curves=bool(curves),
         curves_caption=_curves_caption(panels_left_out(curves), bool(layout.client_names)),
         curves_alt=curves_alt(curves),
         sections=sections,
         provenance_columns=COLUMNS,
-        provenance=provenance(runs),
-        timings=timings_path(table["spec"]).as_posix(),
+        provenance=provenance(results.runs),
+        timings=timings_path(table.spec).as_posix(),
     )
 
 
@@ -143,12 +136,13 @@ def _page_of(spec: str, federation: str) -> str:
     return posixpath.relpath(f"{partition_report_path(federation)}/index", report_path(spec))
 
 
-def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:
+def _protocol(results: Results) -> str:
     """What the numbers and the ± mean, in sentences."""
+    metric, schedule = results.table.metric, _schedule(results.runs.values())
     pooled = "the share of all clients' test samples that are classified correctly, in percent"
     if metric == "last_rounds":
         words = (
-            f"Each number is {pooled}, averaged over the rounds measured{_schedule(runs)}; ± is the population standard"
+            f"Each number is {pooled}, averaged over the rounds measured{schedule}; ± is the population standard"
             " deviation over these rounds, the fluctuation within one run (protocol of FedTP, section IV-B)."
         )
     elif metric == "clients":
@@ -159,12 +153,12 @@ def protocol_words(metric: str, runs: list[Measured], averaged: bool) -> str:
     elif metric == "last_position":
         words = (
             "Each number is the share of all clients' test texts after which the next character is predicted correctly,"
-            f" in percent, averaged over the rounds measured{_schedule(runs)}; ± is the population standard deviation"
+            f" in percent, averaged over the rounds measured{schedule}; ± is the population standard deviation"
             " over these rounds."
         )
     else:
         words = f"Each number is {pooled}, after the last round of training."
-    if averaged:
+    if any(len(cell.runs) > 1 for cell in results.cells):
         words += (
             " In a cell of several runs the number is the mean of the runs' numbers, and ± is the population standard"
             " deviation over the runs."
@@ -181,8 +175,8 @@ def _alone(layout: Layout) -> str:
     return f" Under {words} the same is taken of the test samples of one client alone."
 
 
-def _schedule(runs: list[Measured]) -> str:
-    schedules = {(run.record["evaluation"]["window"], run.record["evaluation"]["every"]) for run in runs}
+def _schedule(runs: Iterable[Measured]) -> str:
+    schedules = {(run.resolved.evaluation.window, run.resolved.evaluation.every) for run in runs}
     if len(schedules) != 1:
         return " at the end of training"
     window, every = schedules.pop()
@@ -222,19 +216,17 @@ def _reason(cell: Cell) -> str:
     return cell.absent or "no run is planned here"
 
 
-def _daggers(layout: Layout, cells: list[Cell]) -> dict[str, tuple[str, str]]:
+def _daggers(layout: Layout) -> dict[str, tuple[str, str]]:
     """Reason -> (mark, where it applies), numbered when there are several."""
     by_reason: dict[str, list[Cell]] = {}
-    for row in layout.rows:
-        for column in layout.columns:
-            cell = layout.cell(row, column)
-            if cell and _reason(cell):
-                by_reason.setdefault(_reason(cell), []).append(cell)
+    for cell in layout.cells:
+        if _reason(cell):
+            by_reason.setdefault(_reason(cell), []).append(cell)
     several = len(by_reason) > 1
     every = [cell for cells in by_reason.values() for cell in cells]
     return {
-        reason: (f"†{index}" if several else "†", layout.whereabouts(mine, every))
-        for index, (reason, mine) in enumerate(by_reason.items(), start=1)
+        reason: (f"†{index}" if several else "†", layout.whereabouts(of_reason, every))
+        for index, (reason, of_reason) in enumerate(by_reason.items(), start=1)
     }
 
 
@@ -243,13 +235,11 @@ def _published_notes(layout: Layout, cells: list[Cell]) -> list[str]:
     for cell in cells:
         if cell.note:
             by_note.setdefault(cell.note, []).append(cell)
-    return [f"{layout.whereabouts(mine)}: {note}" for note, mine in by_note.items()]
+    return [f"{layout.whereabouts(of_note)}: {note}" for note, of_note in by_note.items()]
 
 
-def _paper(paper: dict[str, Any] | None) -> str:
-    if not paper:
-        return ""
-    return ", ".join(filter(None, (paper.get("name"), paper.get("table"), paper.get("citation"))))
+def _paper(paper: TablePaper | None) -> str:
+    return ", ".join(filter(None, (paper.name, paper.table, paper.citation))) if paper else ""
 
 
 def banner(profile: str) -> str:
@@ -269,8 +259,8 @@ def _tally(cells: list[Cell]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
 
 
-def _legend(table: dict[str, Any], cells: list[Cell]) -> list[str]:
-    lowest = "lowest" if table["better"] == "lower" else "highest"
+def _legend(table: ResolvedTable, cells: list[Cell]) -> list[str]:
+    lowest = "lowest" if table.better == "lower" else "highest"
     published = any(cell.published for cell in cells)
     lines = [f"Bold: the {lowest} value of the column."]
     if published:

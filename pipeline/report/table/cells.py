@@ -6,34 +6,14 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-
-from pflcore.errors import UserError
 from pipeline.report.table.measured import Measured, Value
+from pipeline.spec.table import ResolvedTable, TableCell
 
 CLOSE = 2.0
 """Percentage points within which an obtained value that does not match is still called close."""
 
 VERDICTS = ("match", "close", "off", "missing", "diverged", "absent", "no published value")
-
-_COLUMNS = pa.schema(
-    [
-        ("published_mean", pa.float64()),
-        ("published_std", pa.float64()),
-        ("quoted", pa.bool_()),
-        ("obtained_mean", pa.float64()),
-        ("obtained_std", pa.float64()),
-        ("n", pa.int64()),
-        ("difference", pa.float64()),
-        ("best_published", pa.bool_()),
-        ("best_obtained", pa.bool_()),
-        ("verdict", pa.string()),
-        ("runs", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -79,79 +59,34 @@ class Cell:
         return tuple(self.labels[axis] for axis in axes)
 
 
-def collect_cells(table: dict[str, Any], runs: dict[str, Measured]) -> list[Cell]:
+def collect_cells(table: ResolvedTable, runs: dict[str, Measured]) -> list[Cell]:
     """The cells of a resolved table in its order, filled in from the runs.
 
     A run without a figure leaves its cell missing or made of fewer runs; one that diverged makes the cell diverged,
     because a mean over the survivors alone would flatter the method.
     """
-    cells = [_cell(entry, runs, table["metric"]) for entry in table["cells"]]
+    cells = [_cell(planned, runs, table.metric) for planned in table.cells]
     obtained = _best(table, cells, lambda cell: cell.obtained)
     published = _best(table, cells, lambda cell: cell.published)
     return [replace(cell, best_obtained=obtained[i], best_published=published[i]) for i, cell in enumerate(cells)]
 
 
-def to_frame(table: dict[str, Any], cells: list[Cell]) -> pd.DataFrame:
-    """Tidy rows, one per cell: spec, a column per axis, values, verdict and run ids joined by spaces."""
-    axes = _axes(table)
-    rows = [
-        {
-            "spec": table["spec"],
-            **{axis: cell.labels[axis] for axis in axes},
-            "published_mean": cell.published and cell.published.mean,
-            "published_std": cell.published and cell.published.std,
-            "quoted": cell.quoted,
-            "obtained_mean": cell.obtained and cell.obtained.mean,
-            "obtained_std": cell.obtained and cell.obtained.std,
-            "n": cell.n,
-            "difference": cell.difference,
-            "best_published": cell.best_published,
-            "best_obtained": cell.best_obtained,
-            "verdict": cell.verdict,
-            "runs": " ".join(cell.runs),
-        }
-        for cell in cells
-    ]
-    frame: pd.DataFrame = pa.Table.from_pylist(rows, schema=_schema(axes)).to_pandas()
-    return frame
-
-
-def to_arrow(table: dict[str, Any], frame: pd.DataFrame) -> pa.Table:
-    """The frame of :func:`to_frame` as the columns of a ``table/1`` artifact; unknown numbers are null."""
-    return pa.Table.from_pandas(frame, schema=_schema(_axes(table)), preserve_index=False)
-
-
-def _axes(table: dict[str, Any]) -> list[str]:
-    axes = [*table["rows"], *table["columns"]]
-    for axis in axes:
-        if axis == "spec" or axis in _COLUMNS.names:
-            raise UserError(f"{table['spec']}: an axis cannot be named {axis!r}, which is a column of every report")
-    return axes
-
-
-def _schema(axes: list[str]) -> pa.Schema:
-    labels = [pa.field(name, pa.string()) for name in ("spec", *axes)]
-    return pa.schema([*labels, *_COLUMNS])
-
-
-def _cell(entry: dict[str, Any], runs: dict[str, Measured], metric: str) -> Cell:
-    mine = [runs[run] for run in entry["runs"]]
-    diverged = any(run.diverged for run in mine)
-    found = [] if diverged else [run.values_of(entry["client"]) for run in mine]
-    values = [figures[metric] for figures in found if metric in figures]
-    published = entry["published"]
-    known = published and published["mean"] is not None
+def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
+    diverged = any(runs[run].diverged for run in planned.runs)
+    by_run = [] if diverged else [runs[run].values_of(planned.client) for run in planned.runs]
+    values = [by_protocol[metric] for by_protocol in by_run if metric in by_protocol]
+    published = planned.published
     cell = Cell(
-        labels={axis: str(label) for axis, label in entry["labels"].items()},
-        runs=tuple(entry["runs"]),
+        labels=planned.labels,
+        runs=tuple(planned.runs),
         obtained=_average(values),
         n=len(values),
-        published=Value(published["mean"], published["std"]) if known else None,
-        quoted=bool(published and published["quoted"]),
-        note=(published and published["note"]) or "",
-        absent=entry["absent"],
+        published=Value(published.mean, published.std) if published and published.mean is not None else None,
+        quoted=published is not None and published.quoted,
+        note=published.note if published else "",
+        absent=planned.absent,
         verdict="",
-        client=entry["client"],
+        client=planned.client,
     )
     return replace(cell, verdict="diverged" if diverged else _verdict(cell))
 
@@ -181,17 +116,17 @@ def noise(one: Value, other: Value) -> float:
     return math.hypot(one.std or 0.0, other.std or 0.0)
 
 
-def _best(table: dict[str, Any], cells: list[Cell], pick: Callable[[Cell], Value | None]) -> list[bool]:
+def _best(table: ResolvedTable, cells: list[Cell], pick: Callable[[Cell], Value | None]) -> list[bool]:
     """Which cells hold the best picked value of their column; equal as printed is equal."""
-    sign = -1.0 if table["better"] == "lower" else 1.0
+    sign = -1.0 if table.better == "lower" else 1.0
 
     def score(cell: Cell) -> float | None:
         value = pick(cell)
-        return None if value is None else sign * round(value.mean, table["decimals"])
+        return None if value is None else sign * round(value.mean, table.decimals)
 
     best: dict[tuple[str, ...], float] = {}
     for cell in cells:
-        column, mine = cell.key(table["columns"]), score(cell)
-        if mine is not None:
-            best[column] = max(mine, best.get(column, mine))
-    return [score(cell) is not None and score(cell) == best[cell.key(table["columns"])] for cell in cells]
+        column, own = cell.key(table.columns), score(cell)
+        if own is not None:
+            best[column] = max(own, best.get(column, own))
+    return [score(cell) is not None and score(cell) == best[cell.key(table.columns)] for cell in cells]

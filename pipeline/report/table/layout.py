@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pipeline.report.table.cells import Cell
+from pipeline.report.table.printed import ACCURACY
+from pipeline.spec.table import ResolvedTable
 
 Key = tuple[str, ...]
-
-_SIDES = ("rows", "columns")
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,14 @@ class Layout:
         client_names: What clients are called that have cells of their own.
     """
 
-    def __init__(self, table: dict[str, Any], cells: list[Cell], single: str) -> None:
-        """`single` heads the only column of a table without column axes."""
-        self.row_axes: list[str] = table["rows"]
-        self.column_axes: list[str] = table["columns"]
-        self._table, self._single = table, single
+    def __init__(self, table: ResolvedTable, cells: list[Cell]) -> None:
+        self.row_axes, self.column_axes = table.rows, table.columns
+        self._table = table
         self._cells = {(cell.key(self.row_axes), cell.key(self.column_axes)): cell for cell in cells}
         self.rows = _ordered(table, self.row_axes, {row for row, _ in self._cells})
         self.columns = _ordered(table, self.column_axes, {column for _, column in self._cells})
-        self.headers = [self._spans(level) for level in range(len(self.column_axes))] or [[Span(single, 0, 1)]]
-        named = [(client, label) for labels in table["clients"].values() for label, client in labels.items()]
+        self.headers = [self._spans(level) for level in range(len(self.column_axes))] or [[Span(ACCURACY, 0, 1)]]
+        named = [(client, label) for labels in table.clients.values() for label, client in labels.items()]
         self.client_names: dict[int, str] = dict(sorted(dict(reversed(named)).items()))
 
     def cell(self, row: Key, column: Key) -> Cell | None:
@@ -56,15 +53,16 @@ class Layout:
             return self
         whole = [cell for cell in self._cells.values() if cell.client is None]
         if any(cell.runs for cell in whole):
-            return Layout(self._table, whole, self._single)
-        sides = {side: [axis for axis in self._table[side] if axis not in self._table["clients"]] for side in _SIDES}
+            return Layout(self._table, whole)
+        table = self._table
+        rows, columns = ([axis for axis in axes if axis not in table.clients] for axes in (table.rows, table.columns))
         merged: dict[Key, Cell] = {}
         for cell in self._cells.values():
-            labels = {axis: label for axis, label in cell.labels.items() if axis not in self._table["clients"]}
+            labels = {axis: label for axis, label in cell.labels.items() if axis not in table.clients}
             key = tuple(labels.values())
             runs = (*merged[key].runs, *cell.runs) if key in merged else cell.runs
             merged[key] = replace(cell, labels=labels, runs=tuple(dict.fromkeys(runs)), client=None)
-        return Layout({**self._table, **sides}, list(merged.values()), self._single)
+        return Layout(table.model_copy(update={"rows": rows, "columns": columns}), list(merged.values()))
 
     def column_title(self, column: Key) -> str:
         """The whole header of one column in one line, or of all columns that begin with these labels."""
@@ -73,6 +71,16 @@ class Layout:
     def settings(self, columns: list[Key]) -> str:
         """Words for some columns, given in their order; "" for all of them."""
         return "" if columns == self.columns else "; ".join(map(self.column_title, self._merged(columns)))
+
+    @property
+    def places(self) -> list[tuple[Key, Key]]:
+        """Row and column of every combination, row by row, whether there is a cell or not."""
+        return list(itertools.product(self.rows, self.columns))
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, row by row."""
+        return [self._cells[place] for place in self.places if place in self._cells]
 
     @property
     def place_header(self) -> tuple[str, ...]:
@@ -127,8 +135,8 @@ class Layout:
         return spans
 
 
-def _ordered(table: dict[str, Any], axes: list[str], keys: set[Key]) -> list[Key]:
-    ranks = [{str(label): rank for rank, label in enumerate(table["labels"][axis])} for axis in axes]
+def _ordered(table: ResolvedTable, axes: list[str], keys: set[Key]) -> list[Key]:
+    ranks = [{label: rank for rank, label in enumerate(table.labels[axis])} for axis in axes]
     return sorted(keys, key=lambda key: [rank[label] for rank, label in zip(ranks, key, strict=True)])
 
 

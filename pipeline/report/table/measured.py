@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
 from pflcore.protocols import curve, summarise
-from pflcore.settings import Evaluation
+from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import metrics_path, run_path
 
 
@@ -45,14 +46,14 @@ class Measured:
     """One run as the report sees it.
 
     Attributes:
+        resolved: What was asked for.
         values: By protocol; empty while the run has not been evaluated, and for a run that diverged.
         clients: Those that the table shows by themselves; empty while the run has not been made.
         facts: Metadata of the run's artifact (device, hashes, sizes), empty while there is none.
     """
 
     id: str
-    record: dict[str, Any]
-    code: str
+    resolved: Run
     values: dict[str, Value]
     facts: dict[str, Any]
     rounds_path: Path
@@ -69,38 +70,41 @@ class Measured:
         return self.clients[client].values if client in self.clients else {}
 
 
-def measure(table: dict[str, Any], root: Path) -> dict[str, Measured]:
+def measure(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> dict[str, Measured]:
     """All runs of a resolved table by id, sorted. A run without artifacts is there, without values.
+
+    Args:
+        runs: These and maybe more, by id.
+        root: The workspace, under which ``artifacts/runs/<run id>`` lies.
 
     Raises:
         UserError: An artifact exists and cannot be read.
     """
     alone: dict[str, dict[int, None]] = {}
-    for cell in table["cells"]:
-        if cell["client"] is not None:
-            for run in cell["runs"]:
-                alone.setdefault(run, {})[cell["client"]] = None
-    return {run: _measure(run, table["runs"][run], root, alone.get(run, {})) for run in sorted(table["runs"])}
+    for cell in table.cells:
+        if cell.client is not None:
+            for run in cell.runs:
+                alone.setdefault(run, {})[cell.client] = None
+    return {run: _measure(run, runs[run], root, alone.get(run, {})) for run in sorted(table.runs)}
 
 
-def _measure(run: str, entry: dict[str, Any], root: Path, alone: Collection[int]) -> Measured:
-    rounds = root / run_path(run, "rounds.parquet")
-    metrics = root / metrics_path(run)
+def _measure(id_: str, run: Run, root: Path, alone: Collection[int]) -> Measured:
+    rounds = root / run_path(id_, "rounds.parquet")
+    metrics = root / metrics_path(id_)
     facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
     values = {} if facts.get("diverged") is not None else _values(metrics)
-    clients = _clients(rounds, entry["record"], alone) if alone and facts else {}
-    return Measured(run, entry["record"], entry["code"], values, facts, rounds, clients)
+    clients = _clients(rounds, run, alone) if alone and facts else {}
+    return Measured(id_, run, values, facts, rounds, clients)
 
 
-def _clients(path: Path, record: dict[str, Any], alone: Collection[int]) -> dict[int, OneClient]:
+def _clients(path: Path, run: Run, alone: Collection[int]) -> dict[int, OneClient]:
     """The protocols are queries over rounds: of the rows of one client they tell about that client."""
     table, clients = read_table(path, "rounds/2")[0], {}
-    evaluation = Evaluation(every=record["evaluation"]["every"], window=record["evaluation"]["window"])
     for client in alone:
         own = table.filter(pc.equal(table["client"], client))
         rounds, accuracy, _ = curve(own)
         if len(rounds):
-            values = _known(summarise(own, evaluation, record["training"]["rounds"]))
+            values = _known(summarise(own, run.evaluation, run.training.rounds))
             clients[client] = OneClient(values, pd.Series(accuracy, index=rounds))
     return clients
 

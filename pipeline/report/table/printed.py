@@ -6,6 +6,9 @@ from pipeline.report.table.measured import Value
 
 MINUS = "\N{MINUS SIGN}"
 
+ACCURACY = "accuracy (%)"
+"""What heads a column of accuracies, or stands at their axis."""
+
 
 def format_value(value: Value, decimals: int) -> str:
     """``90.31±0.26``, or ``90.31`` without a deviation."""

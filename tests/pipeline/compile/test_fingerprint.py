@@ -18,7 +18,7 @@ from support.project import Project, make_project, spec
 from pflcore.methods import METHODS
 from pipeline.compile import compiler, fingerprint
 from pipeline.compile.compiler import compile_workspace, source_folder
-from pipeline.compile.fingerprint import PACKAGES, Code, digest
+from pipeline.compile.fingerprint import PACKAGES, Code
 
 
 def other_docstrings(text: str) -> str:
@@ -294,8 +294,3 @@ def test_all_that_is_imported_is_in_the_fingerprint(roots: tuple[str, ...]) -> N
     fingerprint = Code(source_folder()).fingerprint(*roots)
     assert imported <= {line.split()[0] for line in fingerprint.splitlines()}
     assert imported >= set(roots)
-
-
-def test_digests_are_short_and_differ() -> None:
-    assert digest("a") != digest("b")
-    assert len(digest("a")) == 12

@@ -18,7 +18,18 @@ import pytest
 from support.figure_demo import demo as figures
 from support.pages import HOSTILE, Document, squeezed
 from support.project import Project, make_project, spec
-from support.report_demo import cell, claim, demo, table, write_metrics, write_run
+from support.report_demo import (
+    cell,
+    changed,
+    claim,
+    demo,
+    results_of,
+    runs_of,
+    table,
+    with_note,
+    write_metrics,
+    write_run,
+)
 
 from pflcore.artifacts import read_table, write_table
 from pflcore.errors import UserError
@@ -26,22 +37,28 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as papers_module
 from pipeline.papers.coverage import Claims, Coverage, cover
 from pipeline.papers.pages import Papers, refresh
-from pipeline.papers.paper import Summary, papers_of, summary
+from pipeline.papers.paper import Paper, Summary, papers_of, summary
 from pipeline.papers.paper_page import write_paper
 from pipeline.papers.watch import watch
 from pipeline.report.figures.hover import MOST_POINTS, hover_data
 from pipeline.report.pages.study import examine
-from pipeline.report.table.cells import collect_cells
-from pipeline.report.table.measured import measure
+from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import metrics_path, run_path
 
 KINDS = ("md", "tex", "html")
 CITED = {"name": "FedTP", "citation": "Li et al.", "table": "Table II"}
 
 
-def write(root: Path, *tables: dict[str, Any]) -> dict[str, str]:
+def only_paper(root: Path, *tables: ResolvedTable) -> Paper:
+    """The one that all these tables belong to."""
+    runs = {run: of for one in tables for run, of in runs_of(one, root).items()}
+    (paper,) = papers_of({one.spec: one for one in tables}, runs).values()
+    return paper
+
+
+def write(root: Path, *tables: ResolvedTable) -> dict[str, str]:
     """The page of the only paper of some tables, by format."""
-    (paper,) = papers_of({one["spec"]: one for one in tables}).values()
+    paper = only_paper(root, *tables)
     write_paper(paper, root)
     return {kind: (root / f"reports/papers/{paper.name}.{kind}").read_text(encoding="utf-8") for kind in KINDS}
 
@@ -65,7 +82,7 @@ def test_papers_are_folders_in_the_order_of_their_tables() -> None:
         name: table([], ["method"], [], spec=name, title=f"T {name}", paper=CITED if "fedtp" in name else None)
         for name in names
     }
-    papers = papers_of(tables)
+    papers = papers_of(tables, {})
     assert list(papers) == ["fedtp", "alpha", "own", "quick"]  # what is published comes first
     fedtp = papers["fedtp"]
     assert list(fedtp.tables) == ["fedtp/table2", "fedtp/table10", "fedtp/fig1", "fedtp/extra/deep"]
@@ -73,14 +90,14 @@ def test_papers_are_folders_in_the_order_of_their_tables() -> None:
     assert fedtp.folder("fedtp/extra/deep") == "fedtp/extra/deep" and papers["quick"].folder("quick") == "quick/quick"
     assert (papers["quick"].title, papers["own"].citation) == ("T quick", "")
     tables["own/c"] = table([], ["method"], [], spec="own/c", paper=CITED)
-    own = papers_of(tables)["own"]
+    own = papers_of(tables, {})["own"]
     assert (own.title, own.citation) == ("own", "")  # one of its studies is about a paper
 
 
 @pytest.mark.parametrize(("name", "where"), [("papers", "specs/papers.yaml"), ("papers/x", "specs/papers/")])
 def test_the_folder_of_pages_is_nobodys_name(name: str, where: str) -> None:
     with pytest.raises(UserError) as error:
-        papers_of({name: table([], ["method"], [], spec=name)})
+        papers_of({name: table([], ["method"], [], spec=name)}, {})
     assert str(error.value) == f"{where}: reports/papers is where the pages of papers are; rename it"
 
 
@@ -98,16 +115,14 @@ def test_coverage_counts_every_kind_of_cell_once(tmp_path: Path) -> None:
         cell({"method": "reason"}, [], None, "a reason"),
         cell({"method": "hole"}, []),  # excluded from the grid: nobody expects anything
     ]
-    resolved = table(cells, ["method"], [])
-    found = cover(collect_cells(resolved, measure(resolved, tmp_path)))
+    found = cover(results_of(table(cells, ["method"], []), tmp_path).cells)
     assert found == Coverage(done=1, partly=1, missing=1, diverged=1, quoted=1, unplanned=2)
     assert found.words == "7 cells: 1 done, 1 partly done, 1 missing, 1 diverged, 1 quoted, 2 not planned"
     assert Coverage().words == "0 cells" and (found + found).total == 14
 
 
 def test_summary_of_the_demo_survives_json(tmp_path: Path) -> None:
-    (paper,) = papers_of({"demo/table2": demo(tmp_path)}).values()
-    told = summary(paper, tmp_path)
+    told = summary(only_paper(tmp_path, demo(tmp_path)), tmp_path)
     assert told.coverage == Coverage(done=20, missing=2, diverged=2, quoted=4)
     assert told.claims == Claims(holds=1, fails=1, contradicted=1)
     assert told.claims.words == "1 holds, 1 fails; the paper's own table contradicts 1"
@@ -116,7 +131,7 @@ def test_summary_of_the_demo_survives_json(tmp_path: Path) -> None:
 
 def test_a_page_has_what_the_specs_reports_have(tmp_path: Path) -> None:
     one = demo(tmp_path, notes=["In both.", "In one."])
-    two = figures(tmp_path) | {"spec": "demo/table3", "notes": ["In both."], "paper": CITED | {"table": "Table III"}}
+    two = changed(figures(tmp_path), spec="demo/table3", notes=["In both."], paper=CITED | {"table": "Table III"})
     text = write(tmp_path, one, two)
     lines = squeezed(text["md"])
     assert lines[0] == "# FedTP"
@@ -163,9 +178,7 @@ def test_links_lead_somewhere(tmp_path: Path) -> None:
 
 
 def test_details_of_a_cell_and_its_runs(tmp_path: Path) -> None:
-    resolved = demo(tmp_path)
-    resolved["cells"][1]["published"]["note"] = "printed twice"
-    data = data_of(write(tmp_path, resolved)["html"])
+    data = data_of(write(tmp_path, with_note(demo(tmp_path), 1, "printed twice"))["html"])
     cells = data["tables"]["s1"]["cells"]
     fedtp = cells[5][2]
     assert fedtp["title"] == "FedTP · CIFAR-10 · Dirichlet · clients = 50" and fedtp["runs"] == ["fedtp-d50"]
@@ -178,7 +191,7 @@ def test_details_of_a_cell_and_its_runs(tmp_path: Path) -> None:
     assert cells[6][0]["quoted"] and "runs" not in cells[6][0]
     assert data["tables"]["s1"]["reasons"]["†"].startswith("its Gaussian-process classifier")
     assert data["tables"]["s1"]["command"] == "pfl run demo/table2"
-    assert len(data["parts"]) == 2  # what all runs share is there once
+    assert len(data["parts"]) == 6  # what all runs share is there once
 
 
 def test_commands_of_real_runs(tmp_path: Path) -> None:
@@ -194,8 +207,9 @@ def test_commands_of_real_runs(tmp_path: Path) -> None:
 
 
 def test_hover_points_lie_where_the_curves_are_drawn(tmp_path: Path) -> None:
-    study = examine(demo(tmp_path), tmp_path)
-    found = hover_data(study.layout, study.curves, study.drawn)
+    resolved = demo(tmp_path)
+    study = examine(resolved, runs_of(resolved, tmp_path), tmp_path)
+    found = hover_data(study.results.layout, study.curves, study.drawn)
     assert len(found["panels"]) == 4 and found["panels"][2]["title"] == "CIFAR-10 · Dirichlet · clients = 50"
     panel = found["panels"][2]
     name, rounds, values = panel["curves"][-1]
@@ -211,12 +225,12 @@ def test_hover_points_lie_where_the_curves_are_drawn(tmp_path: Path) -> None:
 
 def test_long_curves_are_thinned(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
-    study = examine(resolved, tmp_path)
+    study = examine(resolved, runs_of(resolved, tmp_path), tmp_path)
     long = study.curves[0]
     points = type(long.points)([50.0] * 1501, index=range(1, 1502))
-    (panel, *_) = hover_data(study.layout, [type(long)(long.row, long.column, points)], study.drawn)["panels"]
+    (panel, *_) = hover_data(study.results.layout, [type(long)(long.row, long.column, points)], study.drawn)["panels"]
     assert len(panel["curves"][0][2]) == MOST_POINTS
-    rounds = hover_data(study.layout, [type(long)(long.row, long.column, points)], study.drawn)["rounds"]
+    rounds = hover_data(study.results.layout, [type(long)(long.row, long.column, points)], study.drawn)["rounds"]
     assert rounds[0][0] == 1 and rounds[0][-1] == 1501
 
 
@@ -245,17 +259,16 @@ def test_hostile_words_stay_text(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 80.0)
     hostile = HOSTILE.replace("<script>", "</script><script>")
     cells = [
-        cell({"method": hostile}, ["a"], (80.0, 0.1)),
+        cell({"method": hostile}, ["a"], (80.0, 0.1), note=hostile),
         cell({"method": "B"}, [], (80.0, 0.1), hostile),
     ]
-    cells[0]["published"]["note"] = hostile
     resolved = table(
         cells,
         ["method"],
         [],
         **dict.fromkeys(("title", "caption"), hostile),
         paper={"name": hostile, "citation": hostile, "table": hostile},
-        claims=[claim(hostile, {"method": [hostile]}, {"method": ["B"]})],
+        claims=[claim({"method": [hostile]}, {"method": ["B"]}, text=hostile)],
         notes=[hostile],
     )
     text = write(tmp_path, resolved)
@@ -269,7 +282,7 @@ def test_hostile_words_stay_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hostile", [False, True])
 def test_plain_pdflatex_compiles_it_without_overfull_lines(tmp_path: Path, hostile: bool) -> None:
     words = {"title": HOSTILE, "notes": [HOSTILE]} if hostile else {}
-    write(tmp_path, demo(tmp_path, profile="smoke", **words), figures(tmp_path) | {"spec": "demo/more"})
+    write(tmp_path, demo(tmp_path, profile="smoke", **words), changed(figures(tmp_path), spec="demo/more"))
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "demo.tex"]
     for _ in range(2):
         done = subprocess.run(command, cwd=tmp_path / "reports/papers", capture_output=True, text=True, check=False)
@@ -280,7 +293,7 @@ def test_plain_pdflatex_compiles_it_without_overfull_lines(tmp_path: Path, hosti
 
 
 def test_html_loads_nothing(tmp_path: Path) -> None:
-    page = write(tmp_path, demo(tmp_path), figures(tmp_path) | {"spec": "demo/more"})["html"]
+    page = write(tmp_path, demo(tmp_path), changed(figures(tmp_path), spec="demo/more"))["html"]
     assert not {"link", "img", "iframe"} & set(Document(page).tags)
     rest = re.sub(r'xmlns(:xlink)?="http://www\.w3\.org/\S+"', "", page)
     assert "http:" not in rest and "https:" not in rest
@@ -300,10 +313,9 @@ def project(tmp_path: Path) -> Project:
 def artifact(project: Project, name: str, mean: float = 80.0) -> str:
     """The first run of a spec gets artifacts; its id."""
     workspace = project.workspace()
-    resolved = json.loads(compile_workspace(workspace, [name]).files[f"stages/tables/{name}.json"])
-    run = next(iter(resolved["runs"]))
+    run = next(iter(compile_workspace(workspace, [name]).tables[name].runs))
     write_run(workspace.root, run, mean)
-    return str(run)
+    return run
 
 
 def test_pages_are_written_when_they_change(project: Project) -> None:
@@ -432,6 +444,15 @@ class Watched:
             threading.Event().wait(0.05)
         raise AssertionError(f"never said {words!r}: {self.said}")
 
+    def until_shown(self, page: Path, words: str) -> None:
+        """Wait for a page with these words: a look may fall between two files of a run."""
+        for _ in range(1200):
+            if words in page.read_text(encoding="utf-8"):
+                return
+            assert self._thread.is_alive(), self.said
+            threading.Event().wait(0.05)
+        raise AssertionError(f"never shown {words!r}: {self.said}")
+
     def end(self) -> None:
         self._end.set()
         self._thread.join()
@@ -447,7 +468,7 @@ def test_watching_follows_runs_and_specs(project: Project, monkeypatch: pytest.M
         watched.said.clear()
         artifact(project, "mine/one")
         watched.until("mine.html")
-        assert "1 done" in page.read_text(encoding="utf-8")
+        watched.until_shown(page, "1 done")
         watched.said.clear()
         project.write("specs/mine/two.yaml", "grid: {}\n")
         watched.until("pfl: specs/mine/two.yaml")

@@ -14,11 +14,10 @@ import pytest
 from support.figure_demo import demo as figures
 from support.figure_demo import record
 from support.pages import HOSTILE
-from support.report_demo import demo
+from support.report_demo import changed, demo, report, runs_of, with_note, with_records
 
 from pipeline.papers.paper import papers_of
 from pipeline.papers.paper_page import write_paper
-from pipeline.report.pages.build import build_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium here")
@@ -53,14 +52,13 @@ addEventListener("message", ({ data }) => show(data));
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a paper with two tables, one with figures; and the report of a spec."""
     root = tmp_path_factory.mktemp("pages")
-    one = demo(root)
-    for number, entry in enumerate(one["runs"].values()):
-        entry["record"] = record("fedtp", seed=number, depth=8)
-    one["cells"][0]["published"]["note"] = HOSTILE
-    two = figures(root) | {"spec": "demo/more"}
-    (paper,) = papers_of({"demo/table2": one, "demo/more": two}).values()
+    one = with_note(demo(root), 0, HOSTILE)
+    one = with_records(root, one, {run: record("fedtp", seed=n, depth=8) for n, run in enumerate(one.runs)})
+    two = changed(figures(root), spec="demo/more")
+    runs = runs_of(one, root) | runs_of(two, root)
+    (paper,) = papers_of({"demo/table2": one, "demo/more": two}, runs).values()
     write_paper(paper, root)
-    build_report(one, root, root / "reports/demo/table2")
+    report(one, root, root / "reports/demo/table2")
     return root / "reports"
 
 

@@ -18,24 +18,22 @@ from typing import Any
 import pytest
 from support.pages import HOSTILE, Document, squeezed
 from support.project import tree
-from support.report_demo import cell, claim, demo, table, write_metrics, write_run
+from support.report_demo import cell, claim, demo, report, results_of, table, write_metrics, write_run
 
 from pflcore.artifacts import read_table, write_text
 from pflcore.errors import UserError
-from pipeline.report.pages.build import build_report
 from pipeline.report.pages.render import escape_latex, escape_markdown
-from pipeline.report.table.cells import collect_cells, to_frame
-from pipeline.report.table.measured import measure
+from pipeline.spec.table import ResolvedTable, read_resolved
 from pipeline.workspace import report_files
 
 FILES = [f"curves.{kind}" for kind in ("csv", "png", "svg")]
 FILES += [*(f"report.{kind}" for kind in ("html", "md", "tex")), "table.csv", "table.parquet"]
 
 
-def build(resolved: dict[str, Any], root: Path) -> dict[str, str]:
+def build(resolved: ResolvedTable, root: Path) -> dict[str, str]:
     """The text files of a report by name."""
     out = root / "reports" / "out"
-    build_report(resolved, root, out)
+    report(resolved, root, out)
     assert {path.relative_to(root).as_posix() for path in out.iterdir()} == set(report_files("out"))
     paths = {path.name: path for path in out.rglob("*") if path.is_file()}
     text = {name: paths[name].read_text("utf-8") for name in paths if not name.endswith((".png", ".parquet"))}
@@ -45,15 +43,13 @@ def build(resolved: dict[str, Any], root: Path) -> dict[str, str]:
     return text
 
 
-def verdicts(resolved: dict[str, Any], root: Path) -> list[str]:
-    return [c.verdict for c in collect_cells(resolved, measure(resolved, root))]
+def verdicts(resolved: ResolvedTable, root: Path) -> list[str]:
+    return [c.verdict for c in results_of(resolved, root).cells]
 
 
 def test_cells_of_every_kind(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
-    frame = to_frame(resolved, collect_cells(resolved, measure(resolved, tmp_path))).set_index(
-        ["method", "setting", "clients"]
-    )
+    frame = results_of(resolved, tmp_path).to_arrow().to_pandas().set_index(["method", "setting", "clients"])
     diverged = frame.loc[("Local-T", "Pathological", "100")]
     assert diverged["verdict"] == "diverged" and math.isnan(diverged["obtained_mean"]) and diverged["n"] == 0
     missing = frame.loc[("pFedMe-T", "Dirichlet", "100")]
@@ -98,7 +94,7 @@ def test_seeds_are_averaged_and_missing_ones_are_not_zero(tmp_path: Path) -> Non
         cell({"method": "C"}, ["a-0", "a-2", "not-run"]),
     ]
     resolved = table(cells, ["method"], [])
-    a, b, c = collect_cells(resolved, measure(resolved, tmp_path))
+    a, b, c = results_of(resolved, tmp_path).cells
     assert a.obtained and (a.obtained.mean, a.obtained.std, a.n) == (84.0, pytest.approx(math.sqrt(32 / 3)), 3)
     assert b.obtained and (b.obtained.mean, b.obtained.std, b.n) == (70.0, 1.5, 1)
     assert c.obtained and (c.obtained.mean, c.obtained.std, c.n) == (84.0, 4.0, 2)
@@ -122,7 +118,7 @@ def test_ties_as_printed_are_all_best(tmp_path: Path) -> None:
     cells = [cell({"method": run.upper()}, [run]) for run in "abc"]
     for better, best in {"higher": [True, True, False], "lower": [False, False, True]}.items():
         resolved = table(cells, ["method"], [], better=better)
-        assert [c.best_obtained for c in collect_cells(resolved, measure(resolved, tmp_path))] == best
+        assert [c.best_obtained for c in results_of(resolved, tmp_path).cells] == best
 
 
 def test_markdown_of_the_demo(tmp_path: Path) -> None:
@@ -145,7 +141,7 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
         "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62 with noise 0.18."
     ) in lines
     assert "in the last 20 rounds of training, every 5; ± is the population standard deviation" in text
-    assert "| pfedme-t-p100 | — | — | c0de00c0de00 | — | — | — | — | — |" in lines
+    assert "| pfedme-t-p100 | — | — | — | — | — | — | — | — |" in lines
     assert "| fedtp-p50 | dddddddddddd | eeeeeeeeeeee | c0de00c0de00 | cpu | 2.11.0 | 1,234,567 |" in text
     assert "`.pfl/timings/demo/table2.md`" in text
 
@@ -188,8 +184,9 @@ def test_files_hold_what_the_table_holds(tmp_path: Path) -> None:
 
 def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
-    build_report(resolved, tmp_path, tmp_path / "one")
-    build_report(json.loads(json.dumps(resolved)), tmp_path, tmp_path / "two")
+    report(resolved, tmp_path, tmp_path / "one")
+    write_text(tmp_path / "table.json", resolved.model_dump_json())
+    report(read_resolved(tmp_path / "table.json"), tmp_path, tmp_path / "two")
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     assert str(tmp_path) not in (tmp_path / "one" / "report.html").read_text()
 
@@ -222,7 +219,7 @@ def test_hostile_labels_stay_text(tmp_path: Path) -> None:
         caption=HOSTILE,
         notes=[HOSTILE],
         paper={"name": HOSTILE, "citation": HOSTILE, "table": HOSTILE},
-        claims=[claim(HOSTILE, {"method": [HOSTILE]}, {"method": ["_hidden"]})],
+        claims=[claim({"method": [HOSTILE]}, {"method": ["_hidden"]}, text=HOSTILE)],
     )
     text = build(resolved, tmp_path)
 
@@ -326,9 +323,8 @@ def test_two_row_axes_and_a_hole(tmp_path: Path) -> None:
 def test_notes_of_published_values_and_several_reasons(tmp_path: Path) -> None:
     cells = [
         cell({"method": "A", "setting": "x"}, [], (50.0, 0.1), "first reason"),
-        cell({"method": "B", "setting": "x"}, [], (51.0, 0.1), "second reason"),
+        cell({"method": "B", "setting": "x"}, [], (51.0, 0.1), "second reason", note="printed as 510"),
     ]
-    cells[1]["published"]["note"] = "printed as 510"
     lines = squeezed(build(table(cells, ["method"], ["setting"], notes=["Own note."]), tmp_path)["report.md"])
     assert "†1 first reason (A)" in lines and "†2 second reason (B)" in lines
     assert "- Own note." in lines and "- B: printed as 510" in lines
@@ -370,11 +366,11 @@ def test_damaged_metrics_and_reserved_names(tmp_path: Path) -> None:
     for damaged in ("{", "[]", '{"final": {"mean": "x"}}', '{"final": {"mean": 1.0}}'):
         write_text(path, damaged)
         with pytest.raises(UserError) as error:
-            build_report(resolved, tmp_path, tmp_path / "out")
+            report(resolved, tmp_path, tmp_path / "out")
         assert str(error.value) == f"{path}: not the metrics of a run; delete it and run `dvc repro`"
     path.unlink()
     with pytest.raises(UserError) as error:
-        build_report(table([cell({"n": "A"}, ["a"])], ["n"], []), tmp_path, tmp_path / "out")
+        report(table([cell({"n": "A"}, ["a"])], ["n"], []), tmp_path, tmp_path / "out")
     assert str(error.value) == "demo/table2: an axis cannot be named 'n', which is a column of every report"
     assert not (tmp_path / "out").exists()
 

@@ -136,7 +136,7 @@ def test_the_table(table: Resolved) -> None:
         {"mean": 50.0, "std": 1.0, "quoted": False, "note": ""},
     ]
     dump = json.loads(json.dumps(result.model_dump()))
-    assert set(dump.pop("runs")) == {run.id for run in table.runs}
+    assert dump.pop("runs") == {run.id: run.federation_id for run in table.runs}
     words = "dirichlet (alpha 0.3, min_samples 10) on {}, {} clients, seed 0"
     federations = {run.federation_id for run in table.runs if run.record["seed"] == 0}
     shown = {partition["words"]: partition["federation"] for partition in dump.pop("partitions")}
@@ -160,15 +160,21 @@ def test_the_table(table: Resolved) -> None:
         "claims": [
             {
                 "text": "FedTP beats every other method.",
-                "better": {"method": ["FedTP"]},
+                "form": "better",
+                "side": {"method": ["FedTP"]},
                 "than": {"method": ["pFedMe", "Big", "Avg"]},
+                "over": [],
+                "reach": None,
                 "where": {"dataset": ["ten"]},
                 "margin": 2.0,
             },
             {
                 "text": "Not so.",
-                "better": {"method": ["Avg"]},
+                "form": "better",
+                "side": {"method": ["Avg"]},
                 "than": {"method": ["FedTP"]},
+                "over": [],
+                "reach": None,
                 "where": {},
                 "margin": 0.0,
             },
@@ -180,20 +186,24 @@ def test_claims_on_groups_of_cells(tmp_path: Path) -> None:
     claims = """
   - {text: t, better: {method: FedTP}, than: others, over: [dataset], margin: 1}
   - {text: t, steadier: {method: FedTP}, than: {method: Avg}}
+  - {text: t, steadier: {method: FedTP}, than: {method: Avg}, over: [dataset]}
   - {text: t, sooner: {method: FedTP}, than: {method: Avg}, reach: 0.5}
   - {text: t, sooner: {method: FedTP}, than: {method: Avg}}
   - {text: t, within: 2, over: [method, dataset], where: {method: [Avg, FedTP]}}
 """
     table = resolved(tmp_path, TABLE[: TABLE.index("claims:")] + "claims:" + claims, t_csv=CSV).table
     assert table is not None
-    one = {"text": "t", "where": {}, "margin": 0.0}
     ours, theirs = {"method": ["FedTP"]}, {"method": ["Avg"]}
-    assert json.loads(json.dumps(table.model_dump()))["claims"] == [
-        {**one, "better": ours, "than": {"method": ["pFedMe", "Big", "Avg"]}, "over": ["dataset"], "margin": 1.0},
-        {**one, "steadier": ours, "than": theirs},
-        {**one, "sooner": ours, "than": theirs, "reach": 0.5},
-        {**one, "sooner": ours, "than": theirs, "reach": 0.9},
-        {**one, "within": 2.0, "over": ["method", "dataset"], "where": {"method": ["Avg", "FedTP"]}},
+    sides = {"text": "t", "side": ours, "than": theirs, "over": [], "reach": None, "where": {}, "margin": 0.0}
+    alone = {"side": {}, "than": {}, "over": ["method", "dataset"], "where": {"method": ["Avg", "FedTP"]}}
+    others = {"than": {"method": ["pFedMe", "Big", "Avg"]}, "over": ["dataset"]}
+    assert [claim.model_dump() for claim in table.claims] == [
+        {**sides, "form": "better", **others, "margin": 1.0},
+        {**sides, "form": "spread"},
+        {**sides, "form": "steadier", **others, "than": theirs},
+        {**sides, "form": "sooner", "reach": 0.5},
+        {**sides, "form": "sooner", "reach": 0.9},
+        {**sides, "form": "within", **alone, "margin": 2.0},
     ]
 
 

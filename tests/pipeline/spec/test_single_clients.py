@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,7 @@ from support.fake_catalog import BASE, resolved, write_specs
 from support.figure_demo import record, write_analysis, write_rounds
 from support.pages import squeezed
 from support.paper_specs import catalog_of_all
-from support.report_demo import cell, table
+from support.report_demo import cell, changed, results_of, runs_of, table, with_records
 
 from pflcore.artifacts import write_table, write_text
 from pflcore.data.samples import Attribute, Samples
@@ -24,10 +23,10 @@ from pipeline.papers.coverage import cover
 from pipeline.report.pages.build import build_report
 from pipeline.report.pages.details import Details
 from pipeline.report.pages.study import examine
-from pipeline.report.table.cells import collect_cells
-from pipeline.report.table.measured import Value, measure
+from pipeline.report.table.measured import Value
 from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import load_spec
+from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import metrics_path
 
 SPEC = f"""\
@@ -69,19 +68,20 @@ def write_clients(root: Path, run: str, shares: list[list[int]], *, diverged: bo
     write_text(root / metrics_path(run), json.dumps(figures))
 
 
-def study(runs: list[str], metric: str = "clients", labels: tuple[str, ...] = ("A", "B", "All")) -> dict[str, Any]:
-    """A table of one method: a column for each of two clients and one for all."""
+def study(
+    root: Path, runs: list[str], metric: str = "clients", labels: tuple[str, ...] = ("A", "B", "All"), rounds: int = 3
+) -> ResolvedTable:
+    """A table of one method: a column for each of two clients and one for all; the records of its runs are written."""
     clients = {"A": 0, "B": 1}
     cells = [cell({"method": "M", "domain": x}, runs, (50.0, None), client=clients.get(x)) for x in labels]
     made = table(cells, ["method"], ["domain"], metric=metric, clients={"domain": clients})
-    for number, run in enumerate(runs):
-        of = {**record("fedbn", seed=number, clients=2), "training": {"rounds": 3}, "evaluation": EVALUATION}
-        made["runs"][run]["record"] = of
-    return made
+    settings = {"training": {"rounds": rounds}, "evaluation": EVALUATION}
+    records = {run: {**record("fedbn", seed=number, clients=2), **settings} for number, run in enumerate(runs)}
+    return with_records(root, made, records)
 
 
-def values(made: dict[str, Any], root: Path) -> list[Value | None]:
-    return [found.obtained for found in collect_cells(made, measure(made, root))]
+def values(made: ResolvedTable, root: Path) -> list[Value | None]:
+    return [found.obtained for found in results_of(made, root).cells]
 
 
 def test_labels_of_clients_share_runs(tmp_path: Path) -> None:
@@ -127,31 +127,32 @@ def test_novel_clients_are_not_measured_with_the_others(tmp_path: Path) -> None:
 def test_values_are_taken_from_the_client_alone(tmp_path: Path, metric: str, first: Value, second: Value) -> None:
     for run, shares in SHARES.items():
         write_clients(tmp_path, run, shares)
-    assert values(study(["s0", "s1"], metric), tmp_path)[:2] == [first, second]
+    assert values(study(tmp_path, ["s0", "s1"], metric), tmp_path)[:2] == [first, second]
 
 
 def test_the_deviation_of_a_single_run(tmp_path: Path) -> None:
     write_clients(tmp_path, "s0", SHARES["s0"])
-    assert values(study(["s0"]), tmp_path) == [Value(80.0), Value(40.0), Value(60.0, 1.0)]
-    assert values(study(["s0"], "last_rounds"), tmp_path)[:2] == [Value(70.0, 10.0), Value(60.0, 20.0)]
+    assert values(study(tmp_path, ["s0"]), tmp_path) == [Value(80.0), Value(40.0), Value(60.0, 1.0)]
+    assert values(study(tmp_path, ["s0"], "last_rounds"), tmp_path)[:2] == [Value(70.0, 10.0), Value(60.0, 20.0)]
 
 
 def test_clients_that_are_missing_or_diverged(tmp_path: Path) -> None:
-    made = study(["s0", "s1"])
-    assert [found.verdict for found in collect_cells(made, measure(made, tmp_path))] == ["missing"] * 3
+    made = study(tmp_path, ["s0", "s1"])
+    assert [found.verdict for found in results_of(made, tmp_path).cells] == ["missing"] * 3
     write_clients(tmp_path, "s0", SHARES["s0"])
-    cells = collect_cells(made, measure(made, tmp_path))
+    cells = results_of(made, tmp_path).cells
     assert cover(cells).words == "3 cells: 3 partly done"
     write_clients(tmp_path, "s1", SHARES["s1"][:1], first=1)
-    assert [found.n for found in collect_cells(made, measure(made, tmp_path))] == [1, 2, 2]
+    assert [found.n for found in results_of(made, tmp_path).cells] == [1, 2, 2]
     write_clients(tmp_path, "s1", SHARES["s1"], diverged=True)
-    assert [found.verdict for found in collect_cells(made, measure(made, tmp_path))] == ["diverged"] * 3
+    assert [found.verdict for found in results_of(made, tmp_path).cells] == ["diverged"] * 3
 
 
 def test_a_curve_per_client(tmp_path: Path) -> None:
     for run, shares in SHARES.items():
         write_clients(tmp_path, run, shares)
-    made = examine(study(["s0", "s1"]), tmp_path)
+    resolved = study(tmp_path, ["s0", "s1"])
+    made = examine(resolved, runs_of(resolved, tmp_path), tmp_path)
     assert [(c.column, c.points.tolist()) for c in made.curves] == [
         (("A",), [30.0, 40.0, 70.0]),
         (("B",), [60.0, 60.0, 50.0]),
@@ -165,7 +166,8 @@ def test_a_click_tells_the_clients_numbers(tmp_path: Path) -> None:
     for run, shares in SHARES.items():
         write_clients(tmp_path, run, shares)
     details = Details()
-    details.add("t", examine(study(["s0", "s1"]), tmp_path))
+    resolved = study(tmp_path, ["s0", "s1"])
+    details.add("t", examine(resolved, runs_of(resolved, tmp_path), tmp_path))
     one, _, everyone = json.loads(str(details.script()))["tables"]["t"]["cells"][0]
     assert (one["client"], one["alone"]) == ("0", {"s0": [80.0, None], "s1": [60.0, None]})
     assert not {"client", "alone"} & set(everyone)
@@ -174,9 +176,8 @@ def test_a_click_tells_the_clients_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("labels", [("A", "B", "All"), ("A", "B")])
 def test_figures_draw_a_run_once(tmp_path: Path, labels: tuple[str, ...]) -> None:
     write_rounds(tmp_path, "s0", [160, 80])
-    made = study(["s0"], labels=labels)
-    made["runs"]["s0"]["record"]["training"]["rounds"] = 1
-    build_report({**made, "figures": ["resources"]}, tmp_path, tmp_path / "out")
+    made = study(tmp_path, ["s0"], labels=labels, rounds=1)
+    build_report(changed(made, figures=["resources"]), tmp_path, tmp_path / "out")
     data = (tmp_path / "out/figures/resources.csv").read_text(encoding="utf-8").splitlines()
     assert len(data) == 2
     assert data[0].startswith("method,domain,model" if "All" in labels else "method,model")
@@ -192,7 +193,7 @@ def test_weights_of_mixed_attention_by_client(tmp_path: Path) -> None:
             for kind, weight in (("se", 0.4 + tilt + bias), ("eca", 0.6 - tilt - bias))
         ]
         write_analysis(tmp_path, run, rows)
-    build_report(study(["s0", "s1"]), tmp_path, tmp_path / "out")
+    build_report(study(tmp_path, ["s0", "s1"]), tmp_path, tmp_path / "out")
     lines = squeezed((tmp_path / "out/report.md").read_text(encoding="utf-8"))
     start = lines.index("| method | client | kind | conv1 | conv2 | average |")
     assert lines[start + 2 : start + 6] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from support.project import CONVNET, VIT, Project, make_project, spec, tree
 from pflcore.artifacts import read_table
 from pflcore.engine import Progress
 from pflcore.errors import UserError
-from pipeline.stages import data, evaluate, index, partition, records, report, train
+from pipeline.spec.run import options
+from pipeline.stages import data, evaluate, index, partition, report, train
 from pipeline.workspace import metrics_path
 
 ROUNDS = 4
@@ -156,6 +158,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert meta["run"] == done.run.id and meta["diverged"] is None and meta["device"] == "cpu"
     assert meta["communicated_up"] == meta["communicated_down"] < 4 * meta["parameters"]  # the head stays
     assert {len(meta[name]) for name in ("dataset_hash", "partition_hash")} == {64}
+    assert meta["code"] == hashlib.sha256(b"one").hexdigest()[:12]
     assert [(progress.round, progress.rounds) for progress in seen] == [(n, ROUNDS) for n in range(1, ROUNDS + 1)]
     names = set(load_file(done.out / "weights.safetensors"))
     assert {f"client.{client}.head.weight" for client in range(3)} <= names and "head.weight" not in names
@@ -293,7 +296,7 @@ def test_measurements_that_are_damaged(tmp_path: Path, damage: Callable[[Path], 
     assert not done.metrics.exists() and not (done.out / "evaluation.parquet").exists()
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"spec": "a"}'])
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"spec": "a"}', "\xff"])
 def test_tables_that_are_damaged(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "table.json"
     if text is not None:
@@ -302,6 +305,40 @@ def test_tables_that_are_damaged(tmp_path: Path, text: str | None) -> None:
         with pytest.raises(UserError) as error:
             stage()
         assert str(error.value).startswith(f"{path}: ") and "pfl compile" in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_table_is_told_where(tmp_path: Path) -> None:
+    made = runner(tmp_path)
+    path = made.project.root / "stages/a.json"
+    table = json.loads(path.read_text(encoding="utf-8"))
+    table["cells"][0]["runs"] = "a run"
+    path.write_text(json.dumps(table), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        report.run(path, made.project.root, tmp_path / "out")
+    words = "not a resolved table (cells.0.runs: Input should be a valid array); run `pfl compile`"
+    assert str(error.value) == f"{path}: {words}"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda record: record.pop("backbone"), "expected the keys "),
+        (lambda record: record["evaluation"].update(each=5), "unexpected keyword argument 'each'; run `pfl compile`"),
+        (None, "no such file; run `pfl compile`"),
+    ],
+)
+def test_a_report_reads_the_records_of_its_runs(
+    tmp_path: Path, damage: Callable[[dict[str, Any]], object] | None, words: str
+) -> None:
+    made = runner(tmp_path)
+    if damage:
+        made.change_record(damage)
+    else:
+        made.record.unlink()
+    with pytest.raises(UserError) as error:
+        report.run(made.project.root / "stages/a.json", made.project.root, tmp_path / "out")
+    assert str(error.value).startswith(f"{made.record}: ") and words in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -317,4 +354,4 @@ def test_an_index_needs_its_reports(tmp_path: Path) -> None:
 
 
 def test_lists_in_records_become_tuples() -> None:
-    assert records.options({"name": "convnet", "channels": [2, 4], "kernel": 3}) == {"channels": (2, 4), "kernel": 3}
+    assert options({"name": "convnet", "channels": [2, 4], "kernel": 3}) == {"channels": (2, 4), "kernel": 3}

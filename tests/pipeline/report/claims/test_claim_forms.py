@@ -10,30 +10,35 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.figure_demo import TOTAL, record, study, write_rounds
-from support.report_demo import cell, table, write_metrics
+from support.report_demo import cell, claim, results_of, table, write_metrics
 
 from pflcore.artifacts import write_table
-from pipeline.report.claims.claims import Judgement, judge_claims
+from pipeline.report.claims.claims import Evidence, Judgement, judge_claims
 from pipeline.report.claims.forms import Pair
 from pipeline.report.claims.words import ClaimText, claim_in_words
-from pipeline.report.table.cells import collect_cells
-from pipeline.report.table.measured import measure
+from pipeline.spec.table import ResolvedTable, TableClaim
 
 Value = tuple[float, float | None] | None
 Rows = dict[str, dict[str, Value]]  # method → setting → mean and deviation; None: not run yet
 
-A_AND_B = {"better": {"method": ["A"]}, "than": {"method": ["B"]}}
-STEADIER = {"steadier": {"method": ["A"]}, "than": {"method": ["B"]}}
+
+def a_and_b(form: str = "better", **changes: Any) -> TableClaim:
+    """A claim for A and against B."""
+    return claim({"method": ["A"]}, {"method": ["B"]}, form, **changes)
 
 
-def judge(resolved: dict[str, Any], root: Path) -> tuple[Judgement, ClaimText]:
+def within(margin: float, over: str, **changes: Any) -> TableClaim:
+    """A claim that cells along an axis are close together."""
+    return claim({}, {}, "within", margin=margin, over=[over], **changes)
+
+
+def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, ClaimText]:
     """What becomes of a table's only claim, and its words."""
-    runs = measure(resolved, root)
-    (judgement,) = judge_claims(resolved, collect_cells(resolved, runs), runs)
-    return judgement, claim_in_words(judgement, resolved["decimals"])
+    (judgement,) = judge_claims(results_of(resolved, root))
+    return judgement, claim_in_words(judgement, resolved.decimals)
 
 
-def obtained(root: Path, rows: Rows, **claim: Any) -> tuple[Judgement, str]:
+def obtained(root: Path, rows: Rows, stated: TableClaim) -> tuple[Evidence, str]:
     """A claim on obtained values: what was found, and how it is told."""
     cells = []
     for method, settings in rows.items():
@@ -42,13 +47,12 @@ def obtained(root: Path, rows: Rows, **claim: Any) -> tuple[Judgement, str]:
             cells.append(cell({"method": method, "setting": setting}, [run]))
             if value:
                 write_metrics(root, run, *value)
-    stated = {"text": "So it is.", "where": {}, "margin": 0.0, **claim}
     found, words = judge(table(cells, ["method"], ["setting"], claims=[stated]), root)
     assert found.published is None
     return found.obtained, words.detail
 
 
-def only(found: Judgement) -> Pair:
+def only(found: Evidence) -> Pair:
     """The one pair that there is."""
     (pair,) = found.judged
     return pair
@@ -56,7 +60,7 @@ def only(found: Judgement) -> Pair:
 
 def test_means_over_an_axis(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": (90.0, 3.0), "y": (60.0, 4.0)}, "B": {"x": (88.0, 0.0), "y": (50.0, 0.0)}}
-    found, words = obtained(tmp_path, rows, **A_AND_B, over=["setting"])
+    found, words = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert found.verdict == "holds"
     assert [value.mean for value in only(found).values] == [75.0, 69.0]
     assert (only(found).difference, only(found).noise.size) == (6.0, 2.5)  # √(3² + 4²) / 2
@@ -64,23 +68,23 @@ def test_means_over_an_axis(tmp_path: Path) -> None:
         "weakest of 1 pair of means over setting: A 75.00±2.50 against B 69.00±0.00, 2 cells each, better by 6.00 "
         "with noise 2.50"
     )
-    assert obtained(tmp_path, rows, **A_AND_B)[0].verdict == "within noise"  # at x alone
+    assert obtained(tmp_path, rows, a_and_b())[0].verdict == "within noise"  # at x alone
 
 
 def test_means_are_of_cells_that_both_have(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": (90.0, 0.0), "y": (60.0, 0.0), "z": (10.0, 0.0)}, "B": {"x": (88.0, 0.0), "y": (50.0, 0)}}
-    found, _ = obtained(tmp_path, rows, **A_AND_B, over=["setting"])
+    found, _ = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert (only(found).cells, only(found).difference) == (2, 6.0)
     del rows["B"]["y"], rows["A"]["y"]
-    found, _ = obtained(tmp_path, rows, **A_AND_B, over=["setting"])
+    found, _ = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert only(found).cells == 1  # a mean of one is a mean
-    found, words = obtained(tmp_path, rows, **STEADIER, over=["setting"])
+    found, words = obtained(tmp_path, rows, a_and_b("steadier", over=["setting"]))
     assert (found.verdict, words) == ("not yet", "no pair of cells is planned")  # a range of one is none
 
 
 def test_a_missing_cell_leaves_a_mean_open(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": (90.0, 0.0), "y": None}, "B": {"x": (88.0, 0.0), "y": (50.0, 0.0)}}
-    found, words = obtained(tmp_path, rows, **A_AND_B, over=["setting"])
+    found, words = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert (found.verdict, found.pairs, found.lacking) == ("not yet", 1, 1)
     assert words == "none of 1 pair of means over setting can be compared"
 
@@ -91,7 +95,7 @@ def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, verdict: 
         "A": {"x": (70.0, 3.0), "y": (lowest, 0.0), "z": (68.0, 9.0)},  # z is at neither end
         "B": {"x": (50.0, 0.0), "y": (59.0, 0.0), "z": (52.0, 0.0)},
     }
-    found, words = obtained(tmp_path, rows, **STEADIER, over=["setting"])
+    found, words = obtained(tmp_path, rows, a_and_b("steadier", over=["setting"]))
     assert found.verdict == verdict
     pair = only(found)
     assert (pair.difference, pair.noise.size) == (9.0 - (70.0 - lowest), 3.0)
@@ -105,43 +109,43 @@ def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, verdict: 
 
 def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": (90.0, 0.2), "y": (80.0, 0.5)}, "B": {"x": (99.0, 0.3), "y": (99.0, 0.4)}}
-    found, words = obtained(tmp_path, rows, **STEADIER)
+    found, words = obtained(tmp_path, rows, a_and_b("spread"))
     assert found.verdict == "fails"
     assert [pair.verdict for pair in found.judged] == ["fails", "holds"]
     assert words == "weakest of 2 pairs of spreads: A 0.50 against B 0.40 at y, wider by 0.10"
     rows["B"]["y"] = (99.0, None)
     (tmp_path / "other").mkdir()
-    found, _ = obtained(tmp_path / "other", rows, **STEADIER)
+    found, _ = obtained(tmp_path / "other", rows, a_and_b("spread"))
     assert (found.verdict, found.lacking) == ("not yet", 1)  # a run without a spread
 
 
-@pytest.mark.parametrize(("within", "verdict"), [(8.1, "holds"), (8.0, "within noise"), (3.0, "within noise")])
-def test_a_range_that_is_small(tmp_path: Path, within: float, verdict: str) -> None:
+@pytest.mark.parametrize(("margin", "verdict"), [(8.1, "holds"), (8.0, "within noise"), (3.0, "within noise")])
+def test_a_range_that_is_small(tmp_path: Path, margin: float, verdict: str) -> None:
     rows: Rows = {
         "A": {"x": (70.0, 0.0), "y": (72.0, 0.0), "z": (71.0, 0.0)},
         "B": {"x": (50.0, 3.0), "y": (52.0, 9.0), "z": (53.0, 4.0)},
     }
-    found, words = obtained(tmp_path, rows, within=within, over=["setting"])
+    found, words = obtained(tmp_path, rows, within(margin, "setting"))
     assert found.verdict == verdict
     assert found.worst is not None
     assert found.worst.labels == {"method": "B"}
     assert (found.worst.difference, found.worst.noise.size) == (3.0, 5.0)  # of x and z
     assert words == (
         f"weakest of 2 ranges over setting: from 50.00±3.00 (x) to 53.00±4.00 (z) at B, 3 cells in all, apart by 3.00 "
-        f"with noise 5.00, at most {within:g}"
+        f"with noise 5.00, at most {margin:g}"
     )
 
 
 def test_a_range_that_is_not(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": (70.0, 0.3), "y": (72.0, 0.4)}}
-    assert obtained(tmp_path, rows, within=1.4, over=["setting"])[0].verdict == "fails"
-    assert obtained(tmp_path, rows, within=1.6, over=["setting"])[0].verdict == "within noise"
-    assert obtained(tmp_path, rows, within=1.4, over=["setting"], where={"setting": ["x"]})[0].pairs == 0
+    assert obtained(tmp_path, rows, within(1.4, "setting"))[0].verdict == "fails"
+    assert obtained(tmp_path, rows, within(1.6, "setting"))[0].verdict == "within noise"
+    assert obtained(tmp_path, rows, within(1.4, "setting", where={"setting": ["x"]}))[0].pairs == 0
 
 
 def test_a_range_of_just_that_width_is_no_rounding_error(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": (80.2, None), "y": (81.2, None)}}  # 81.2 − 80.2 is 1.0000000000000142
-    assert obtained(tmp_path, rows, within=1.0, over=["setting"])[0].verdict == "within noise"
+    assert obtained(tmp_path, rows, within(1.0, "setting"))[0].verdict == "within noise"
 
 
 def test_the_published_side_is_judged_alike(tmp_path: Path) -> None:
@@ -151,16 +155,16 @@ def test_the_published_side_is_judged_alike(tmp_path: Path) -> None:
         for method, settings in values.items()
         for setting, value in settings.items()
     ]
-    stated = {"text": "So it is.", "where": {}, "margin": 0.0, **STEADIER}
-    found, words = judge(table(cells, ["method"], ["setting"], claims=[{**stated, "over": ["setting"]}]), tmp_path)
+    steadier, spread = a_and_b("steadier", over=["setting"]), a_and_b("spread")
+    found, words = judge(table(cells, ["method"], ["setting"], claims=[steadier]), tmp_path)
     assert (found.obtained.verdict, found.contradicted_by_paper) == ("not yet", True)
     assert words.published_detail.startswith("weakest of 1 pair of ranges over setting: A 10.00±0.14 (y to x) against")
     assert words.pairs[0].published == ("10.00±0.14", "1.00±0.10", "\N{MINUS SIGN}9.00", "fails")
-    found, words = judge(table(cells, ["method"], ["setting"], claims=[stated]), tmp_path)
+    found, words = judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)
     assert found.published is not None
     assert found.published.pairs == 1  # y has no printed spread to compare
-    cells = [{**cell, "published": None} for cell in cells]
-    assert judge(table(cells, ["method"], ["setting"], claims=[stated]), tmp_path)[0].published is None
+    cells = [one.model_copy(update={"published": None}) for one in cells]
+    assert judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)[0].published is None
 
 
 def write_curve(root: Path, run: str, accuracies: list[float]) -> None:
@@ -184,16 +188,13 @@ def test_convergence(tmp_path: Path) -> None:
     write_curve(tmp_path, "a-1", [46.0, 40.0, 30.0, 50.0])  # in round 10
     write_curve(tmp_path, "b-0", [20.0, 30.0, 40.0, 40.0])
     cells = [cell({"method": "A"}, ["a-0", "a-1"]), cell({"method": "B"}, ["b-0"], (40.0, 1.0))]
-    stated = {"text": "So it is.", "where": {}, "margin": 0.0, "reach": 0.9}
-    claim = {**stated, "sooner": {"method": ["A"]}, "than": {"method": ["B"]}}
-    found, words = judge(table(cells, ["method"], [], claims=[claim]), tmp_path)
+    found, words = judge(table(cells, ["method"], [], claims=[a_and_b("sooner", reach=0.9)]), tmp_path)
     assert (found.obtained.verdict, found.published) == ("holds", None)
     assert words.detail == (
         "weakest of 1 pair of rounds to convergence: A 15±5 against B 30, sooner by 15 rounds with noise 5"
     )
-    assert judge(table(cells, ["method"], [], claims=[{**claim, "margin": 11.0}]), tmp_path)[0].obtained.verdict == (
-        "within noise"
-    )
+    far = table(cells, ["method"], [], claims=[a_and_b("sooner", reach=0.9, margin=11.0)])
+    assert judge(far, tmp_path)[0].obtained.verdict == "within noise"
 
 
 def write_clients(root: Path, run: str, correct: list[int]) -> None:
@@ -203,7 +204,7 @@ def write_clients(root: Path, run: str, correct: list[int]) -> None:
     write_metrics(root, run, float(accuracies.mean()), float(accuracies.std()))
 
 
-def of_clients(root: Path, seeds: tuple[int, int] = (0, 0), **changes: Any) -> tuple[Judgement, ClaimText]:
+def of_clients(root: Path, seeds: tuple[int, int] = (0, 0)) -> tuple[Judgement, ClaimText]:
     """A, which is a little better than B on each of four clients that are very different."""
     write_clients(root, "a", [20, 84, 122, 182])
     write_clients(root, "b", [18, 80, 120, 180])
@@ -211,8 +212,7 @@ def of_clients(root: Path, seeds: tuple[int, int] = (0, 0), **changes: Any) -> t
         (method, "x"): {run: record(run, clients=4, seed=seed)}
         for method, run, seed in zip("AB", "ab", seeds, strict=True)
     }
-    claim = {"text": "So it is.", "where": {}, "margin": 0.0, **A_AND_B}
-    return judge(study(runs, metric="clients", claims=[{**claim, **changes}]), root)
+    return judge(study(root, runs, metric="clients", claims=[a_and_b()]), root)
 
 
 def test_the_same_clients_are_compared_one_by_one(tmp_path: Path) -> None:
@@ -237,8 +237,7 @@ def test_a_range_is_measured_by_the_same_clients(tmp_path: Path) -> None:
     write_clients(tmp_path, "a", [20, 84, 122, 182])
     write_clients(tmp_path, "b", [18, 80, 120, 180])
     runs = {(method, "x"): {method.lower(): record(method, clients=4)} for method in "AB"}
-    stated = {"text": "So it is.", "where": {}, "margin": 0.0, "within": 2.0, "over": ["method"]}
-    found, _ = judge(study(runs, metric="clients", claims=[stated]), tmp_path)
+    found, _ = judge(study(tmp_path, runs, metric="clients", claims=[within(2.0, "method")]), tmp_path)
     assert found.obtained.verdict == "holds"
     assert only(found.obtained).noise.paired == 4
 
@@ -249,14 +248,14 @@ def test_means_pair_each_client_over_all_cells_it_is_in(tmp_path: Path) -> None:
         write_clients(tmp_path, f"a-{setting}", [20, 84, 122, 182])
         write_clients(tmp_path, f"b-{setting}", [18, 80, 120, 180])
     runs = {(m, s): {f"{m.lower()}-{s}": record(f"{m}{s}", clients=4)} for m in "AB" for s in "xy"}
-    claim = {"text": "So it is.", "where": {}, "margin": 0.0, **A_AND_B, "over": ["setting"]}
-    same, _ = judge(study(runs, metric="clients", claims=[claim]), tmp_path)
+    claims = [a_and_b(over=["setting"])]
+    same, _ = judge(study(tmp_path, runs, metric="clients", claims=claims), tmp_path)
     noise = only(same.obtained).noise
     assert (noise.size, noise.paired) == pytest.approx((0.5, 4))
     # Of two federations they are.
     for run in ("a-y", "b-y"):
         runs[run[0].upper(), "y"][run] = record(run, clients=4, seed=1)
-    other, _ = judge(study(runs, metric="clients", claims=[claim]), tmp_path)
+    other, _ = judge(study(tmp_path, runs, metric="clients", claims=claims), tmp_path)
     noise = only(other.obtained).noise
     assert (noise.size, noise.paired) == pytest.approx((math.hypot(0.5, 0.5) / 2, 8))
 
@@ -267,8 +266,7 @@ def test_several_seeds_speak_for_themselves(tmp_path: Path) -> None:
         for seed in (0, 1):
             write_clients(tmp_path, f"{method}-{seed}", [c + seed for c in correct])
             runs.setdefault((method, "x"), {})[f"{method}-{seed}"] = record(method, clients=4, seed=seed)
-    claim = {"text": "So it is.", "where": {}, "margin": 0.0, **A_AND_B}
-    found, _ = judge(study(runs, metric="clients", claims=[claim]), tmp_path)
+    found, _ = judge(study(tmp_path, runs, metric="clients", claims=[a_and_b()]), tmp_path)
     noise = only(found.obtained).noise
     assert (noise.paired, noise.between_clients) == (0, False)
     assert noise.size == pytest.approx(math.hypot(0.25, 0.25))  # the spread between seeds

@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.report_demo import cell, claim, table, write_metrics
+from support.report_demo import cell, claim, results_of, table, write_metrics
 
 from pipeline.report.claims.claims import Judgement, judge_claims
-from pipeline.report.table.cells import collect_cells
-from pipeline.report.table.measured import measure
+from pipeline.spec.table import ResolvedTable
 
 Entry = tuple[str, str, Any, Any]  # method, setting, obtained (mean, std) or None or "no run", published or None
 
 
-def judge_one(resolved: dict[str, Any], root: Path) -> Judgement:
+def judge_one(resolved: ResolvedTable, root: Path) -> Judgement:
     """The judgement of a table's first claim."""
-    runs = measure(resolved, root)
-    return judge_claims(resolved, collect_cells(resolved, runs), runs)[0]
+    return judge_claims(results_of(resolved, root))[0]
 
 
 def judge(root: Path, entries: list[Entry], better: str = "higher", **changes: Any) -> Judgement:
@@ -30,8 +28,7 @@ def judge(root: Path, entries: list[Entry], better: str = "higher", **changes: A
             write_metrics(root, run, *obtained)
         runs = [] if obtained == "no run" else [run]
         cells.append(cell({"method": method, "setting": setting}, runs, published))
-    methods = {"better": {"method": ["A"]}, "than": {"method": ["B", "C"]}}
-    one = claim("A beats the others.", **{**methods, **changes})
+    one = claim({"method": ["A"]}, {"method": ["B", "C"]}, **changes)
     resolved = table(cells, ["method"], ["setting"], better=better, claims=[one])
     return judge_one(resolved, root)
 
@@ -119,6 +116,6 @@ def test_half_of_the_seeds_is_not_yet(tmp_path: Path) -> None:
     write_metrics(tmp_path, "a-0", 90.0)
     write_metrics(tmp_path, "b-0", 80.0)
     cells = [cell({"method": "A"}, ["a-0", "a-1"]), cell({"method": "B"}, ["b-0"])]
-    one = claim("A beats B.", {"method": ["A"]}, {"method": ["B"]})
+    one = claim({"method": ["A"]}, {"method": ["B"]})
     resolved = table(cells, ["method"], [], claims=[one])
     assert judge_one(resolved, tmp_path).obtained.verdict == "not yet"

@@ -18,12 +18,12 @@ from support.figure_demo import TOTAL, demo, picture_rows, record, study, write_
 from support.pages import HOSTILE, Document, squeezed
 from support.project import CONVNET, make_project, spec, tree
 from support.report_demo import demo as plain_demo
+from support.report_demo import report as write_report
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pipeline.report.figures.gain import density
 from pipeline.report.figures.rollout import overlaid
-from pipeline.report.pages.build import build_report
 from pipeline.report.pages.render import escape_latex
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.figure_names import FIGURES
@@ -38,7 +38,7 @@ Runs = dict[tuple[str, str], dict[str, dict[str, Any]]]
 def report(root: Path, runs: Runs, *figures: str, **changes: Any) -> tuple[list[str], Path]:
     """The lines of a report in Markdown with the figures, blanks squeezed, and the folder of the report."""
     out = root / "out"
-    build_report(study(runs, figures=list(figures) or None, **changes), root, out)
+    write_report(study(root, runs, figures=list(figures) or None, **changes), root, out)
     return squeezed((out / "report.md").read_text(encoding="utf-8")), out
 
 
@@ -63,7 +63,7 @@ def columns(out: Path, name: str) -> dict[str, list[str]]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the demonstration."""
     root = tmp_path_factory.mktemp("demo")
-    build_report(demo(root), root, root / "report")
+    write_report(demo(root), root, root / "report")
     return root / "report"
 
 
@@ -106,12 +106,12 @@ def test_the_page_loads_nothing_and_names_nothing_twice(pages: Path) -> None:
 
 
 def test_the_same_artifacts_give_the_same_bytes(pages: Path, tmp_path: Path) -> None:
-    build_report(json.loads(json.dumps(demo(tmp_path))), tmp_path, tmp_path / "again")
+    write_report(demo(tmp_path), tmp_path, tmp_path / "again")
     assert tree(pages) == tree(tmp_path / "again")
 
 
 def test_no_word_about_figures_unless_asked(tmp_path: Path) -> None:
-    build_report(plain_demo(tmp_path), tmp_path, tmp_path / "out")
+    write_report(plain_demo(tmp_path), tmp_path, tmp_path / "out")
     markdown = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert not any(f"## {title}" in markdown for title in FIGURES.values())
     assert [path.name for path in (tmp_path / "out").rglob("*.png")] == ["curves.png"]
@@ -442,7 +442,7 @@ def test_listed_figures_only_and_in_their_order(tmp_path: Path) -> None:
         "No run of this table has made this analysis; runs with evaluation: \\{analyses: \\[rollout\\]\\} make it."
         in lines
     )
-    build_report(study(runs, figures=[]), tmp_path, tmp_path / "none")
+    write_report(study(tmp_path, runs, figures=[]), tmp_path, tmp_path / "none")
     assert "local attention" not in (tmp_path / "none/report.md").read_text(encoding="utf-8")
     assert "How local attention is mixed" in "\n".join(report(tmp_path, runs)[0])  # nothing said: what is there
 

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from support.pages import HOSTILE, Document, squeezed
-from support.report_demo import cell, table, write_metrics, write_run
+from support.report_demo import cell, changed, results_of, table, write_metrics, write_run
+from support.report_demo import report as write_report
 
 from pipeline.report.drawing import svg_and_png
 from pipeline.report.figures.arrangement import Arrangement, arrange
-from pipeline.report.pages.build import build_report
-from pipeline.report.table.cells import collect_cells
-from pipeline.report.table.layout import Layout
-from pipeline.report.table.measured import measure
+from pipeline.spec.table import ResolvedTable
 
 Axes = dict[str, list[str]]
 
@@ -28,7 +26,7 @@ METHODS, DATASETS = ["FedAvg-T", "FedPer-T", "FedTP"], ["CIFAR-10", "CIFAR-100"]
 RATES = ["0.05", "0.1", "0.15", "0.2", "0.25"]  # FedTP, figure 11
 
 
-def make(rows: Axes, columns: Axes, *, published: bool = False, seeds: int = 1, **changes: Any) -> dict[str, Any]:
+def make(rows: Axes, columns: Axes, *, published: bool = False, seeds: int = 1, **changes: Any) -> ResolvedTable:
     """A table of all combinations of labels; the runs of the first cell are a0, a1, …, of the second b0, b1, …"""
     axes = {**rows, **columns}
     cells = []
@@ -39,14 +37,13 @@ def make(rows: Axes, columns: Axes, *, published: bool = False, seeds: int = 1, 
     return table(cells, list(rows), list(columns), **changes)
 
 
-def arranged(root: Path, resolved: dict[str, Any]) -> Arrangement:
-    cells = collect_cells(resolved, measure(resolved, root))
-    return arrange(resolved, Layout(resolved, cells, single=""))
+def arranged(root: Path, resolved: ResolvedTable) -> Arrangement:
+    return arrange(results_of(resolved, root))
 
 
-def report(root: Path, resolved: dict[str, Any], *figures: str) -> tuple[str, Path]:
+def report(root: Path, resolved: ResolvedTable, *figures: str) -> tuple[str, Path]:
     """The report in Markdown, blanks squeezed, and its folder."""
-    build_report(resolved | {"figures": list(figures)}, root, root / "out")
+    write_report(changed(resolved, figures=list(figures)), root, root / "out")
     return "\n".join(squeezed((root / "out/report.md").read_text(encoding="utf-8"))), root / "out"
 
 
@@ -203,8 +200,11 @@ def test_boxes_leave_out_a_cell_of_which_a_run_diverged(tmp_path: Path) -> None:
 
 
 def test_a_cell_about_one_client_shows_that_client(tmp_path: Path) -> None:
-    resolved = make({"method": ["A"]}, {"domain": ["Mean", "Webcam"]}, clients={"domain": {"Webcam": 2}})
-    resolved["cells"][1] |= {"client": 2, "runs": ["a0"]}
+    cells = [
+        cell({"method": "A", "domain": "Mean"}, ["a0"]),
+        cell({"method": "A", "domain": "Webcam"}, ["a0"], client=2),
+    ]
+    resolved = table(cells, ["method"], ["domain"], clients={"domain": {"Webcam": 2}})
     write_run(tmp_path, "a0", 60.0)
     _, out = report(tmp_path, resolved, "values", "boxes")
     mean, webcam = (float(row["obtained_mean"]) for row in rows_of(out / "figures/values.csv"))
@@ -235,8 +235,8 @@ def test_hostile_and_long_labels(tmp_path: Path, drawn: list[Figure]) -> None:
 def test_more_panels_than_there_is_room_for(tmp_path: Path, drawn: list[Figure]) -> None:
     settings = [f"s{index}" for index in range(9)]
     resolved = make({"method": ["A", "B"]}, {"setting": settings, "part": ["P", "D"]})
-    for entry in resolved["cells"]:
-        write_metrics(tmp_path, entry["runs"][0], 60.0)
+    for run in resolved.runs:
+        write_metrics(tmp_path, run, 60.0)
     markdown, out = report(tmp_path, resolved, "values")
     assert len([axes for axes in drawn[0].axes if axes.axison]) == 8
     assert "Columns without a panel: 1; see values.csv." in markdown and len(rows_of(out / "figures/values.csv")) == 36

@@ -1,0 +1,102 @@
+"""A table with what its runs left behind: what every part of a report is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from pflcore.errors import UserError
+from pipeline.report.table.cells import Cell, collect_cells
+from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.measured import Measured, measure
+from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable
+
+_COLUMNS = pa.schema(
+    [
+        ("published_mean", pa.float64()),
+        ("published_std", pa.float64()),
+        ("quoted", pa.bool_()),
+        ("obtained_mean", pa.float64()),
+        ("obtained_std", pa.float64()),
+        ("n", pa.int64()),
+        ("difference", pa.float64()),
+        ("best_published", pa.bool_()),
+        ("best_obtained", pa.bool_()),
+        ("verdict", pa.string()),
+        ("runs", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A resolved table filled in.
+
+    Attributes:
+        root: The workspace, under which ``artifacts/`` lies.
+        runs: By id, sorted.
+        cells: In the table's order.
+    """
+
+    table: ResolvedTable
+    root: Path
+    runs: dict[str, Measured]
+    cells: list[Cell]
+    layout: Layout
+
+    @classmethod
+    def read(cls, table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> Results:
+        """What there is of a table, given at least its runs by id.
+
+        Raises:
+            UserError: An artifact is damaged.
+        """
+        measured = measure(table, runs, root)
+        cells = collect_cells(table, measured)
+        return cls(table, root, measured, cells, Layout(table, cells))
+
+    def of_runs(self) -> Results:
+        """The same, laid out for what is told of a run once: see :meth:`Layout.of_runs`."""
+        return replace(self, layout=self.layout.of_runs())
+
+    def measured(self, row: Key, column: Key) -> list[Measured]:
+        """The runs of a cell that were measured; none when one of them diverged, as those left would flatter it."""
+        cell = self.layout.cell(row, column)
+        runs = [self.runs[run] for run in cell.runs] if cell else []
+        return [] if any(run.diverged for run in runs) else [run for run in runs if run.facts]
+
+    def to_arrow(self) -> pa.Table:
+        """Tidy rows, one per cell, as the columns of a ``table/1`` artifact: spec, a column per axis, values, verdict
+        and run ids joined by spaces; unknown numbers are null.
+
+        Raises:
+            UserError: An axis has the name of one of the other columns.
+        """
+        for axis in self.table.axes:
+            if axis == "spec" or axis in _COLUMNS.names:
+                raise UserError(
+                    f"{self.table.spec}: an axis cannot be named {axis!r}, which is a column of every report"
+                )
+        labels = [pa.field(name, pa.string()) for name in ("spec", *self.table.axes)]
+        return pa.Table.from_pylist([self._row(cell) for cell in self.cells], schema=pa.schema([*labels, *_COLUMNS]))
+
+    def _row(self, cell: Cell) -> dict[str, object]:
+        return {
+            "spec": self.table.spec,
+            **cell.labels,
+            "published_mean": cell.published and cell.published.mean,
+            "published_std": cell.published and cell.published.std,
+            "quoted": cell.quoted,
+            "obtained_mean": cell.obtained and cell.obtained.mean,
+            "obtained_std": cell.obtained and cell.obtained.std,
+            "n": cell.n,
+            "difference": cell.difference,
+            "best_published": cell.best_published,
+            "best_obtained": cell.best_obtained,
+            "verdict": cell.verdict,
+            "runs": " ".join(cell.runs),
+        }

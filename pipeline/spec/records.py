@@ -1,0 +1,43 @@
+"""Reading the small resolved records that stages depend on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pflcore.errors import UserError
+from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS, Run
+
+
+def read_record(path: Path, *keys: str) -> dict[str, Any]:
+    """A generated YAML file with at least the given keys.
+
+    Raises:
+        UserError: It is missing, or not what `pfl compile` writes.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; run `pfl compile`, or name a file below stages/")
+    try:
+        record = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML ({error}); run `pfl compile`") from None
+    if not isinstance(record, dict) or any(key not in record for key in keys):
+        raise UserError(f"{path}: expected the keys {', '.join(keys)}; run `pfl compile`")
+    for key in keys:
+        needed = {"name"} if key in COMPONENTS else set()
+        if key in (*COMPONENTS, *SETTINGS) and not (isinstance(record[key], dict) and needed <= set(record[key])):
+            raise UserError(f"{path}: {key}: {record[key]!r} is not what `pfl compile` writes; run it")
+    return record
+
+
+def read_run(path: Path) -> Run:
+    """A resolved run whose settings are valid. Raises as :func:`read_record`."""
+    run = Run(read_record(path, *RUN_FIELDS))
+    try:
+        for name in SETTINGS:
+            getattr(run, name)
+    except TypeError as error:
+        raise UserError(f"{path}: {error}; run `pfl compile`") from None
+    return run
