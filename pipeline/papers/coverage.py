@@ -54,8 +54,8 @@ class Coverage:
     @property
     def words(self) -> str:
         """``56 cells: 28 done, 20 missing``."""
-        told = ", ".join(f"{number:,} {STATES[state]}" for state, number in self.numbers.items() if number)
-        return f"{self.total:,} cell{'' if self.total == 1 else 's'}" + (f": {told}" if told else "")
+        counts = ", ".join(f"{number:,} {STATES[state]}" for state, number in self.numbers.items() if number)
+        return f"{self.total:,} cell{'' if self.total == 1 else 's'}" + (f": {counts}" if counts else "")
 
     def __add__(self, other: Coverage) -> Coverage:
         return Coverage(**{state: number + other.numbers[state] for state, number in self.numbers.items()})
@@ -81,7 +81,7 @@ class Claims:
         return {verdict: getattr(self, field) for verdict, field in VERDICTS.items()}
 
     @property
-    def told(self) -> dict[str, str]:
+    def phrases(self) -> dict[str, str]:
         """Verdict → ``2 hold``, for the verdicts that there are."""
         plural = {HOLDS: "hold", FAILS: "fail"}
         return {
@@ -94,11 +94,11 @@ class Claims:
     def words(self) -> str:
         """``2 hold, 1 fails; the paper's own table contradicts 1``; "" where there is no claim."""
         against = f"; the paper's own table contradicts {self.contradicted}" if self.contradicted else ""
-        return ", ".join(self.told.values()) + against
+        return ", ".join(self.phrases.values()) + against
 
     def __add__(self, other: Claims) -> Claims:
-        mine, theirs = asdict(self), asdict(other)
-        return Claims(**{field.name: mine[field.name] + theirs[field.name] for field in fields(self)})
+        own, others = asdict(self), asdict(other)
+        return Claims(**{field.name: own[field.name] + others[field.name] for field in fields(self)})
 
 
 def cover(cells: Iterable[Cell]) -> Coverage:

@@ -120,31 +120,31 @@ class Papers:
             UserError: An artifact is damaged.
         """
         path = self.workspace.private / "papers.json"
-        known, asked, made = _remembered(path), set(names), []
-        now: dict[str, Any] = {name: told for name, told in known.items() if self.partial and _readable(told)}
+        known, wanted, written = _remembered(path), set(names), []
+        now: dict[str, Any] = {name: entry for name, entry in known.items() if self.partial and _readable(entry)}
         for name, paper in self.papers.items():
             state, before = self._state(name), known.get(name, {})
             same = before.get("state") == state and _readable(before)
-            if name not in asked:
-                told = before if same else {"page": None, "summary": summary(paper, self.workspace.root).to_json()}
+            if name not in wanted:
+                entry = before if same else {"page": None, "summary": summary(paper, self.workspace.root).to_json()}
             elif same and before["page"] == live and self._complete(name):
-                told = before
+                entry = before
             else:
-                told = {"page": live, "summary": write_paper(paper, self.workspace.root, live=live).to_json()}
-                made.append(name)
-            now[name] = {**told, "state": state}
+                entry = {"page": live, "summary": write_paper(paper, self.workspace.root, live=live).to_json()}
+                written.append(name)
+            now[name] = {**entry, "state": state}
         if now != known:
             write_text(path, json.dumps(now))
-        summaries = [Summary.from_json(told["summary"]) for told in now.values()]
+        summaries = [Summary.from_json(entry["summary"]) for entry in now.values()]
         self._write_index(sorted(summaries, key=in_order), live)
-        return made
+        return written
 
     def _write_index(self, summaries: list[Summary], live: bool) -> None:
         profile = self.workspace.profile
         text = html(
             "index.html.j2",
-            papers=[(told, self.page(told.name).is_file()) for told in summaries],
-            total=reduce(add, (told.coverage for told in summaries), Coverage()),
+            papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
+            total=reduce(add, (entry.coverage for entry in summaries), Coverage()),
             states=STATES,
             banner=banner(profile),
             mark=mark_of(profile),
@@ -157,8 +157,8 @@ class Papers:
 
     def _state(self, name: str) -> str:
         """What the page of a paper depends on, as a hash: specs, code, and which files there are."""
-        found = [_stamp(self.workspace.root / file) for file in self.inputs[name]]
-        return _hash([self.identities[name], *found])
+        stamps = [_stamp(self.workspace.root / file) for file in self.inputs[name]]
+        return _hash([self.identities[name], *stamps])
 
 
 def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str], *, idle: bool = False) -> str:
@@ -211,10 +211,10 @@ def _source() -> str:
 
 def _stamp(path: Path) -> str:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return "-"
-    return f"{found.st_mtime_ns} {found.st_size} {found.st_ino}"
+    return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
 
 
 def _hash(parts: list[str]) -> str:
@@ -227,12 +227,12 @@ def _remembered(path: Path) -> dict[str, Any]:
         known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) and all(isinstance(told, dict) for told in known.values()) else {}
+    return known if isinstance(known, dict) and all(isinstance(entry, dict) for entry in known.values()) else {}
 
 
-def _readable(told: dict[str, Any]) -> bool:
+def _readable(entry: dict[str, Any]) -> bool:
     try:
-        Summary.from_json(told["summary"])
+        Summary.from_json(entry["summary"])
     except (KeyError, TypeError):
         return False
-    return "page" in told
+    return "page" in entry

@@ -85,8 +85,8 @@ class Summary:
     def from_json(cls, data: Mapping[str, Any]) -> Summary:
         """The opposite of :meth:`to_json`. Raises ``KeyError`` or ``TypeError`` for anything else."""
         briefs = [
-            Brief(told["spec"], told["heading"], Coverage(**told["coverage"]), Claims(**told["claims"]))
-            for told in data["briefs"]
+            Brief(entry["spec"], entry["heading"], Coverage(**entry["coverage"]), Claims(**entry["claims"]))
+            for entry in data["briefs"]
         ]
         return cls(data["name"], data["title"], data["citation"], briefs)
 

@@ -55,11 +55,11 @@ def _news(papers: Papers, made: list[str], more: str = "") -> str:
 
 def _specs(workspace: Workspace) -> dict[Path, tuple[int, int]]:
     """The files below specs/, by when they were written and how large they are."""
-    found = {}
+    stamps = {}
     for path in sorted(workspace.specs.rglob("*")):
         try:
             stat = path.stat()
         except OSError:  # an editor's temporary file
             continue
-        found[path] = (stat.st_mtime_ns, stat.st_size)
-    return found
+        stamps[path] = (stat.st_mtime_ns, stat.st_size)
+    return stamps

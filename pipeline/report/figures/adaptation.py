@@ -92,12 +92,12 @@ def _curves(of_cell: list[Findings]) -> dict[str, pd.Series[float]]:
 
 
 def _draw(layout: Layout, curves: list[Adaptation], columns: list[Key]) -> Figure:
-    shown = [c for c in curves if c.column in columns]
-    styles = styles_of(dict.fromkeys((c.row, c.part) for c in shown))
+    drawn = [c for c in curves if c.column in columns]
+    styles = styles_of(dict.fromkeys((c.row, c.part) for c in drawn))
     titles = [layout.column_title(column) for column in columns]
     figure, panels = panel_grid(titles, "epoch", "accuracy of novel clients (%)")
     for panel, column in zip(panels, columns, strict=True):
-        _panel(panel, [c for c in shown if c.column == column], styles)
+        _panel(panel, [c for c in drawn if c.column == column], styles)
     add_legend(figure, [(" · ".join((*row, part)), style) for (row, part), style in styles.items()])
     return figure
 

@@ -69,7 +69,7 @@ class Chart:
         of, means = self.arrangement, [cell.obtained.mean for cell in self._cells() if cell.obtained]
         over = f" over {short(of.axis)}" if of.axis else ""
         return (
-            f"Test accuracy{over}, {len(self._shown())} series in {counted(len(self.panels), 'panel')}: "
+            f"Test accuracy{over}, {len(self._series())} series in {counted(len(self.panels), 'panel')}: "
             f"from {min(means):.2f} to {max(means):.2f} percent."
         )
 
@@ -81,9 +81,9 @@ class Chart:
         styles = {
             key: style if of.numeric else {**style, "linestyle": "none"} for key, style in styles_of(of.series).items()
         }
-        shown = self._shown()
+        series = self._series()
         for axes, panel in zip(all_axes, self.panels, strict=True):
-            for key in shown:
+            for key in series:
                 cells = of.cells.get((panel, key), [])
                 at = [of.position(cell) + (of.shift(key) if self.beside else 0.0) for cell in cells]
                 draw(axes, cells, at, styles[key])
@@ -93,14 +93,14 @@ class Chart:
                     draw_values(axes, list(published), list(published.values()), {**styles[key], **_HOLLOW})
             axes.margins(y=0.1)
         self._set_ticks(figure, all_axes)
-        entries = [(of.series[key], styles[key]) for key in shown if key]
+        entries = [(of.series[key], styles[key]) for key in series if key]
         if any(cell.published for cell in self._cells()):
             entries.append(("published", {"color": "#666666", "marker": "o", **_HOLLOW}))
         if entries:
             add_legend(figure, entries)
         return figure
 
-    def _shown(self) -> list[Key]:
+    def _series(self) -> list[Key]:
         return [key for key in self.arrangement.series if any(c.published or c.obtained for c in self._cells(key))]
 
     def _cells(self, series: Key | None = None) -> list[Cell]:
@@ -150,5 +150,5 @@ def draw_values(axes: Axes, at: list[float], numbers: Sequence[Value | None], st
     """Marks with their deviations; the line, if the style has one, breaks at None."""
     means = [math.nan if value is None else value.mean for value in numbers]
     stds = [math.nan if value is None or value.std is None else value.std for value in numbers]
-    shown = {"linewidth": 1.3, "elinewidth": 0.9, "capsize": 2.0, "markersize": 4.5, **style}
-    axes.errorbar(at, means, yerr=stds, **shown)
+    marks = {"linewidth": 1.3, "elinewidth": 0.9, "capsize": 2.0, "markersize": 4.5, **style}
+    axes.errorbar(at, means, yerr=stds, **marks)

@@ -92,10 +92,10 @@ def curves_alt(curves: list[Curve]) -> str:
 
 
 def _series(cell: Cell, runs: dict[str, Measured]) -> list[pd.Series[float]]:
-    made = [runs[run] for run in cell.runs if runs[run].rounds_path.is_file()]
+    measured = [runs[run] for run in cell.runs if runs[run].rounds_path.is_file()]
     if cell.client is None:
-        return [_points(run) for run in made]
-    return [run.clients[cell.client].curve for run in made if cell.client in run.clients]
+        return [_points(run) for run in measured]
+    return [run.clients[cell.client].curve for run in measured if cell.client in run.clients]
 
 
 def _points(run: Measured) -> pd.Series[float]:

@@ -137,11 +137,11 @@ def _panel(panel: Axes, gains: list[Gain], styles: dict[Key, Style]) -> None:
     panel.axvline(0.0, color="#888888", linewidth=0.8)
     for g in gains:
         curve = density(g.values)
-        shown = {"linewidth": 1.3, "markersize": 3.5, **styles[g.row]}
+        line = {"linewidth": 1.3, "markersize": 3.5, **styles[g.row]}
         if curve is None:
-            panel.axvline(g.mean, **shown)
+            panel.axvline(g.mean, **line)
         else:
-            panel.plot(*curve, markevery=(_POINTS // 12, _POINTS // 6), **shown)
+            panel.plot(*curve, markevery=(_POINTS // 12, _POINTS // 6), **line)
     panel.set_ylim(bottom=0.0)
 
 

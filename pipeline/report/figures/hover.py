@@ -25,21 +25,21 @@ def hover_data(layout: Layout, curves: list[Curve], drawn: Drawn) -> dict[str, A
     rounds: list[list[int]] = []
     panels = []
     for column, box in drawn.panels:
-        shown = []
+        lines = []
         for curve in (curve for curve in curves if curve.column == column and len(curve.points)):
             points = curve.points.iloc[_spread(len(curve.points))]
             at = [int(r) for r in points.index]
             if at not in rounds:
                 rounds.append(at)
             values = [round(float(accuracy), 2) for accuracy in points]
-            shown.append([" · ".join(curve.row), rounds.index(at), values])
+            lines.append([" · ".join(curve.row), rounds.index(at), values])
         panels.append(
             {
                 "title": layout.column_title(column),
                 "box": [round(x, 2) for x in (box.left, box.top, box.width, box.height)],
                 "x": [float(f"{x:.7g}") for x in box.x],
                 "y": [float(f"{y:.7g}") for y in box.y],
-                "curves": shown,
+                "curves": lines,
             }
         )
     return {"rounds": rounds, "panels": panels}

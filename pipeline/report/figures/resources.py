@@ -133,8 +133,8 @@ def _cost(runs: list[Measured], column: list[Measured]) -> MethodCost:
 
 
 def _mean(fact: str, runs: list[Measured]) -> int | None:
-    told = [run.facts[fact] for run in runs if run.facts.get(fact) is not None]
-    return round(statistics.fmean(told)) if told else None
+    numbers = [run.facts[fact] for run in runs if run.facts.get(fact) is not None]
+    return round(statistics.fmean(numbers)) if numbers else None
 
 
 def _lines(costs: dict[Key, MethodCost]) -> dict[tuple[str, ...], list[Key]]:

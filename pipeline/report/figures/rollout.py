@@ -62,20 +62,20 @@ def rollout(results: Results, findings: ByRun) -> Section:
     columns = list(dict.fromkeys(column for _, column, _ in cells))
     rows = [_read(row, first) for row, column, (first, *_) in cells if column == columns[0]]
     places = sorted({place for r in rows for place in r.masks})
-    shown = [
+    drawn = [
         places[i] for i in np.unique(np.linspace(0, len(places) - 1, min(len(places), MAX_IMAGES)).round()).astype(int)
     ]
     words = [_TEXT]
     if len(columns) > 1:
         words.append(f"Shown for {results.layout.column_title(columns[0])}, the first of {len(columns)} columns.")
-    if len(shown) < len(places):
-        words.append(f"{len(shown)} of {len(places)} images.")
+    if len(drawn) < len(places):
+        words.append(f"{len(drawn)} of {len(places)} images.")
     if any(len(of_cell) > 1 for _, _, of_cell in cells):
         words.append("Of several runs of a cell the first is shown.")
-    clients = counted(len({client for client, _ in shown}), "client")
+    clients = counted(len({client for client, _ in drawn}), "client")
     methods = f"{counted(len(rows), 'method')} attend" + ("s" if len(rows) == 1 else "")
-    alt = f"{counted(len(shown), 'image')} of {clients}, and over them what {methods} to."
-    picture = draw_picture(lambda: _draw(rows, shown), alt, _STYLE, photos=True)
+    alt = f"{counted(len(drawn), 'image')} of {clients}, and over them what {methods} to."
+    picture = draw_picture(lambda: _draw(rows, drawn), alt, _STYLE, photos=True)
     return Section("rollout", " ".join(words), picture)
 
 
@@ -142,21 +142,21 @@ def _square(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values.reshape(math.isqrt(len(values)), -1)
 
 
-def _draw(rows: list[Rollout], shown: list[Place]) -> Figure:
+def _draw(rows: list[Rollout], places: list[Place]) -> Figure:
     # Methods on one partition share their images; where one lacks them, another has them.
     originals = {place: image for r in reversed(rows) for place, image in r.images.items()}
     names = ["image", *(" · ".join(r.row) for r in rows)]
     figure = Figure(
-        figsize=(0.075 * max(map(len, names)) + 0.95 * len(shown), 0.95 * len(names) + 0.3), layout="constrained"
+        figsize=(0.075 * max(map(len, names)) + 0.95 * len(places), 0.95 * len(names) + 0.3), layout="constrained"
     )
-    grid: Any = figure.subplots(len(names), len(shown), squeeze=False)
+    grid: Any = figure.subplots(len(names), len(places), squeeze=False)
     for line, name in zip(grid, names, strict=True):
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", parse_math=False)
     for panel in grid.flat:
         panel.set_xticks([])
         panel.set_yticks([])
         panel.spines[:].set_visible(False)
-    for position, place in enumerate(shown):
+    for position, place in enumerate(places):
         grid[0, position].set_title(f"client {place[0]}")
         _show(grid[0, position], originals[place])
         for line, r in zip(grid[1:], rows, strict=True):

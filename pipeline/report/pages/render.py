@@ -112,12 +112,12 @@ def plain_rows(table: PlainTable) -> list[tuple[str, ...]]:
 
 
 def _blanked(labels: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    shown = []
+    rows = []
     for above, own in zip([(), *labels], labels, strict=False):
         pairs = zip(above, own, strict=False)
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        shown.append(("",) * same + own[same:])
-    return shown
+        rows.append(("",) * same + own[same:])
+    return rows
 
 
 def _sized_svg(svg: str, name: str) -> Markup:

@@ -48,10 +48,10 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
     Args:
         record: The federation: dataset, partition, clients and seed.
     """
-    found = heterogeneity(samples, assignment)
-    table = client_table(found, assignment)
-    page = _page(record, samples, assignment, found, table)
-    svg = partition_svg(samples, assignment, found)
+    measures = heterogeneity(samples, assignment)
+    table = client_table(measures, assignment)
+    page = _page(record, samples, assignment, measures, table)
+    svg = partition_svg(samples, assignment, measures)
     write_text(out / "index.md", _markdown(page))
     template = environment(autoescape=True).get_template("partition.html.j2")
     write_text(out / "index.html", template.render(page=page, svg=inline_svg(svg)))
@@ -59,17 +59,17 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
     write_text(out / "clients.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
-def client_table(found: Heterogeneity, assignment: Assignment) -> pd.DataFrame:
+def client_table(measures: Heterogeneity, assignment: Assignment) -> pd.DataFrame:
     """One row per client, then its samples of each class for training and for test."""
     table = pd.DataFrame(
         {
-            "client": np.arange(found.clients),
-            "train": found.train.sum(axis=1),
-            "test": found.test.sum(axis=1),
-            "classes": (found.train > 0).sum(axis=1),
-            "entropy": found.entropy,
-            "distance": found.distance,
-            "split distance": found.split_distance,
+            "client": np.arange(measures.clients),
+            "train": measures.train.sum(axis=1),
+            "test": measures.test.sum(axis=1),
+            "classes": (measures.train > 0).sum(axis=1),
+            "entropy": measures.entropy,
+            "distance": measures.distance,
+            "split distance": measures.split_distance,
         }
     )
     if assignment.noise:
@@ -90,32 +90,32 @@ def summarise(table: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def _page(
-    record: dict[str, Any], samples: Samples, assignment: Assignment, found: Heterogeneity, table: pd.DataFrame
+    record: dict[str, Any], samples: Samples, assignment: Assignment, measures: Heterogeneity, table: pd.DataFrame
 ) -> PartitionPage:
-    unused = len(samples) - found.used
+    unused = len(samples) - measures.used
     facts = [
         ("dataset", f"{describe_component(record['dataset'])}, from {samples.source}"),
         ("partition", describe_component(record["partition"])),
-        ("clients", f"{found.clients:,}" + (f", {len(assignment.novel)} of them novel" if assignment.novel else "")),
+        ("clients", f"{measures.clients:,}" + (f", {len(assignment.novel)} of them novel" if assignment.novel else "")),
         ("seed", str(record["seed"])),
-        ("samples", f"{found.used:,} held, {unused:,} left out"),
+        ("samples", f"{measures.used:,} held, {unused:,} left out"),
     ]
-    shown = table.iloc[shown_clients(found.clients)]
+    listed = table.iloc[shown_clients(measures.clients)]
     classes: list[tuple[str, ...]] = [
         (legible(name), f"{holders:,}", f"{train:,}", f"{test:,}")
         for name, holders, train, test in zip(
-            samples.class_names, found.holders, found.train.sum(axis=0), found.test.sum(axis=0), strict=True
+            samples.class_names, measures.holders, measures.train.sum(axis=0), measures.test.sum(axis=0), strict=True
         )
     ]
     return PartitionPage(
-        title=f"{record['partition']['name']} on {samples.name}, {found.clients:,} clients, seed {record['seed']}",
+        title=f"{record['partition']['name']} on {samples.name}, {measures.clients:,} clients, seed {record['seed']}",
         facts=facts,
         summary=summarise(table),
-        clients=[tuple(table.columns), *(tuple(_number(x) for x in row) for row in shown.itertuples(index=False))],
+        clients=[tuple(table.columns), *(tuple(_number(x) for x in row) for row in listed.itertuples(index=False))],
         classes=classes,
         notes=[note for note in _CLIENT_COLUMNS if note[0] != "client"],
-        left_out=max(0, found.clients - MAX_CLIENTS),
-        alt=alt_text(samples, found),
+        left_out=max(0, measures.clients - MAX_CLIENTS),
+        alt=alt_text(samples, measures),
     )
 
 

@@ -23,15 +23,15 @@ def shown_clients(clients: int) -> np.ndarray:
     return np.unique(np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64))
 
 
-def partition_svg(samples: Samples, assignment: Assignment, found: Heterogeneity) -> str:
+def partition_svg(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> str:
     """Clients as rows: a heat map over classes, one over each attribute with few values, and bars of their sizes."""
-    return svg(lambda: _draw(samples, assignment, found), {"axes.grid": False})
+    return svg(lambda: _draw(samples, assignment, measures), {"axes.grid": False})
 
 
-def _draw(samples: Samples, assignment: Assignment, found: Heterogeneity) -> Figure:
-    shown = shown_clients(found.clients)
-    maps = [("class", found.train[shown], samples.class_names)]
-    for name, counts in found.attributes.items():
+def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Figure:
+    shown = shown_clients(measures.clients)
+    maps = [("class", measures.train[shown], samples.class_names)]
+    for name, counts in measures.attributes.items():
         if 1 < counts.shape[1] <= _MAX_NAMES:
             maps.append((name, counts[shown], samples.attributes[name].names))
     bars = 1 + (assignment.noise is not None)
@@ -43,7 +43,7 @@ def _draw(samples: Samples, assignment: Assignment, found: Heterogeneity) -> Fig
     for panel, (name, counts, names) in zip(panels, maps, strict=False):
         _heat_map(figure, panel, counts, names, name)
     position = np.arange(len(shown))
-    _sizes(panels[len(maps)], position, found, shown)
+    _sizes(panels[len(maps)], position, measures, shown)
     if assignment.noise:
         noise = panels[len(maps) + 1]
         noise.barh(position, np.array(assignment.noise.std)[shown], color="#555555", height=0.8)
@@ -79,9 +79,9 @@ def _heat_map(figure: Figure, panel: Axes, counts: np.ndarray, names: tuple[str,
     figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01, label=f"share of the client's {what}")
 
 
-def _sizes(panel: Axes, position: np.ndarray, found: Heterogeneity, shown: np.ndarray) -> None:
+def _sizes(panel: Axes, position: np.ndarray, measures: Heterogeneity, shown: np.ndarray) -> None:
     left = np.zeros(len(shown))
-    for (name, colour), counts in zip(_SPLITS, (found.train, found.test), strict=True):
+    for (name, colour), counts in zip(_SPLITS, (measures.train, measures.test), strict=True):
         size = counts[shown].sum(axis=1)
         panel.barh(position, size, left=left, height=0.8, color=colour, label=name)
         left += size
@@ -94,11 +94,11 @@ def _width(columns: int) -> float:
     return float(np.clip(1.4 + 0.2 * columns, 2.4, 6.0))
 
 
-def alt_text(samples: Samples, found: Heterogeneity) -> str:
+def alt_text(samples: Samples, measures: Heterogeneity) -> str:
     """The picture in a sentence."""
-    held = (found.train > 0).sum(axis=1)
+    held = (measures.train > 0).sum(axis=1)
     return (
-        f"Heat map of {found.clients:,} clients against {samples.classes} classes of {samples.name}: a client trains "
-        f"on {held.min()} to {held.max()} classes and holds {found.train.sum(axis=1).min():,} to "
-        f"{found.train.sum(axis=1).max():,} training samples."
+        f"Heat map of {measures.clients:,} clients against {samples.classes} classes of {samples.name}: a client "
+        f"trains on {held.min()} to {held.max()} classes and holds {measures.train.sum(axis=1).min():,} to "
+        f"{measures.train.sum(axis=1).max():,} training samples."
     )
