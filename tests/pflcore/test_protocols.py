@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pytest
 from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients, summarise
 from pflcore.settings import Evaluation
+from pipeline.spec.table import Metric
 
 Row = tuple[int, int, int, int, float]  # round, client, correct, total, loss
 
@@ -65,6 +66,10 @@ def test_the_last_position_of_texts_counts_alone() -> None:
     # 9 of 4 texts in round 6, 7 in round 8, 12 in round 10 (no real table has more than all of them right)
     assert figures["last_position"]["mean"] == pytest.approx(100 * (9 + 7 + 12) / 12)
     assert figures["last_position"]["n"] == 3
+
+
+def test_tables_know_every_protocol() -> None:
+    assert set(summarise(rounds_table(ROWS), Evaluation(every=2, window=4), rounds=10)) == set(get_args(Metric))
 
 
 def test_window_of_zero_is_the_last_round() -> None:

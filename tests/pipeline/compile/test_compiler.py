@@ -13,6 +13,8 @@ from support.project import CONVNET, VIT, Project, make_project, spec, tree
 from pflcore.errors import UserError
 from pipeline.compile.compiler import GUARD
 from pipeline.spec.run import Run
+from pipeline.spec.table import read_resolved, read_runs
+from pipeline.workspace import record_path
 
 HOSTILE = '$(reboot); `id` & "a" | <b> ${x} \\${y} %s \'\n#'
 KINDS = "data|partition|describe|train|evaluate|report|index"
@@ -113,6 +115,19 @@ def test_a_shared_run_is_one_stage(project: Project) -> None:
     assert compilation.slots > len(compilation.runs)
     trains = [name for name in project.stages() if f":train-{next(iter(shared))}" in name]
     assert len(trains) == 1
+
+
+def test_a_report_depends_on_the_records_of_its_runs_and_holds_none(project: Project) -> None:
+    compilation, stages = project.compiled(), project.stages()
+    for name, table in compilation.tables.items():
+        runs = [compilation.runs[run] for run in table.runs]
+        assert table.runs == {run.id: run.federation_id for run in runs}
+        shard, _, stage = f"stages/{name}".rpartition("/")
+        records = {record_path(run.federation_id, run.id) for run in runs}
+        assert records <= set(stages[f"{shard}/dvc.yaml:{stage}"]["deps"]) & set(compilation.files)
+        assert read_resolved(project.root / f"stages/{name}.json") == table
+        assert read_runs(table, project.root) == {run.id: run for run in runs}
+        assert "local_epochs" not in compilation.files[f"stages/{name}.json"]
 
 
 def test_a_shard_holds_one_federation(project: Project) -> None:

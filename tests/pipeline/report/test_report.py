@@ -20,11 +20,11 @@ from support.pages import HOSTILE, Document, squeezed
 from support.project import tree
 from support.report_demo import cell, claim, demo, report, results_of, table, write_metrics, write_run
 
-from pflcore.artifacts import read_table, write_text
+from pflcore.artifacts import read_table, write_table, write_text
 from pflcore.errors import UserError
 from pipeline.report.pages.render import escape_latex, escape_markdown
 from pipeline.spec.table import ResolvedTable, read_resolved
-from pipeline.workspace import report_files
+from pipeline.workspace import report_files, run_path
 
 FILES = [f"curves.{kind}" for kind in ("csv", "png", "svg")]
 FILES += [*(f"report.{kind}" for kind in ("html", "md", "tex")), "table.csv", "table.parquet"]
@@ -144,6 +144,17 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
     assert "| pfedme-t-p100 | — | — | — | — | — | — | — | — |" in lines
     assert "| fedtp-p50 | dddddddddddd | eeeeeeeeeeee | c0de00c0de00 | cpu | 2.11.0 | 1,234,567 |" in text
     assert "`.pfl/timings/demo/table2.md`" in text
+
+
+def test_a_run_that_does_not_say_its_code(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 80.0)
+    path = tmp_path / run_path("a", "rounds.parquet")
+    rounds, facts = read_table(path, "rounds/2")
+    del facts["code"]
+    write_table(path, rounds, "rounds/2", **facts)
+    text = build(table([cell({"method": "A"}, ["a"])], ["method"], []), tmp_path)
+    assert "| a | dddddddddddd | eeeeeeeeeeee | — | cpu | 2.11.0 |" in "\n".join(squeezed(text["report.md"]))
+    assert '"device":"cpu"' in text["report.html"] and '"code":' not in text["report.html"]
 
 
 def test_columns_of_a_markdown_table_line_up(tmp_path: Path) -> None:
