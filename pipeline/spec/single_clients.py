@@ -28,7 +28,7 @@ def existing_clients(layout: TableSection, grid: Points, runs: list[Run]) -> Cli
 
     def existing(axis: str, label: str, client: int) -> int:
         own = (run for point, run in zip(grid.points, runs, strict=True) if point.labels[axis] == label)
-        return client % min((run.record["clients"] for run in own), default=client + 1)
+        return client % min((run.clients for run in own), default=client + 1)
 
     return {
         axis: {label: existing(axis, label, client) for label, client in own.items()}
@@ -58,7 +58,7 @@ def check_clients(layout: TableSection, grid: Points, runs: list[Run], patcher: 
                 hint = did_you_mean(label, grid.labels[axis])
                 raise error((*here, axis, label), f"unknown label {show(label)}{hint}")
         for point, run in zip(grid.points, runs, strict=True):
-            client, count = own.get(point.labels[axis], 0), run.record["clients"]
+            client, count = own.get(point.labels[axis], 0), run.clients
             address: Address = (*here, axis, point.labels[axis])
             if client >= count:
                 raise error(address, f"no client {client}: a run here has {count} clients, counted from 0")
