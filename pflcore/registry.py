@@ -110,4 +110,5 @@ KINDS: dict[str, tuple[str, str]] = {
     "partition": ("pflcore.partitions", "PARTITIONS"),
     "backbone": ("pflcore.backbones", "BACKBONES"),
     "method": ("pflcore.methods", "METHODS"),
+    "analysis": ("pflcore.analyses", "ANALYSES"),
 }

@@ -6,12 +6,6 @@ from dataclasses import dataclass
 
 from pflcore.options import check_options, option
 
-ANALYSES = ("rollout", "embeddings", "mixing", "adaptation")
-"""What can be looked at after the last round; one module of :mod:`pflcore.analyses` each."""
-
-PARTS = ("embedding", "hypernetwork", "head", "personal", "all")
-"""What a novel client can tune."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -47,21 +41,11 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """When the personalised models of all clients are measured, and what is looked at after the last round."""
+    """When the personalised models of all clients are measured."""
 
     every: int = option(5, ge=1, help="Within the window, measure every that many rounds, counted back from the last.")
     window: int = option(200, ge=0, help="The last rounds that a `last_rounds` figure is taken over; 0: the last.")
     curve_every: int = option(50, ge=0, help="Also measure every that many rounds, for convergence curves; 0 is never.")
-    analyses: tuple[str, ...] = option(
-        (), choices=ANALYSES, help="What is looked at after the last round; each needs a model or method that has it."
-    )
-    rollout_clients: tuple[int, ...] = option((0, 1, 2), ge=0, help="Clients whose attention is rolled out.")
-    rollout_images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")
-    adapt: tuple[str, ...] = option(
-        ("personal",), choices=PARTS, help="What novel clients tune in adaptation, each from the same start."
-    )
-    adapt_epochs: int = option(10, ge=1, help="Passes of a novel client over its training samples in adaptation.")
-    adapt_lr: float = option(0.01, gt=0, help="Learning rate of adaptation, which is plain SGD.")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -143,7 +143,9 @@ def plan(
 
 
 @app.command("list")
-def list_(what: Annotated[str, typer.Argument(help="specs, datasets, partitions, backbones or methods")]) -> None:
+def list_(
+    what: Annotated[str, typer.Argument(help="specs, datasets, partitions, backbones, methods, analyses")],
+) -> None:
     """List the specs, or what a spec can name."""
     from pipeline.browse.listing import list_kind
     from pipeline.spec.catalog import load_catalog
@@ -160,7 +162,7 @@ def describe(
     seed: Annotated[int, typer.Option(min=0, help="Draw it under this seed.")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", help="An option of the partition, as alpha=0.1.")] = None,
 ) -> None:
-    """Explain a dataset, partition, backbone or method: options, defaults, source. A partition is also drawn."""
+    """Explain a dataset, partition, backbone, method or analysis. A partition is also drawn."""
     from pflcore.registry import KINDS
     from pipeline.browse.listing import describe as describe_entry
     from pipeline.spec.catalog import load_catalog

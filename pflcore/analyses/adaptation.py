@@ -1,8 +1,4 @@
-"""How well clients that took no part in training can join: a part of the model is tuned on their own samples.
-
-Source: Li et al., FedTP, TNNLS 2023, study of novel clients, which gives neither epochs nor learning rate. What is
-shared stays as training left it; a client tunes one part alone by plain SGD and is measured after every epoch.
-"""
+"""Clients that join when training is over."""
 
 from __future__ import annotations
 
@@ -10,64 +6,86 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pflcore.analyses._base import Finding, Subject
+from pflcore.analyses import ANALYSES
+from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.engine.evaluate import score_client
 from pflcore.engine.trainer import Trainer, differentiate
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import NO_PARAMETERS, OWN, Batch, ClientView, Server, cross_entropy, own_part
 from pflcore.methods._hypernetwork_server import HypernetworkMethod
+from pflcore.options import option
 from pflcore.seeds import generator
-from pflcore.settings import PARTS
+
+PARTS = ("embedding", "hypernetwork", "head", "personal", "all")
+"""What a novel client can tune."""
 
 _EMBEDDING = "hyper/embedding"
 _STREAM = "adaptation"
 _DROPOUT = 2  # tells its masks from those of rounds, which have no such number, and of tuning, which have a 1
 
 
-def check(subject: Subject) -> None:
-    """Look whether there are novel clients, and whether they can tune what they are to.
+@ANALYSES.register
+@dataclass(frozen=True, kw_only=True)
+class Adaptation(Analysis):
+    """How well clients that took no part in training can join, by tuning on their own samples.
 
-    Raises:
-        UserError: There are none, one cannot train at all, or the method measures clients with no such part.
+    What is shared stays as training left it; a client tunes one part alone by plain SGD and is measured after every
+    epoch. Needs novel clients. The paper gives neither epochs nor learning rate.
     """
-    novel, wanted = subject.trainer.data.novel, subject.evaluation.adapt
-    if not novel:
-        raise UserError(
-            "evaluation.analyses: 'adaptation' needs clients that take no part in training; raise the partition's "
-            "novel_share"
-        )
-    if not wanted:
-        raise UserError("evaluation.adapt: nothing is to be tuned; name a part, or leave the analysis 'adaptation' out")
-    for client in sorted(novel):
-        subject.trainer.epoch_steps(client)  # says so if it cannot train
-    newcomer = Newcomer(subject, min(novel))
-    for part in wanted:
-        if newcomer.start(part) is None:
-            method = subject.trainer.method
-            has = ", ".join(one for one in PARTS if newcomer.start(one)) or "nothing"
+
+    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, study of novel clients"
+    title: ClassVar[str] = "Adaptation to novel clients"
+    smoke: ClassVar[dict[str, Any]] = {"epochs": 2}
+
+    parts: tuple[str, ...] = option(
+        ("personal",), choices=PARTS, help="What novel clients tune, each from the same start."
+    )
+    epochs: int = option(10, ge=1, help="Passes of a novel client over its training samples.")
+    lr: float = option(0.01, gt=0, help="Learning rate of tuning, which is plain SGD.")
+
+    def check(self, subject: Subject) -> None:
+        """Look whether there are novel clients, and whether they can tune what they are to.
+
+        Raises:
+            UserError: There are none, one cannot train at all, or the method measures clients with no such part.
+        """
+        novel = subject.trainer.data.novel
+        if not novel:
             raise UserError(
-                f"evaluation.adapt: clients of method {getattr(method, 'name', type(method).__name__)} are measured "
-                f"with no part {part!r}; what can be tuned: {has}"
+                "analyses: 'adaptation' needs clients that take no part in training; raise the partition's novel_share"
             )
+        if not self.parts:
+            raise UserError("adaptation.parts: nothing is to be tuned; name a part, or leave the analysis out")
+        for client in sorted(novel):
+            subject.trainer.epoch_steps(client)  # says so if it cannot train
+        newcomer = Newcomer(subject, min(novel))
+        for part in self.parts:
+            if newcomer.start(part) is None:
+                method = subject.trainer.method
+                has = ", ".join(one for one in PARTS if newcomer.start(one)) or "nothing"
+                raise UserError(
+                    f"adaptation.parts: clients of method {getattr(method, 'name', type(method).__name__)} are "
+                    f"measured with no part {part!r}; what can be tuned: {has}"
+                )
 
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """For every novel client and part, ``<part>.correct`` and ``<part>.total``: predictions after 0, 1, … epochs.
 
-def findings(subject: Subject) -> Iterator[Finding]:
-    """For every novel client and part, ``<part>.correct`` and ``<part>.total``: predictions after 0, 1, … epochs.
-
-    A model whose loss is no longer finite is right in none of them.
-    """
-    for client in sorted(subject.trainer.data.novel):
-        newcomer = Newcomer(subject, client)
-        for part in dict.fromkeys(subject.evaluation.adapt):
-            scores = np.array(list(newcomer.adapt(part)), np.float64)
-            yield Finding(client, f"{part}.correct", scores[:, 0])
-            yield Finding(client, f"{part}.total", scores[:, 1])
+        A model whose loss is no longer finite is right in none of them.
+        """
+        for client in sorted(subject.trainer.data.novel):
+            newcomer = Newcomer(subject, client)
+            for part in dict.fromkeys(self.parts):
+                scores = np.array(list(newcomer.adapt(part, self.epochs, self.lr)), np.float64)
+                yield Finding(client, f"{part}.correct", scores[:, 0])
+                yield Finding(client, f"{part}.total", scores[:, 1])
 
 
 @dataclass(frozen=True)
@@ -108,7 +126,7 @@ class Newcomer:
         self.state = {name: state.get(name.removeprefix(OWN), tensor) for name, tensor in state.items()}
 
     def start(self, part: str) -> Start | None:
-        """Where the tuning of a part, one of :data:`pflcore.settings.PARTS`, begins; None when there is none."""
+        """Where the tuning of a part, one of :data:`PARTS`, begins; None when there is none."""
         if part not in ("embedding", "hypernetwork"):
             return self._start_of_model(self._members(part))
         if not self.generated:
@@ -119,14 +137,14 @@ class Newcomer:
             tuned = {name: tensor for name, tensor in kept if not name.startswith(NO_PARAMETERS)} | tuned
         return Start(tuned, lambda moved: {**self.state, **self._generate(moved)})
 
-    def adapt(self, part: str) -> Iterator[tuple[int, int]]:
+    def adapt(self, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
         """Correct predictions and predictions on its test samples, before the first epoch and after each."""
         start = self.start(part)
         assert start is not None  # checked before training
         tuned = start.tuned
         yield self._score(start.build(tuned))
-        for epoch in range(1, self.subject.evaluation.adapt_epochs + 1):
-            tuned = self._epoch(epoch, start, tuned)
+        for epoch in range(1, epochs + 1):
+            tuned = self._epoch(epoch, start, tuned, lr)
             yield self._score(start.build(tuned))
 
     def _members(self, part: str) -> frozenset[str]:
@@ -162,10 +180,9 @@ class Newcomer:
         slopes = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
         return {name: parameters[name] for name, slope in zip(leaves, slopes, strict=True) if slope is not None}
 
-    def _epoch(self, epoch: int, start: Start, tuned: Tensors) -> Tensors:
+    def _epoch(self, epoch: int, start: Start, tuned: Tensors, lr: float) -> Tensors:
         """What an epoch makes of the tuned tensors, which stay as they are."""
         trainer = self.trainer
-        lr = self.subject.evaluation.adapt_lr
         # Noise that is drawn anew each round is not that of any round of training.
         round_ = self.subject.round + epoch
         for step, batch in enumerate(trainer.data.batches(trainer.batches(epoch, self.client), round_)):

@@ -1,16 +1,16 @@
-"""Whether a hypernetwork finds out which clients are alike: their embeddings on a plane.
-
-Source: Li et al., FedTP, TNNLS 2023, section IV-E and figure 9, which gives no perplexity.
-"""
+"""A map of the clients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pflcore.analyses._base import Finding, Subject
+from pflcore.analyses import ANALYSES
+from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.errors import UserError
 from pflcore.seeds import sequence
 
@@ -20,32 +20,41 @@ PERPLEXITY = 8.0
 _FEWEST = 4
 
 
-def check(subject: Subject) -> None:
-    """Raises :class:`UserError` for a method without embeddings of clients, and for too few clients."""
-    method, clients = subject.trainer.method, len(subject.members())
-    if _EMBEDDING not in subject.server.extra:
-        name = getattr(method, "name", type(method).__name__)
-        raise UserError(
-            f"evaluation.analyses: 'embeddings' needs a method with a hypernetwork, such as fedtp or pfedhn; method "
-            f"{name} has no embeddings of clients"
-        )
-    if clients < _FEWEST:
-        raise UserError(
-            f"evaluation.analyses: 'embeddings' needs {_FEWEST} or more clients that take part in training, not "
-            f"{clients}"
-        )
+@ANALYSES.register
+@dataclass(frozen=True, kw_only=True)
+class Embeddings(Analysis):
+    """Whether a hypernetwork finds out which clients are alike: their embeddings on a plane.
 
+    They are placed by t-SNE, for which the paper gives no perplexity. Needs a method with embeddings of clients.
+    """
 
-def findings(subject: Subject) -> Iterator[Finding]:
-    """A place on the plane, items ``x`` and ``y``, and the ``group`` of every client that takes part in training."""
-    members, data = subject.members(), subject.trainer.data
-    table = subject.server.extra[_EMBEDDING].detach().cpu().double().numpy()[members]
-    seed = sequence(subject.trainer.seed, "t-SNE").generate_state(1)[0]
-    for client, (x, y) in zip(members, plane(table, int(seed)), strict=True):
-        yield Finding.one(client, "x", x)
-        yield Finding.one(client, "y", y)
-        group = subject.kinds[client] if subject.kinds is not None else int(data.class_counts(client).argmax())
-        yield Finding.one(client, "group", group)
+    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, section IV-E and figure 9"
+    title: ClassVar[str] = "Client embeddings"
+
+    def check(self, subject: Subject) -> None:
+        """Raises :class:`UserError` for a method without embeddings of clients, and for too few clients."""
+        method, clients = subject.trainer.method, len(subject.members())
+        if _EMBEDDING not in subject.server.extra:
+            name = getattr(method, "name", type(method).__name__)
+            raise UserError(
+                "analyses: 'embeddings' needs a method with a hypernetwork, such as fedtp or pfedhn; method "
+                f"{name} has no embeddings of clients"
+            )
+        if clients < _FEWEST:
+            raise UserError(
+                f"analyses: 'embeddings' needs {_FEWEST} or more clients that take part in training, not {clients}"
+            )
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """A place on the plane, items ``x`` and ``y``, and the ``group`` of every client that took part in training."""
+        members, data = subject.members(), subject.trainer.data
+        table = subject.server.extra[_EMBEDDING].detach().cpu().double().numpy()[members]
+        seed = sequence(subject.trainer.seed, "t-SNE").generate_state(1)[0]
+        for client, (x, y) in zip(members, plane(table, int(seed)), strict=True):
+            yield Finding.one(client, "x", x)
+            yield Finding.one(client, "y", y)
+            group = subject.kinds[client] if subject.kinds is not None else int(data.class_counts(client).argmax())
+            yield Finding.one(client, "group", group)
 
 
 def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:

@@ -1,64 +1,77 @@
-"""Where a personalised Transformer looks: attention rolled out over all of its blocks.
-
-Source: Abnar and Zuidema, Quantifying Attention Flow in Transformers, ACL 2020; heads fused by their maximum and the
-weakest connections dropped, as is usual for images and was done for FedTP (Li et al., TNNLS 2023). The code that is
-usually taken for it divides by row sums along the wrong axis; here rows sum to 1.
-"""
+"""Attention through all blocks of a Transformer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from pflcore.analyses._base import Finding, Subject
+from pflcore.analyses import ANALYSES
+from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
+from pflcore.options import option
 
 DISCARD = 0.3
 """Share of the connections of a block, the weakest ones, that count as none."""
 
 
-def check(subject: Subject) -> None:
-    """Look whether the clients exist, and whether the model attends to patches of images.
+@ANALYSES.register
+@dataclass(frozen=True, kw_only=True)
+class Rollout(Analysis):
+    """Where personalised Transformers look: attention rolled out over all of their blocks.
 
-    Raises:
-        UserError: It is not so.
+    Heads are fused by their maximum and the weakest connections dropped, as is usual for images and was done for FedTP
+    (Li et al., TNNLS 2023). The code that is usually taken for it divides by row sums along the wrong axis; here rows
+    sum to 1. Needs a Transformer over patches with a class token.
     """
-    data = subject.trainer.data
-    if not subject.evaluation.rollout_clients:
-        raise UserError("evaluation.rollout_clients: name a client, or leave the analysis 'rollout' out")
-    for client in subject.evaluation.rollout_clients:
-        if client >= data.clients:
-            raise UserError(
-                f"evaluation.rollout_clients: there is no client {client}; clients are 0..{data.clients - 1}"
-            )
-    if data.is_text:
-        raise UserError("evaluation.analyses: 'rollout' needs images, and the dataset is text; leave the analysis out")
-    grid(attention(subject.trainer, subject.measured(0), data.example()), data.shape[1:])
 
+    citation: ClassVar[str] = "Abnar and Zuidema, Quantifying Attention Flow in Transformers, ACL 2020"
+    title: ClassVar[str] = "Attention rollout"
+    smoke: ClassVar[dict[str, Any]] = {"images": 1}
+    client_options: ClassVar[tuple[str, ...]] = ("clients",)
 
-def findings(subject: Subject) -> Iterator[Finding]:
-    """For the chosen clients and some of their test images, in the samples' numbering:
+    clients: tuple[int, ...] = option((0, 1, 2), ge=0, help="Clients whose attention is rolled out.")
+    images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")
 
-    ``mask.<sample>``: how much the class token takes from each patch, row after row, the largest number being 1.
-    ``image.<sample>``: its pixels 0..255, channel after channel and row after row, in the dataset's own size.
-    """
-    data, evaluation = subject.trainer.data, subject.evaluation
-    for client in dict.fromkeys(evaluation.rollout_clients):
-        held = data.test[client]
-        count = min(evaluation.rollout_images, len(held))
-        rows = held[torch.arange(count) * len(held) // count]
-        maps = attention(subject.trainer, subject.measured(client), data.batch(rows).inputs)
-        for row, mask in zip(rows.tolist(), rollout(maps), strict=True):
-            yield Finding(client, f"mask.{row}", mask.numpy())
-            yield Finding(client, f"image.{row}", data.inputs[row].flatten().cpu().double().numpy())
+    def check(self, subject: Subject) -> None:
+        """Look whether the clients exist, and whether the model attends to patches of images.
+
+        Raises:
+            UserError: It is not so.
+        """
+        data = subject.trainer.data
+        if not self.clients:
+            raise UserError("rollout.clients: name a client, or leave the analysis out")
+        for client in self.clients:
+            if client >= data.clients:
+                raise UserError(f"rollout.clients: there is no client {client}; clients are 0..{data.clients - 1}")
+        if data.is_text:
+            raise UserError("analyses: 'rollout' needs images, and the dataset is text; leave the analysis out")
+        grid(attention(subject.trainer, subject.measured(0), data.example()), data.shape[1:])
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """For the chosen clients and some of their test images, in the samples' numbering:
+
+        ``mask.<sample>``: how much the class token takes from each patch, row after row, the largest number being 1.
+        ``image.<sample>``: its pixels 0..255, channel after channel and row after row, in the dataset's own size.
+        """
+        data = subject.trainer.data
+        for client in dict.fromkeys(self.clients):
+            held = data.test[client]
+            count = min(self.images, len(held))
+            rows = held[torch.arange(count) * len(held) // count]
+            maps = attention(subject.trainer, subject.measured(client), data.batch(rows).inputs)
+            for row, mask in zip(rows.tolist(), rollout(maps), strict=True):
+                yield Finding(client, f"mask.{row}", mask.numpy())
+                yield Finding(client, f"image.{row}", data.inputs[row].flatten().cpu().double().numpy())
 
 
 @torch.no_grad()
@@ -117,8 +130,8 @@ def grid(maps: Sequence[Tensor], size: Sequence[int]) -> tuple[int, int]:
     side = math.isqrt(height * width // patches) if patches > 0 else 0
     if not side or height % side or width % side or (height // side) * (width // side) != patches:
         raise UserError(
-            "evaluation.analyses: 'rollout' needs a Transformer in which every block attends to a class token and "
-            "square patches of the image, and to nothing else; use tiny_vit or vit, or leave the analysis out"
+            "analyses: 'rollout' needs a Transformer in which every block attends to a class token and square patches "
+            "of the image, and to nothing else; use tiny_vit or vit, or leave the analysis out"
         )
     return height // side, width // side
 
@@ -157,8 +170,8 @@ class _Attentions(TorchFunctionMode):
     ) -> None:
         if attn_mask is not None or is_causal or enable_gqa:
             raise UserError(
-                "evaluation.analyses: 'rollout' needs attention of every token to every other, and this backbone masks "
-                "it; use tiny_vit or vit, or leave the analysis out"
+                "analyses: 'rollout' needs attention of every token to every other, and this backbone masks it; use "
+                "tiny_vit or vit, or leave the analysis out"
             )
         query, key = query.cpu().double(), key.cpu().double()
         scale = query.shape[-1] ** -0.5 if scale is None else scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from pflcore import analyses
-from pflcore.analyses import Findings, Subject
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
+from pflcore.engine.analysis import Analysis, Findings, Subject, find
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.cost import Cost, count, count_server, step_macs
 from pflcore.engine.divergence import Diverged
@@ -91,6 +90,7 @@ def train(
     training: Training,
     evaluation: Evaluation,
     seed: int,
+    analyses: Mapping[str, Analysis] = {},
     executor: str = "auto",
     checkpoints: CheckpointFolder | None = None,
     checkpoint_every: float = 60.0,
@@ -103,6 +103,7 @@ def train(
     Args:
         data: The federation, on the device where training happens.
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
+        analyses: What is looked at after the last round, by name.
         executor: One of :data:`pflcore.engine.executors.choice.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints. It never changes a result.
@@ -119,7 +120,8 @@ def train(
     with torch.random.fork_rng(), use_precision(training.precision), noted():
         with during(when="before the first round"):
             run = _Run(data, backbone, method, training, evaluation, seed, checkpoints.folder if checkpoints else None)
-        analyses.check(run.subject(kinds))
+            for analysis in analyses.values():
+                analysis.check(run.subject(kinds))
         if checkpoints:
             run.resume(checkpoints)
         saved = time.monotonic()
@@ -139,7 +141,7 @@ def train(
                     saved = time.monotonic()
         try:
             with during(when="after the last round"):
-                result = run.result({} if run.diverged else analyses.find(run.subject(kinds)))
+                result = run.result({} if run.diverged else find(analyses, run.subject(kinds)))
             confirm()
         except BaseException:
             if checkpoints and not run.diverged:
@@ -321,7 +323,6 @@ class _Run:
         return Subject(
             trainer=self.trainer,
             groups=self.groups,
-            evaluation=self.evaluation,
             round=self.round,
             server=self.server.server,
             state=self._state,

@@ -18,7 +18,7 @@ from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace, raw_data_folder
 
 NOTHING = "nothing"
-PLURALS = {f"{kind}s": kind for kind in KINDS}
+PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.items()}
 
 
 def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:

@@ -207,7 +207,7 @@ class _Emitter:
         outs = [run_path(run.id, "rounds.parquet")]
         if run.record["training"]["save_weights"]:
             outs.append(run_path(run.id, "weights.safetensors"))
-        analyses = dict.fromkeys(run.record["evaluation"]["analyses"])
+        analyses = [analysis["name"] for analysis in run.record.get("analyses", ())]
         if analyses:
             outs.append(run_path(run.id, "analysis.parquet"))
         code = self._code("train", "pipeline.stages.train", method=run.method, backbone=run.backbone)
@@ -251,7 +251,7 @@ class _Emitter:
         if table.figures and "noise" in table.figures:
             inputs += sorted({partition_path(run.federation_id) for run in runs})
         if draws_analyses(table.figures):
-            analysed = [run.id for run in runs if run.record["evaluation"]["analyses"]]
+            analysed = [run.id for run in runs if "analyses" in run.record]
             inputs += [run_path(run_id, "analysis.parquet") for run_id in analysed]
         return inputs
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import pflcore
 from pflcore.options import OptionInfo, describe_options
-from pflcore.registry import registry_of
-from pipeline.spec.run import COMPONENTS, SETTINGS
+from pflcore.registry import KINDS, registry_of
+from pipeline.spec.run import SETTINGS
 
 _STARTED = time.time()
 
@@ -43,7 +43,7 @@ STAND_IN = OptionInfo(
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """One dataset, partition, backbone or method, or one group of settings.
+    """One registered entry, such as a dataset or a method, or one group of settings.
 
     `facts` holds the other public class attributes that are plain data, such as a dataset's shape and number of classes
     or a method's personal groups.
@@ -64,7 +64,7 @@ class EntryInfo:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Entries by kind (dataset, partition, backbone, method) and name; settings by name (training, evaluation)."""
+    """Entries by kind (dataset, method, analysis, …) and name; settings by name (training, evaluation)."""
 
     entries: dict[str, dict[str, EntryInfo]]
     settings: dict[str, EntryInfo]
@@ -91,9 +91,7 @@ class Catalog:
     def from_json(cls, text: str) -> Catalog:
         """Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError`` for text of another shape."""
         data = json.loads(text)
-        entries = {
-            kind: {name: _entry_from(entry) for name, entry in data["entries"][kind].items()} for kind in COMPONENTS
-        }
+        entries = {kind: {name: _entry_from(entry) for name, entry in data["entries"][kind].items()} for kind in KINDS}
         return cls(entries, {name: _entry_from(data["settings"][name]) for name in SETTINGS})
 
 
@@ -119,7 +117,7 @@ def load_catalog(root: Path) -> Catalog:
 def build_catalog() -> Catalog:
     """Import every registered entry and describe it. Slow the first time in a process: torch is imported."""
     entries = {}
-    for kind in COMPONENTS:
+    for kind in KINDS:
         registry = registry_of(kind)
         entries[kind] = {name: describe_entry(name, registry.get(name)) for name in registry.names()}
     return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()})

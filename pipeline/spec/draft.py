@@ -12,7 +12,7 @@ from typing import Any
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.fields import Fields, Invalid
-from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS
+from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.schema import SCALARS
 from pipeline.spec.yamlfile import Address, Document, show
 
@@ -27,7 +27,7 @@ class Sourced:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of one component or settings group; `replaces` what was said before, or updates it."""
+    """Options of one entry or settings group; `replaces` what was said before, or updates it."""
 
     values: dict[str, Sourced]
     replaces: bool
@@ -68,18 +68,14 @@ class Patcher:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise self.document.error(address, f"{show(value)} must be a whole number, at least {least}")
             return Sourced(value, address)
+        if field in LISTS:
+            self._entries(LISTS[field], value, address)
+            return Sourced(value, address)
         if field not in COMPONENTS and field not in SETTINGS:
             part, dot, option = field.partition(".")
             hint = f"; write {part}: {{{option}: …}}" if dot else did_you_mean(field, list(RUN_FIELDS))
             raise self.document.error(address, f"unknown run field{hint}")
-        if isinstance(value, str) and field in COMPONENTS:
-            options = Options({"name": Sourced(value, address)}, replaces=True)
-        elif isinstance(value, dict):
-            values = {option: Sourced(item, (*address, option)) for option, item in value.items()}
-            options = Options(values, replaces=field in COMPONENTS and "name" in values)
-        else:
-            what = f"the name of a {field} or its options" if field in COMPONENTS else "`option: value` lines"
-            raise self.document.error(address, f"{show(value)} must be {what}")
+        options = self._options(field, value, address)
         self._check(field, options)
         return options
 
@@ -92,13 +88,18 @@ class Patcher:
     def record(self, draft: Patch, profile: str) -> dict[str, Any]:
         """The complete record of a run, every default written out; equal parts of records are shared objects.
 
+        Lists are sorted by name, and one that is empty is left out.
+
         Raises:
             UserError: A field is missing, or the parts that the patches have put together do not fit.
         """
         record: dict[str, Any] = {}
         for field in RUN_FIELDS:
             part = draft.get(field)
-            if isinstance(part, Sourced):
+            if field in LISTS:
+                if isinstance(part, Sourced) and part.value:
+                    record[field] = self._entries(LISTS[field], part.value, part.address)
+            elif isinstance(part, Sourced):
                 record[field] = part.value
             elif field == "seed":
                 record[field] = 0
@@ -108,6 +109,31 @@ class Patcher:
                 record[field] = self._validate(field, part or Options({}, replaces=False))
         return {**record, "profile": profile}
 
+    def _options(self, kind: str, value: Any, address: Address) -> Options:
+        """An entry, by its name or with options, or a settings group, as written."""
+        if isinstance(value, str) and kind not in SETTINGS:
+            return Options({"name": Sourced(value, address)}, replaces=True)
+        if isinstance(value, dict):
+            values = {option: Sourced(item, (*address, option)) for option, item in value.items()}
+            return Options(values, replaces=kind not in SETTINGS and "name" in values)
+        what = "`option: value` lines" if kind in SETTINGS else f"the name of a {kind} or its options"
+        raise self.document.error(address, f"{show(value)} must be {what}")
+
+    def _entries(self, kind: str, values: Any, address: Address) -> list[dict[str, Any]]:
+        """The entries of a list, sorted by name. Raises as :meth:`read`, also for one that is named twice."""
+        if not isinstance(values, list):
+            raise self.document.error(address, f"{show(values)} must be a list")
+        entries: dict[str, dict[str, Any]] = {}
+        for index, value in enumerate(values):
+            here = (*address, index)
+            if not isinstance(value, str) and not (isinstance(value, dict) and "name" in value):
+                raise self.document.error(here, f"{show(value)} must be a name, or {{name: …}} with options")
+            entry = self._validate(kind, self._options(kind, value, here))
+            if entry["name"] in entries:
+                raise self.document.error(here, f"the {kind} {show(entry['name'])} is named twice")
+            entries[entry["name"]] = entry
+        return [entries[name] for name in sorted(entries)]
+
     def _check(self, field: str, options: Options) -> None:
         """What can be said about options alone: those of a component without a name wait until they meet one."""
         if field in SETTINGS or "name" in options.values:
@@ -116,7 +142,7 @@ class Patcher:
     def _validate(self, field: str, options: Options, complete: bool = True) -> dict[str, Any]:
         named = options.values.get("name")
         try:
-            if field in COMPONENTS:
+            if field not in SETTINGS:
                 if named is None:
                     address = next(iter(options.values.values())).address if options.values else ("grid", "base")
                     raise self.document.error(address, f"an option without a {field}: no name is stated for these runs")

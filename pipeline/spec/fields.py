@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pflcore.options import OptionInfo
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.run import COMPONENTS, SETTINGS
+from pipeline.spec.run import SETTINGS
 from pipeline.spec.yamlfile import show
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -83,15 +83,15 @@ class Fields:
         """A part of a run with defaults written out, as JSON data. Do not modify it: equal parts are shared.
 
         Args:
-            kind: A component kind or a settings group.
-            values: What the spec says; for a component with a known `name`.
+            kind: A kind of entries or a settings group.
+            values: What the spec says; for an entry with a known `name`.
 
         Raises:
             Invalid: An option is unknown, missing, or has a bad value.
         """
         key = (kind, json.dumps(values, sort_keys=True))
         if key not in self._valid:
-            name = values["name"] if kind in COMPONENTS else kind
+            name = kind if kind in SETTINGS else values["name"]
             try:
                 valid = self.model(kind, name).model_validate(dict(values))
             except ValidationError as error:
@@ -104,7 +104,7 @@ class Fields:
     def check_name(self, kind: str, name: Any) -> None:
         """Raises :class:`Invalid` when `name` is not an entry of the kind."""
         if not isinstance(name, str):
-            raise Invalid("name", None, f"{show(name)} is not the name of a {kind}; quote it if it is one")
+            raise Invalid("name", None, f"{show(name)} is no {kind}'s name; quote it if it is one")
         if name not in self.catalog.entries[kind]:
             raise Invalid("name", None, f"unknown {kind} {show(name)}{did_you_mean(name, self.catalog.names(kind))}")
 
@@ -172,7 +172,7 @@ def _one_of(choices: tuple[Any, ...]) -> Any:
 def _model(kind: str, name: str, catalog: Catalog) -> type[BaseModel]:
     info = catalog.settings[kind] if kind in SETTINGS else catalog.entries[kind][name]
     fields: dict[str, Any] = {}
-    if kind in COMPONENTS:
+    if kind not in SETTINGS:
         fields["entry_name"] = (Literal[name], Field(alias="name", description=info.summary))
     for option in catalog.options(kind, name):
         default = ... if option.required else option.default

@@ -11,7 +11,7 @@ from typing import Any
 
 from pflcore.registry import did_you_mean
 from pipeline.spec.draft import Patch, Patcher, compose
-from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS
+from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.schema import Grid, Selection, label_text
 from pipeline.spec.yamlfile import Address, show
 
@@ -181,6 +181,8 @@ def _labelled(values: Any, address: Address, patcher: Patcher) -> Iterator[tuple
 
 def _check_option(part: str, option: str, address: Address, patcher: Patcher) -> None:
     kinds = [*COMPONENTS, *SETTINGS]
+    if part in LISTS:
+        raise patcher.document.error(address, f"call the axis {part!r}; its values are `label: list` lines")
     if part not in kinds:
         raise patcher.document.error(address, f"unknown part {show(part)} of a run{did_you_mean(part, kinds)}")
     if option == "name":

@@ -6,15 +6,14 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.spec.catalog import Catalog
-from pipeline.spec.run import COMPONENTS
+from pipeline.spec.catalog import Catalog, EntryInfo
+from pipeline.spec.run import COMPONENTS, LISTS
 
 BUILT_IN = ("paper", "smoke")
 
 _TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 16}
 _EVALUATION = {"every": 1, "window": 2, "curve_every": 1}
 _LOCAL_STEPS = 3
-_ADAPT_EPOCHS = 2
 _COHORT = 2
 _SEEDS = 2  # of as many as there are; labels beyond them stand for the same runs
 _CLIENTS = 8
@@ -47,19 +46,18 @@ def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     patch["training"] = {**_TRAINING, "sample_rate": min(1.0, _COHORT / clients)}
     if record["training"]["local_steps"]:
         patch["training"]["local_steps"] = min(record["training"]["local_steps"], _LOCAL_STEPS)
-    patch["evaluation"] = {**_EVALUATION, **_analyses(record["evaluation"], clients)}
+    patch["evaluation"] = _EVALUATION
+    for field, kind in LISTS.items():
+        listed = record.get(field, ())
+        patch[field] = [_shrunk(entry, catalog.entry(kind, entry["name"]), clients) for entry in listed]
     return patch
 
 
-def _analyses(evaluation: dict[str, Any], clients: int) -> dict[str, Any]:
-    """What shrinks the analyses that a run asks for; those of clients that are left."""
-    patch: dict[str, Any] = {}
-    if "rollout" in evaluation["analyses"]:
-        left = [client for client in evaluation["rollout_clients"] if client < clients]
-        patch |= {"rollout_clients": left or [0], "rollout_images": 1}
-    if "adaptation" in evaluation["analyses"]:
-        patch["adapt_epochs"] = min(evaluation["adapt_epochs"], _ADAPT_EPOCHS)
-    return patch
+def _shrunk(entry: dict[str, Any], info: EntryInfo, clients: int) -> dict[str, Any]:
+    """An entry of a list as its `smoke` says, and about clients that are left."""
+    of_clients = info.facts.get("client_options", ())
+    left = {option: [client for client in entry[option] if client < clients] or [0] for option in of_clients}
+    return {**entry, **left, **info.smoke}
 
 
 def smoke_clients(clients: int, classes_per_client: int | None, classes: int) -> int:

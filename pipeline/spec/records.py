@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from pflcore.errors import UserError
-from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS, Run
+from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run
 
 
 def read_record(path: Path, *keys: str) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def read_record(path: Path, *keys: str) -> dict[str, Any]:
 
 def read_run(path: Path) -> Run:
     """A resolved run whose settings are valid. Raises as :func:`read_record`."""
-    run = Run(read_record(path, *RUN_FIELDS))
+    run = Run(read_record(path, *(field for field in RUN_FIELDS if field not in LISTS)))
     try:
         for name in SETTINGS:
             getattr(run, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pflcore.errors import UserError
@@ -150,7 +150,18 @@ def _table(
         partitions=_partitions(runs),
         claims=resolve_claims(body.claims, layout, labels, patcher),
         figures=body.figures,
+        analyses=_headings(body.figures or (), runs, patcher.fields.catalog),
     )
+
+
+def _headings(figures: Iterable[str], runs: list[Run], catalog: Catalog) -> dict[str, str]:
+    """The headings of the analyses that are listed as figures or made by runs."""
+    named = {*figures, *(analysis["name"] for run in runs for analysis in run.record.get("analyses", ()))}
+    return {
+        name: catalog.entry("analysis", name).facts.get("title", name)
+        for name in catalog.names("analysis")
+        if name in named
+    }
 
 
 def _partitions(runs: list[Run]) -> list[TablePartition]:

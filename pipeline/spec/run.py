@@ -14,8 +14,11 @@ from typing import Any
 from pflcore.registry import KINDS
 from pflcore.settings import Evaluation, Training
 
-COMPONENTS = tuple(KINDS)
-"""The parts of a run that have a name: dataset, partition, backbone and method."""
+LISTS = {"analyses": "analysis"}
+"""Fields of a run that are lists of entries, each of them at most once, and the kind of these."""
+
+COMPONENTS = tuple(kind for kind in KINDS if kind not in LISTS.values())
+"""The kinds of which a run has one entry, in a field that is called like the kind."""
 
 SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
 """Its parts that have none, and what they are made of."""
@@ -23,8 +26,8 @@ SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
 FEDERATION = ("dataset", "partition", "clients", "seed")
 """The fields of a run that say who holds which samples."""
 
-RUN_FIELDS = (*FEDERATION, "backbone", "method", "training", "evaluation")
-"""The fields of a run in the order in which it is written."""
+RUN_FIELDS = (*FEDERATION, "backbone", "method", "training", "evaluation", *LISTS)
+"""The fields of a run in the order in which it is written; an empty list is left out."""
 
 
 def canonical_json(value: Any) -> str:
@@ -56,7 +59,8 @@ class Run:
 
     Args:
         record: dataset, partition, backbone and method (each a mapping with `name`), clients, seed, training,
-            evaluation and profile, with defaults written out, but for options marked `later`. Not to be modified.
+            evaluation, analyses (a list of such mappings, if there are any) and profile, with defaults written out, but
+            for options marked `later`. Not to be modified.
     """
 
     record: dict[str, Any]
@@ -125,6 +129,11 @@ class Run:
     def evaluation(self) -> Evaluation:
         """When it is measured. Raises ``TypeError`` for a setting that there is not, :class:`UserError` for a value."""
         return Evaluation(**options(self.record["evaluation"]))
+
+    @property
+    def analyses(self) -> dict[str, dict[str, Any]]:
+        """The analyses that it makes, by name, with their options."""
+        return {one["name"]: options(one) for one in self.record.get("analyses", ())}
 
     def options(self, component: str) -> dict[str, Any]:
         """What it says of one of :data:`COMPONENTS` beside its name."""

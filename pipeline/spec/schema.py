@@ -19,11 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields
 from pipeline.spec.figure_names import FIGURES
-from pipeline.spec.run import COMPONENTS, RUN_FIELDS, SETTINGS
+from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.table import Better, Metric
 from pipeline.spec.yamlfile import show
 
@@ -52,12 +51,6 @@ def _label_list(value: Any) -> list[str]:
     return [label_text(item) for item in items]
 
 
-def _figure_name(value: Any) -> str:
-    if not isinstance(value, str) or value not in FIGURES:
-        raise ValueError(f"{show(value)} is no figure of a report{did_you_mean(str(value), list(FIGURES))}")
-    return value
-
-
 def _each_once(names: list[str]) -> list[str]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -74,13 +67,13 @@ Labels = Annotated[
 ]
 Line = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 """Prose for a report; folded YAML text loses its line ends."""
-FigureName = Annotated[str, BeforeValidator(_figure_name), WithJsonSchema({"enum": list(FIGURES)})]
 Selection = dict[str, Labels]
 """One or several labels per axis; an axis that is not named is not restricted."""
 
 # Placeholders that json_schema() replaces by the definitions it makes from the catalog.
 RunPatch = Annotated[dict[str, Any], WithJsonSchema({"$comment": "run"})]
 Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
+FigureName = Annotated[str, WithJsonSchema({"$comment": "figure"})]
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 ClientNumber = Annotated[int, Field(ge=0)]
 ClaimKey = Literal["better", "sooner", "steadier", "within"]
@@ -277,18 +270,16 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
     definitions = schema["$defs"]
     run: dict[str, Any] = {}
     for kind in COMPONENTS:
-        names = catalog.names(kind)
-        for name in names:
-            definitions[f"{kind}_{name}"] = fields.model(kind, name).model_json_schema()
-        named = [{"$ref": f"#/$defs/{kind}_{name}"} for name in names]
         update = {
             "description": f"Options that update the {kind} set elsewhere.",
             "type": "object",
             "properties": {"name": False, **_all_options(fields, kind)},
             "additionalProperties": False,
         }
-        definitions[kind] = {"anyOf": [{"enum": names}, *named, update]}
+        definitions[kind] = {"anyOf": [*_entries(fields, kind, definitions), update]}
         run[kind] = {"$ref": f"#/$defs/{kind}"}
+    for field, kind in LISTS.items():
+        run[field] = {"type": "array", "items": {"anyOf": _entries(fields, kind, definitions)}}
     for name, (least, description) in SCALARS.items():
         run[name] = {"type": "integer", "minimum": least, "description": description}
     for kind in SETTINGS:
@@ -302,9 +293,22 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
         "additionalProperties": False,
     }
     definitions["axes"] = _axes(fields, run)
+    definitions["figure"] = {"enum": figures_of(catalog)}
     replaced: dict[str, Any] = _resolve_comments(schema)
     replaced["$defs"]["Claim"] |= _claim_forms(replaced["$defs"]["Claim"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **replaced}
+
+
+def figures_of(catalog: Catalog) -> list[str]:
+    """The figures that a spec can list."""
+    return [*FIGURES, *catalog.names("analysis")]
+
+
+def _entries(fields: Fields, kind: str, definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    """What names an entry of a kind, alone or with its options, which are added to the definitions."""
+    names = fields.catalog.names(kind)
+    definitions |= {f"{kind}_{name}": fields.model(kind, name).model_json_schema() for name in names}
+    return [{"enum": names}, *({"$ref": f"#/$defs/{kind}_{name}"} for name in names)]
 
 
 def _claim_forms(claim: dict[str, Any]) -> dict[str, Any]:

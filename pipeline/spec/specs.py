@@ -17,7 +17,7 @@ from pipeline.spec.draft import Patcher
 from pipeline.spec.fields import Fields, explain
 from pipeline.spec.profiles import BUILT_IN
 from pipeline.spec.run import COMPONENTS
-from pipeline.spec.schema import SpecFile, known_keys
+from pipeline.spec.schema import SpecFile, figures_of, known_keys
 from pipeline.spec.yamlfile import Address, Document, load_yaml, show
 
 _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
@@ -122,6 +122,11 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
     except ValidationError as error:
         raise _structural(document, error) from None
     _check_patches(body, Patcher(document, Fields.of(catalog)))
+    known = figures_of(catalog)
+    for index, name in enumerate(body.figures or ()):
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise document.error(("figures", index), f"{show(name)} is no figure of a report{hint}")
     return Spec(identity, body, document, specs_dir, files)
 
 

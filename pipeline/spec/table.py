@@ -92,7 +92,8 @@ class ResolvedTable(_Frozen):
 
     `labels` orders the labels of each row and column axis; `clients` has, of one axis or none, those that stand for
     one client. `runs` has the federation of every run that a cell names, by run id, and `partitions` what their clients
-    hold. Without a list of `figures` the report shows the analyses that runs made.
+    hold. Without a list of `figures` the report shows the analyses that runs made; `analyses` has their headings,
+    and those of the listed ones.
     """
 
     spec: str
@@ -113,6 +114,7 @@ class ResolvedTable(_Frozen):
     partitions: list[TablePartition]
     claims: list[TableClaim]
     figures: list[str] | None
+    analyses: dict[str, str]
 
     @property
     def axes(self) -> list[str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 from safetensors.torch import save_file
 
-from pflcore.analyses.table import write_findings
+from pflcore.analyses import ANALYSES
 from pflcore.artifacts import atomic_path, write_table, write_text
 from pflcore.backbones import BACKBONES
 from pflcore.data.assignment import Assignment, read_assignment
@@ -23,6 +23,7 @@ from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples
 from pflcore.data.samples import Samples
 from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_device, train, use_threads
+from pflcore.engine.findings import write_findings
 from pflcore.methods import METHODS
 from pipeline.spec.records import read_run
 
@@ -70,6 +71,7 @@ def run(
     use_threads(place, data.shape)
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
     identity = _identity(resolved.record, code, hashes, place)
+    analyses = {name: ANALYSES.create(name, **chosen) for name, chosen in resolved.analyses.items()}
     folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{identity[:8]}", identity, say)
     started = time.monotonic()
     with folder if is_first() else nullcontext() as checkpoints:
@@ -80,6 +82,7 @@ def run(
             training=resolved.training,
             evaluation=resolved.evaluation,
             seed=resolved.seed,
+            analyses=analyses,
             executor=executor,
             checkpoints=checkpoints,
             checkpoint_every=checkpoint_every,
@@ -97,7 +100,7 @@ def run(
         if resolved.training.save_weights:
             with atomic_path(out / "weights.safetensors") as temporary:
                 save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
-        if resolved.evaluation.analyses:
+        if analyses:
             write_findings(out / "analysis.parquet", result.findings, **facts)
         _write_rounds(out / "rounds.parquet", result, data.novel, code=_digest(code), **facts)
         checkpoints.clear()

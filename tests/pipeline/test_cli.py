@@ -117,7 +117,7 @@ def test_plan(project: Project, pfl: Pfl) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_list_entries(project: Project, pfl: Pfl, kind: str) -> None:
-    listed = pfl("list", f"{kind}s")
+    listed = pfl("list", KINDS[kind][0].removeprefix("pflcore."))
     assert (listed.code, listed.err) == (0, "")
     table = listed.out.partition("\n\n")[0]
     assert {line.split()[0] for line in table.splitlines() if not line.startswith(" ")} == {
@@ -405,7 +405,7 @@ def test_commands_that_do_not_train_never_import_torch(project: Project) -> None
         "compile --check",
         "plan",
         "plan --profile smoke",
-        *(f"list {kind}" for kind in ("specs", "datasets", "partitions", "backbones", "methods")),
+        *(f"list {kind}" for kind in ("specs", "datasets", "partitions", "backbones", "methods", "analyses")),
         "describe fedtp",
         "schema",
         "stage guard",

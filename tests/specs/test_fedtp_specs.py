@@ -167,10 +167,7 @@ def test_the_runs_are_the_paper_s(tables: dict[str, Resolved]) -> None:
             "rounds": 1500, "sample_rate": 0.05, "local_epochs": 5, "local_steps": None, "batch_size": 64, "lr": 0.01,
             "momentum": 0.0, "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
         },
-        "evaluation": {
-            "every": 5, "window": 200, "curve_every": 50, "analyses": [], "rollout_clients": [0, 1, 2],
-            "rollout_images": 2, "adapt": ["personal"], "adapt_epochs": 10, "adapt_lr": 0.01,
-        },
+        "evaluation": {"every": 5, "window": 200, "curve_every": 50},
         "profile": "paper",
     }  # fmt: skip
     hundred = record(tables["table2"], "FedTP", "CIFAR-100", "Dirichlet", "50")["partition"]
@@ -290,16 +287,18 @@ def test_the_runs_of_figures_are_the_paper_s(tables: dict[str, Resolved]) -> Non
     assert (head["method"]["also_personal"], head["partition"]["classes_per_client"]) == (["head"], 10)
     for name in ("fig1", "fig5", "fig6"):
         for run in tables[name].runs:
-            assert run.record["evaluation"]["rollout_clients"] == [0, 4, 5, 7, 11, 26, 49]
+            assert run.record["analyses"] == [{"name": "rollout", "clients": [0, 4, 5, 7, 11, 26, 49], "images": 1}]
             assert (run.record["clients"], run.record["backbone"]["depth"]) == (50, 8)
     novel = record(tables["fig8"], "FedTP", "CIFAR-100")
     assert (novel["partition"]["name"], novel["partition"]["novel_share"]) == ("pachinko", 0.2)
-    assert novel["evaluation"]["adapt"] == ["embedding", "hypernetwork"]
+    assert novel["analyses"] == [
+        {"name": "adaptation", "parts": ["embedding", "hypernetwork"], "epochs": 10, "lr": 0.01}
+    ]
     assert novel["method"]["embedding"] == record(tables["fig8"], "pFedHN", "CIFAR-100")["method"]["embedding"] == 32
     assert record(tables["v1_fig3"], "FedRoD", "CIFAR-10")["partition"]["name"] == "dirichlet"
     (coarse,) = tables["fig9"].runs
     assert (coarse.record["partition"]["name"], coarse.record["clients"]) == ("coarse_classes", 100)
-    assert coarse.record["evaluation"]["analyses"] == ["embeddings"]
+    assert coarse.record["analyses"] == [{"name": "embeddings"}]
     for name, variant in (("fig10", "as_written"), ("fig10_released", "as_released")):
         noisy = record(tables[name], "FedTP", "15")
         assert (noisy["partition"]["sigma_max"], noisy["partition"]["variant"]) == (15.0, variant)

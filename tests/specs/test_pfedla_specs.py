@@ -134,7 +134,7 @@ def test_the_runs_are_the_papers(
     dealt = run["partition"]
     assert (dealt["name"], dealt["attribute"]) == ("domains", "domain")
     assert (dealt["test_share"], dealt["test_draw"], dealt["train_limit"]) == partition
-    assert record(tables["table5"], "FedBN", "pFedLA_h")["evaluation"]["analyses"] == ["mixing"]
+    assert record(tables["table5"], "FedBN", "pFedLA_h")["analyses"] == [{"name": "mixing"}]
 
 
 def rows_of(name: str) -> list[dict[str, str]]:

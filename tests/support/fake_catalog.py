@@ -98,6 +98,25 @@ class FedTP(Entry):
     variant: str = option("as_written", help="Reading of the paper.", choices=("as_written", "as_released"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Maps(Entry):
+    """Where models look."""
+
+    title: ClassVar[str] = "Maps of attention"
+    smoke: ClassVar[dict[str, Any]] = {"images": 1}
+    client_options: ClassVar[tuple[str, ...]] = ("clients",)
+
+    clients: tuple[int, ...] = option((0, 1), help="Whose models.", ge=0)
+    images: int = option(2, help="Images of each.", ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights(Entry):
+    """What was learned."""
+
+    title: ClassVar[str] = "Learned weights"
+
+
 CATALOG = Catalog(
     entries={
         kind: {name: describe_entry(name, cls) for name, cls in entries.items()}
@@ -106,6 +125,7 @@ CATALOG = Catalog(
             "partition": {"dirichlet": Dirichlet, "pathological": Pathological},
             "backbone": {"convnet": ConvNet, "vit": Vit},
             "method": {"fedavg": FedAvg, "fedper": FedPer, "fedtp": FedTP},
+            "analysis": {"maps": Maps, "weights": Weights},
         }.items()
     },
     settings={name: describe_entry(name, cls) for name, cls in SETTINGS.items()},

@@ -18,7 +18,7 @@ from pipeline.spec.figure_names import FIGURES
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
-from support.report_demo import CODE, cell, report, table, with_records, write_metrics
+from support.report_demo import CODE, HEADINGS, cell, report, table, with_records, write_metrics
 
 TOTAL = 200
 """Test samples of every client, so that 1 correct sample is half a percent."""
@@ -155,7 +155,7 @@ def demo(root: Path, clients: int = 40) -> ResolvedTable:
                 ]
         write_analysis(root, f"fedtp-{setting}", [*rows, *_rollout()])
     write_analysis(root, "local-dirichlet", _rollout(3))
-    return study(root, runs, title="Figures", figures=list(FIGURES))
+    return study(root, runs, title="Figures", figures=[*FIGURES, *HEADINGS])
 
 
 def _rollout(shift: int = 0) -> list[tuple[str, int, str, int, float]]:

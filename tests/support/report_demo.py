@@ -29,6 +29,12 @@ PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "FedTP": [(90.31, 0.26), (88.39, 0.14), (81.24, 0.17), (80.27, 0.28)],
 }
 COLUMNS = [("Pathological", "50"), ("Pathological", "100"), ("Dirichlet", "50"), ("Dirichlet", "100")]
+HEADINGS = {
+    "adaptation": "Adaptation to novel clients",
+    "embeddings": "Client embeddings",
+    "mixing": "How local attention is mixed",
+    "rollout": "Attention rollout",
+}
 EVALUATION = Evaluation(every=5, window=20, curve_every=10)
 RECORD: dict[str, Any] = {
     "dataset": {"name": "digits"},
@@ -82,6 +88,7 @@ def table(cells: list[TableCell], rows: list[str], columns: list[str], **changes
         "partitions": [{"federation": "digits-iid-n3-s0-00000000", "words": "iid on digits, 3 clients, seed 0"}],
         "claims": [],
         "figures": None,
+        "analyses": HEADINGS,
     }
     return ResolvedTable.model_validate({**base, **changes})
 

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from pipeline.report.drawing import svg_and_png
 from pipeline.report.table.layout import Key, Layout
-from pipeline.spec.figure_names import FIGURES
 
 NO_VALUE = "—"
 
@@ -48,6 +47,7 @@ class Section:
         name: Of its files and in the spec.
         text: What is shown, in sentences; all there is when there is nothing to show.
         data: The numbers unrounded, for ``<name>.csv``.
+        title: Its heading.
     """
 
     name: str
@@ -55,10 +55,7 @@ class Section:
     picture: Picture | None = None
     table: PlainTable | None = None
     data: pd.DataFrame = field(default_factory=pd.DataFrame)
-
-    @property
-    def title(self) -> str:
-        return FIGURES[self.name]
+    title: str = ""
 
 
 def labelled(layout: Layout, row: Key, column: Key, data: pd.DataFrame) -> pd.DataFrame:

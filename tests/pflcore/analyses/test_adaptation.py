@@ -16,9 +16,10 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from pflcore.analyses import adaptation
-from pflcore.analyses.adaptation import Newcomer
+from pflcore.analyses.adaptation import Adaptation, Newcomer
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
+from pflcore.engine.analysis import Analysis
 from pflcore.engine.evaluate import Score, score_client
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
@@ -31,6 +32,7 @@ SEED = 3
 NOVEL = 2
 EPOCHS = 3
 LR = 0.1
+LAST = Evaluation(every=1, window=0)
 ROUNDS = training(rounds=2, sample_rate=1.0)
 Model = dict[str, Tensor]
 
@@ -71,9 +73,9 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill :data:`LOSSES`, of which the analysis keeps nothing."""
     plain, now = Newcomer.adapt, [""]
 
-    def adapt(self: Newcomer, part: str) -> Iterator[tuple[int, int]]:
+    def adapt(self: Newcomer, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
         LOSSES[part], now[0] = [], part
-        return plain(self, part)
+        return plain(self, part, epochs, lr)
 
     def score(*given: Any) -> Score:
         found = score_client(*given)
@@ -85,11 +87,16 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def adapted(name: str, *parts: str, net: str = "convnet", data: FederatedData = DATA, **changes: Any) -> Result:
-    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=parts, adapt_epochs=EPOCHS, adapt_lr=LR)
+    analyses = tuning(*parts, epochs=EPOCHS, lr=LR)
     options = changes.pop("options", {})
     chosen = backbone(net, dropout=0.0) if net == "tiny_vit" else backbone(net)
-    settings = {"training": ROUNDS, "evaluation": evaluation, "seed": SEED, "executor": "sequential", **changes}
-    return run(method(name, **options), chosen, data, **settings)
+    settings = {"training": ROUNDS, "evaluation": LAST, "seed": SEED, "executor": "sequential", **changes}
+    return run(method(name, **options), chosen, data, analyses=analyses, **settings)
+
+
+def tuning(*parts: str, **options: Any) -> dict[str, Analysis]:
+    """The analysis, under its name."""
+    return {"adaptation": Adaptation(parts=parts, **options)}
 
 
 def counts(result: Result, part: str, client: int = NOVEL) -> list[int]:
@@ -328,7 +335,7 @@ def test_before_the_first_epoch_all_parts_are_equal_and_the_run_stays_as_it_is(n
     assert len({counts(result, part)[0] for part in parts}) == 1
     plain = run(
         entry, backbone(net, dropout=0.0) if net == "tiny_vit" else backbone(net), DATA, training=ROUNDS, seed=SEED,
-        evaluation=Evaluation(every=1, window=0), executor="sequential",
+        evaluation=LAST, executor="sequential",
     )  # fmt: skip
     assert plain.findings == {}
     assert all(torch.equal(result.weights[key], tensor) for key, tensor in plain.weights.items())
@@ -349,9 +356,9 @@ def test_the_same_run_finds_the_same_and_parts_do_not_touch_each_other() -> None
 @pytest.mark.parametrize("executor", ["pooled", "stacked"])
 def test_executors_agree(executor: str) -> None:
     net = backbone("tiny_vit")  # with dropout
-    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=("personal", "all"), adapt_epochs=2)
+    analyses = tuning("personal", "all", epochs=2)
     one, other = (
-        run(method("ditto"), net, DATA, training=ROUNDS, evaluation=evaluation, seed=SEED, executor=each)
+        run(method("ditto"), net, DATA, training=ROUNDS, evaluation=LAST, analyses=analyses, seed=SEED, executor=each)
         for each in ("sequential", executor)
     )
     for part in ("personal", "all"):
@@ -359,11 +366,10 @@ def test_executors_agree(executor: str) -> None:
 
 
 def test_dropout_is_on_in_epochs_and_its_masks_are_a_stream_of_their_own() -> None:
-    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=("all",), adapt_epochs=3, adapt_lr=LR)
     with_, without = (
         run(
             method("fedavg"), backbone("tiny_vit", dropout=rate), DATA, training=training(rounds=1, lr=1e-9), seed=SEED,
-            evaluation=evaluation, executor="sequential",
+            evaluation=LAST, analyses=tuning("all", epochs=3, lr=LR), executor="sequential",
         )
         for rate in (0.5, 0.0)
     )  # fmt: skip
@@ -373,8 +379,8 @@ def test_dropout_is_on_in_epochs_and_its_masks_are_a_stream_of_their_own() -> No
 
 def test_several_novel_clients_start_independently() -> None:
     data = dataclasses.replace(federation((14, 7, 23, 9), (5, 8, 300, 40)), novel=frozenset({2, 3}))
-    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=("head",), adapt_epochs=2)
-    result = run(method("fedavg"), backbone("convnet"), data, evaluation=evaluation, seed=SEED, executor="sequential")
+    asked: dict[str, Any] = {"evaluation": LAST, "analyses": tuning("head", epochs=2), "executor": "sequential"}
+    result = run(method("fedavg"), backbone("convnet"), data, seed=SEED, **asked)
     items = [(one.client, one.item, len(one.values)) for one in result.findings["adaptation"]]
     assert items == [(client, f"head.{what}", 3) for client in (2, 3) for what in ("correct", "total")]
     totals = {one.client: one.values.tolist() for one in result.findings["adaptation"] if one.item == "head.total"}
@@ -383,9 +389,8 @@ def test_several_novel_clients_start_independently() -> None:
 
 def test_texts_count_every_character() -> None:
     data = dataclasses.replace(texts(), novel=frozenset({1}))
-    evaluation = Evaluation(every=1, window=0, analyses=("adaptation",), adapt=("all",), adapt_epochs=2)
-    net = backbone("language_transformer")
-    result = run(method("fedavg"), net, data, evaluation=evaluation, executor="sequential")
+    asked: dict[str, Any] = {"evaluation": LAST, "analyses": tuning("all", epochs=2), "executor": "sequential"}
+    result = run(method("fedavg"), backbone("language_transformer"), data, **asked)
     assert [one.values.tolist() for one in result.findings["adaptation"]][1] == [8 * data.positions] * 3
 
 
@@ -418,7 +423,7 @@ def test_a_part_that_is_not_there_is_an_error_before_training(name: str, part: s
 
     with pytest.raises(UserError, match=message) as error:
         adapted(name, "all", part, net=net, on_round=never)
-    assert str(error.value).startswith("evaluation.adapt: ") and "\n" not in str(error.value)
+    assert str(error.value).startswith("adaptation.parts: ") and "\n" not in str(error.value)
 
 
 def test_what_else_is_an_error_before_training() -> None:
@@ -429,13 +434,11 @@ def test_what_else_is_an_error_before_training() -> None:
     single = dataclasses.replace(federation((14, 7, 1), (5, 8, 6)), novel=frozenset({2}))
     with pytest.raises(UserError, match="client 2 cannot train a model with batch norm"):
         adapted("fedavg", "head", net="lenet_bn", data=single)
-    with pytest.raises(UserError, match=r"Evaluation\.adapt = 'body' must be one of 'embedding', "):
-        Evaluation(adapt=("body",))
+    with pytest.raises(UserError, match=r"adaptation\.parts = 'body' must be one of 'embedding', "):
+        Adaptation(parts=("body",))
 
 
 def test_a_model_that_is_lost_is_never_right() -> None:
-    evaluation = Evaluation(
-        every=1, window=0, analyses=("adaptation",), adapt=("all", "head"), adapt_epochs=2, adapt_lr=1e30
-    )
-    result = run(method("fedavg"), backbone("convnet"), DATA, evaluation=evaluation, executor="sequential")
+    analyses = tuning("all", "head", epochs=2, lr=1e30)
+    result = run(method("fedavg"), backbone("convnet"), DATA, evaluation=LAST, analyses=analyses, executor="sequential")
     assert counts(result, "all")[1:] == [0, 0] and counts(result, "all")[0] == counts(result, "head")[0] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +28,47 @@ from support.tiny import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pflcore.analyses import Finding, load
+from pflcore.analyses import ANALYSES
+from pflcore.analyses.adaptation import PARTS
 from pflcore.analyses.embeddings import plane
 from pflcore.analyses.rollout import attention, grid, rollout
-from pflcore.analyses.table import write_findings
 from pflcore.artifacts import read_table
 from pflcore.backbones import Backbone
 from pflcore.data.assignment import Assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Attribute, Samples
 from pflcore.engine import Result
+from pflcore.engine.analysis import Analysis, Finding, Subject
+from pflcore.engine.findings import write_findings
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
 from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options
-from pflcore.settings import ANALYSES, PARTS, Evaluation
+from pflcore.settings import Evaluation
 from pipeline.compile.fingerprint import Code
+from pipeline.spec.figure_names import FIGURES
 from pipeline.stages.train import _coarse_classes
 
 EXECUTORS = ("sequential", "pooled", "stacked")
 SIX = federation((9,) * 6, (4,) * 6)
 
 
-def analysed(name: str, net: Backbone, *analyses: str, data: FederatedData | None = None, **changes: Any) -> Result:
-    """A run of two rounds of all clients with these analyses; `changes` of settings of evaluation and arguments."""
-    known = {field.name for field in dataclasses.fields(Evaluation)}
-    asked = {key: changes.pop(key) for key in list(changes) if key in known}
+def analysed(
+    name: str,
+    net: Backbone,
+    *analyses: str,
+    data: FederatedData | None = None,
+    asked: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Result:
+    """A run of two rounds of all clients with these analyses, under the options `asked`; `changes` of arguments."""
     options = changes.pop("options", {})
     return run(
         method(name, **options),
         net,
         data,
-        evaluation=Evaluation(every=1, window=0, analyses=analyses, **asked),
+        evaluation=Evaluation(every=1, window=0),
+        analyses={analysis: ANALYSES.create(analysis, **(asked or {})) for analysis in analyses},
         **{"training": training(sample_rate=1.0), "executor": "sequential", **changes},
     )
 
@@ -180,7 +190,7 @@ def test_other_attention_has_no_grid(shapes: list[tuple[int, int]]) -> None:
 
 
 def test_rollout_of_a_run() -> None:
-    result = analysed("vanilla_attention", backbone("tiny_vit"), "rollout", rollout_clients=(2, 0), rollout_images=3)
+    result = analysed("vanilla_attention", backbone("tiny_vit"), "rollout", asked={"clients": (2, 0), "images": 3})
     found, data = series(result, "rollout"), federation()
     rows = {client: data.test[client][[0, size // 3, 2 * size // 3]].tolist() for client, size in ((2, 6), (0, 5))}
     assert list(found) == [
@@ -208,7 +218,7 @@ def test_rollout_is_of_what_a_client_is_measured_with() -> None:
 
 def test_fewer_images_than_asked_for_and_large_ones() -> None:
     small = dataclasses.replace(federation(), size=16)
-    found = series(analysed("fedavg", backbone("vit"), "rollout", data=small, rollout_images=100), "rollout")
+    found = series(analysed("fedavg", backbone("vit"), "rollout", data=small, asked={"images": 100}), "rollout")
     assert {client: sum(key[0] == client for key in found) // 2 for client in range(3)} == {0: 5, 1: 8, 2: 6}
     assert {len(values) for (_, item), values in found.items() if "mask" in item} == {4}  # 8×8 patches of 16×16 pixels
     assert {len(values) for (_, item), values in found.items() if "image" in item} == {64}
@@ -329,50 +339,69 @@ def test_a_run_that_diverges_is_not_analysed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("analysis", "name", "net", "data", "changes", "message"),
+    ("analysis", "name", "net", "data", "asked", "message"),
     [
         ("rollout", "fedavg", "convnet", None, {}, "'rollout' needs a Transformer"),
         ("rollout", "prompts", "tiny_vit", None, {}, "'rollout' needs a Transformer"),
         ("rollout", "fedavg", "language_transformer", texts(), {}, "'rollout' needs images, and the dataset is text"),
-        ("rollout", "fedavg", "tiny_vit", None, {"rollout_clients": (3,)}, "no client 3; clients are 0..2"),
-        ("rollout", "fedavg", "tiny_vit", None, {"rollout_clients": ()}, "rollout_clients: name a client"),
+        (
+            "rollout",
+            "fedavg",
+            "tiny_vit",
+            None,
+            {"clients": (3,)},
+            r"rollout\.clients: there is no client 3; .* 0\.\.2",
+        ),
+        ("rollout", "fedavg", "tiny_vit", None, {"clients": ()}, r"rollout\.clients: name a client"),
         ("embeddings", "fedavg", "convnet", SIX, {}, "method fedavg has no embeddings of clients"),
         ("embeddings", "pfedhn", "convnet", None, {}, "needs 4 or more clients that take part in training, not 3"),
         ("mixing", "fedbn", "lenet_bn", None, {}, "needs a backbone with hybrid local attention"),
     ],
 )
 def test_what_cannot_be_analysed_is_an_error_before_training(
-    analysis: str, name: str, net: str, data: FederatedData | None, changes: dict[str, Any], message: str
+    analysis: str, name: str, net: str, data: FederatedData | None, asked: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as error:
-        analysed(name, backbone(net), analysis, data=data, on_round=never, **changes)
-    assert str(error.value).startswith("evaluation.") and "\n" not in str(error.value)
+        analysed(name, backbone(net), analysis, data=data, on_round=never, asked=asked)
+    assert str(error.value).startswith(("analyses: ", f"{analysis}.")) and "\n" not in str(error.value)
 
 
-def test_settings() -> None:
-    with pytest.raises(UserError, match=r"Evaluation\.analyses = 'rollouts' must be one of 'rollout', "):
-        Evaluation(analyses=("rollouts",))
-    assert Evaluation().analyses == ()
-    assert all(callable(load(name).check) and callable(load(name).findings) for name in ANALYSES)
+@pytest.mark.parametrize("name", ANALYSES.names())
+def test_an_analysis_has_a_heading_and_is_called_like_no_other_figure(name: str) -> None:
+    cls = ANALYSES.get(name)
+    assert cls.title and cls.title not in FIGURES.values() and name not in FIGURES
+    assert set(cls.client_options) <= {field.name for field in dataclasses.fields(cls)}
+
+
+def test_a_fault_in_an_analysis_is_located() -> None:
+    class Odd(Analysis):
+        def check(self, subject: Subject) -> None:
+            assert subject.round == 0
+
+        def findings(self, subject: Subject) -> Iterator[Finding]:
+            yield Finding.one(-1, "rounds", 1 / (subject.round - 2))
+
+    with pytest.raises(ZeroDivisionError) as error:
+        run(method("fedavg"), backbone("convnet"), analyses={"odd": Odd()})
+    assert "after the last round" in error.value.__notes__[0]
 
 
 def test_the_documentation_has_the_defaults() -> None:
     text = (Path(__file__).parents[3] / "docs/analyses.md").read_text(encoding="utf-8")
-    printed = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE))
-    options = {one.name: one.default for one in describe_options(Evaluation)}
-    wanted = {name for name in options if name.startswith(("rollout_", "adapt"))}
-    assert {name: yaml.safe_load(printed[name]) for name in wanted} == {
-        name: list(value) if isinstance(value, tuple) else value for name, value in options.items() if name in wanted
-    }
-    for name in (*ANALYSES, *PARTS):
+    printed = dict(re.findall(r"^\| `([\w.]+)` \| `([^`]+)` \|", text, re.MULTILINE))
+    for name in ANALYSES.names():
+        for one in describe_options(ANALYSES.get(name)):
+            default = list(one.default) if one.many else one.default
+            assert yaml.safe_load(printed[f"{name}.{one.name}"]) == default
+    for name in (*ANALYSES.names(), *PARTS):
         assert f"| `{name}` |" in text
 
 
 def test_code_of_analyses_makes_only_those_runs_stale_that_ask_for_it() -> None:
     code = Code(Path(__file__).parents[3])
     closure = {line.split()[0] for line in code.fingerprint("pipeline.stages.train").splitlines()}
-    assert "pflcore.analyses.table" in closure
-    assert not closure & {f"pflcore.analyses.{name}" for name in ANALYSES}
+    assert {"pflcore.analyses", "pflcore.engine.findings"} <= closure
+    assert not closure & {f"pflcore.analyses.{name}" for name in ANALYSES.names()}
 
 
 # --- the artifact and the stage -------------------------------------------------------------------------------------
@@ -399,9 +428,11 @@ def test_the_artifact_is_a_number_per_row(tmp_path: Path) -> None:
     assert none.num_rows == 0 and none.schema.equals(table.schema)
 
 
-def analysing(folder: Path, evaluation: str, lr: float = 0.1, method_: str = "fedavg", clients: int = 5) -> Project:
+def analysing(folder: Path, analyses: str, lr: float = 0.1, method_: str = "fedavg", clients: int = 5) -> Project:
     text = spec(f"[{method_}]", backbone=VIT)
-    text = text.replace("curve_every: 1}", f"curve_every: 1, {evaluation}}}").replace("lr: 0.1", f"lr: {lr}")
+    text = text.replace("curve_every: 1}", f"curve_every: 1}}\n    analyses: {analyses}").replace(
+        "lr: 0.1", f"lr: {lr}"
+    )
     text = text.replace("clients: 3", f"clients: {clients}")
     return make_project(folder, {"specs/a.yaml": text})
 
@@ -409,26 +440,26 @@ def analysing(folder: Path, evaluation: str, lr: float = 0.1, method_: str = "fe
 def test_a_run_writes_what_it_was_asked_for(tmp_path: Path) -> None:
     tables = []
     for place in ("one", "two"):
-        project = analysing(tmp_path / place, "analyses: [rollout, embeddings], rollout_clients: [1]", method_="fedtp")
+        project = analysing(tmp_path / place, "[{name: rollout, clients: [1]}, embeddings]", method_="fedtp")
         compilation = project.compiled()
         project.compile()
         (stage,) = [stage for name, stage in project.stages().items() if ":train-" in name]
         assert [Path(out).name for out in stage["outs"]] == ["rounds.parquet", "analysis.parquet"]
         codes = [Path(dep).name for dep in stage["deps"] if "/code/" in dep]
-        assert codes == ["train.fedtp.tiny_vit.txt", "analysis.rollout.txt", "analysis.embeddings.txt"]
+        assert codes == ["train.fedtp.tiny_vit.txt", "analysis.embeddings.txt", "analysis.rollout.txt"]
         project.execute(compilation)
         (run_,) = compilation.runs
         path = project.root / "artifacts/runs" / run_ / "analysis.parquet"
         table, meta = read_table(path, "analysis/1")
         assert meta["run"] == run_ and {len(meta[name]) for name in ("dataset_hash", "partition_hash")} == {64}
-        assert list(dict.fromkeys(table["analysis"].to_pylist())) == ["rollout", "embeddings"]
+        assert list(dict.fromkeys(table["analysis"].to_pylist())) == ["embeddings", "rollout"]
         assert {key for key in table["client"].to_pylist()} == set(range(5))
         tables.append(path.read_bytes())
     assert tables[0] == tables[1]
 
 
 def test_a_run_that_diverged_writes_an_empty_table(tmp_path: Path) -> None:
-    project = analysing(tmp_path, "analyses: [rollout]", lr=1e30)
+    project = analysing(tmp_path, "[rollout]", lr=1e30)
     compilation = project.compiled()
     project.compile()
     project.execute(compilation)
@@ -446,12 +477,13 @@ def test_a_run_without_analyses_has_no_artifact(tmp_path: Path) -> None:
 
 
 def test_smoke_makes_analyses_small(tmp_path: Path) -> None:
-    wanted = "analyses: [rollout, adaptation], rollout_clients: [0, 4, 49], adapt: [head], adapt_epochs: 30"
+    wanted = "[{name: rollout, clients: [0, 4, 49]}, {name: adaptation, parts: [head], epochs: 30}]"
     (run_,) = analysing(tmp_path, wanted, clients=50).compiled("smoke").runs.values()
     assert run_.record["clients"] == 8
-    evaluation = run_.record["evaluation"]
-    assert evaluation["rollout_clients"] == [0, 4] and evaluation["rollout_images"] == 1
-    assert evaluation["adapt_epochs"] == 2
+    assert run_.record["analyses"] == [
+        {"name": "adaptation", "parts": ["head"], "epochs": 2, "lr": 0.01},
+        {"name": "rollout", "clients": [0, 4], "images": 1},
+    ]
 
 
 def test_all_methods_are_analysed_on_a_transformer() -> None:
@@ -459,5 +491,5 @@ def test_all_methods_are_analysed_on_a_transformer() -> None:
         entry = method(name)
         if name in ("fedofa", "prompts") or first_fitting(entry).name == "lenet_bn":
             continue  # convolutions, and tokens that are no patches
-        found = series(analysed(name, backbone("tiny_vit"), "rollout", rollout_images=1), "rollout")
+        found = series(analysed(name, backbone("tiny_vit"), "rollout", asked={"images": 1}), "rollout")
         assert len(found) == 6

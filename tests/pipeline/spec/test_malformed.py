@@ -219,6 +219,55 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         f"grid: {{base: {BASE}}}\nprofiles:\n  quick: {{training: {{round: 1}}}}\n",
         "specs/a.yaml:3: profiles.quick.training.round: unknown option; did you mean 'rounds'?",
     ),
+    # Analyses.
+    "analysis misspelt": (
+        "grid:\n  base:\n    analyses:\n      - weights\n      - mapps\n",
+        "specs/a.yaml:5: grid.base.analyses[1]: unknown analysis 'mapps'; did you mean 'maps'?",
+    ),
+    "option of an analysis misspelt": (
+        "grid:\n  base:\n    analyses:\n      - {name: maps, image: 1}\n",
+        "specs/a.yaml:4: grid.base.analyses[0].image: unknown option; did you mean 'images'?",
+    ),
+    "item of an analysis": (
+        "grid:\n  base:\n    analyses:\n      - name: maps\n        clients: [0, -2]\n",
+        "specs/a.yaml:5: grid.base.analyses[0].clients[1]: -2 must be at least 0",
+    ),
+    "analysis twice": (
+        "grid:\n  base:\n    analyses:\n      - {name: maps, images: 1}\n      - weights\n      - maps\n",
+        "specs/a.yaml:6: grid.base.analyses[2]: the analysis 'maps' is named twice",
+    ),
+    "analysis without a name": (
+        "grid:\n  base:\n    analyses: [{images: 1}]\n",
+        "specs/a.yaml:3: grid.base.analyses[0]: {'images': 1} must be a name, or {name: …} with options",
+    ),
+    "number as an analysis": (
+        "grid:\n  base:\n    analyses: [{name: 3}]\n",
+        "specs/a.yaml:3: grid.base.analyses[0].name: 3 is no analysis's name; quote it if it is one",
+    ),
+    "analysis where a list belongs": (
+        "grid:\n  base:\n    analyses: maps\n",
+        "specs/a.yaml:3: grid.base.analyses: 'maps' must be a list",
+    ),
+    "unused list": (
+        f"grid: {{base: {BASE}}}\nprofiles:\n  quick: {{analyses: [map]}}\n",
+        "specs/a.yaml:3: profiles.quick.analyses[0]: unknown analysis 'map'; did you mean 'maps'?",
+    ),
+    "analyses of the evaluation": (
+        "grid:\n  base:\n    evaluation: {analyses: [maps]}\n",
+        "specs/a.yaml:3: grid.base.evaluation.analyses: unknown option; known: every, window, curve_every",
+    ),
+    "axis of analyses without labels": (
+        GRID.replace("clients: [20, 50]", "analyses:\n      - [maps]\n      - []"),
+        "specs/a.yaml:7: grid.axes.analyses[0]: ['maps'] has no label; write `label: value` lines",
+    ),
+    "axis of an option of an analysis": (
+        GRID.replace("clients: [20, 50]", "analyses.images: [1, 2]"),
+        "specs/a.yaml:6: grid.axes.analyses.images: call the axis 'analyses'; its values are `label: list` lines",
+    ),
+    "figure misspelt": (
+        "figures:\n  - gain\n  - weight\n",
+        "specs/a.yaml:3: figures[1]: 'weight' is no figure of a report; did you mean 'weights'?",
+    ),
     # Axes.
     "all excluded": (
         GRID.replace("table:", "  exclude:\n    - clients: [20, 50]\ntable:"),

@@ -64,7 +64,7 @@ hundred,pFedMe,40.5,,yes,from elsewhere
 ten,FedTP,90.31,0.26,,
 ten,Avg,50,1,,
 """
-PINNED = ("fedtp-vit-ten-5eae62c7", "ten-dirichlet-n20-s0-e8bbeb63", "ten-bd13ef2a")
+PINNED = ("fedtp-vit-ten-222940ae", "ten-dirichlet-n20-s0-e8bbeb63", "ten-bd13ef2a")
 
 
 @pytest.fixture
@@ -96,10 +96,7 @@ def test_a_record_has_every_default(table: Resolved) -> None:
             "batch_size": 64, "lr": 0.1, "momentum": 0.0,
             "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
         },
-        "evaluation": {
-            "every": 5, "window": 200, "curve_every": 50, "analyses": [], "rollout_clients": [0, 1, 2],
-            "rollout_images": 2, "adapt": ["personal"], "adapt_epochs": 10, "adapt_lr": 0.01,
-        },
+        "evaluation": {"every": 5, "window": 200, "curve_every": 50},
         "profile": "paper",
     }  # fmt: skip
     assert second.record == {**first.record, "seed": 1}
@@ -157,6 +154,7 @@ def test_the_table(table: Resolved) -> None:
         "better": "higher",
         "decimals": 1,
         "figures": None,
+        "analyses": {},
         "claims": [
             {
                 "text": "FedTP beats every other method.",
@@ -337,13 +335,79 @@ def test_smoke_shrinks_everything(tmp_path: Path) -> None:
             "batch_size": 16, "lr": 0.1, "momentum": 0.0,
             "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
         },
-        "evaluation": {
-            "every": 1, "window": 2, "curve_every": 1, "analyses": [], "rollout_clients": [0, 1, 2],
-            "rollout_images": 2, "adapt": ["personal"], "adapt_epochs": 10, "adapt_lr": 0.01,
-        },
+        "evaluation": {"every": 1, "window": 2, "curve_every": 1},
         "profile": "smoke",
     }  # fmt: skip
     assert by_label(result, method="FedTP", dataset="ten")[0].record["dataset"]["stand_in"] == 320
+
+
+ANALYSED = """\
+grid:
+  base:
+    dataset: ten
+    partition: dirichlet
+    clients: 20
+    backbone: vit
+    method: fedtp
+    analyses: [weights]
+  axes:
+    seed: [0, 1, 2, 3]
+    analyses:
+      none: []
+      maps: [maps]
+      both: [weights, {name: maps, images: 3, clients: [0, 9, 7]}]
+      base: [weights]
+  include:
+    - {labels: {seed: 9, analyses: plain}, set: {seed: 9}}
+  overrides:
+    - {when: {analyses: base, seed: 1}, set: {analyses: [{name: maps, clients: [5]}]}}
+profiles:
+  bare: {clients: 10, analyses: []}
+table: {rows: [analyses], columns: [seed]}
+"""
+MAPS = {"name": "maps", "clients": [0, 1], "images": 2}
+WEIGHTS = {"name": "weights"}
+
+
+def analyses_of(result: Resolved) -> dict[tuple[str, str], Any]:
+    assert result.table is not None
+    records = {run.id: run.record for run in result.runs}
+    cells = {tuple(cell.labels.values()): cell.runs for cell in result.table.cells if cell.runs}
+    return {key: records[run].get("analyses") for key, (run,) in cells.items()}
+
+
+def test_analyses_are_a_list_that_is_replaced(tmp_path: Path) -> None:
+    result = resolved(tmp_path, ANALYSED)
+    found = analyses_of(result)
+    assert found["none", "0"] is None
+    assert found["maps", "2"] == [MAPS]
+    assert found["both", "1"] == [{"name": "maps", "clients": [0, 9, 7], "images": 3}, WEIGHTS]
+    assert found["base", "0"] == found["plain", "9"] == [WEIGHTS]
+    assert found["base", "1"] == [{**MAPS, "clients": [5]}]
+    assert result.table is not None
+    assert result.table.analyses == {"maps": "Maps of attention", "weights": "Learned weights"}
+    assert set(analyses_of(resolved(tmp_path, ANALYSED, "bare")).values()) == {None}
+
+
+def test_a_run_without_analyses_is_what_it_is_without_that_field(tmp_path: Path) -> None:
+    plain, empty, first, second = (
+        resolved(tmp_path, f"grid: {{base: {BASE[:-1]}{more}}}}}").runs[0].id
+        for more in ("", ", analyses: []", ", analyses: [weights, maps]", ", analyses: [{name: maps}, weights]")
+    )
+    assert plain == empty != first == second
+
+
+def test_smoke_shrinks_analyses_to_the_clients_that_are_left(tmp_path: Path) -> None:
+    found = analyses_of(resolved(tmp_path, ANALYSED, "smoke"))
+    assert found["both", "0"] == [{"name": "maps", "clients": [0, 7], "images": 1}, WEIGHTS]
+    lost = ANALYSED.replace("clients: [0, 9, 7]", "clients: [9, 8]")
+    assert analyses_of(resolved(tmp_path, lost, "smoke"))["both", "0"][0]["clients"] == [0]
+
+
+def test_figures_name_analyses(tmp_path: Path) -> None:
+    text = f"grid: {{base: {BASE}}}\nfigures: [weights, gain]"
+    table = resolved(tmp_path, text).table
+    assert table is not None and table.analyses == {"weights": "Learned weights"}
 
 
 def test_what_smoke_makes_equal_is_run_once(tmp_path: Path) -> None:

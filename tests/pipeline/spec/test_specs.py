@@ -140,8 +140,20 @@ def test_schema_completes_names_and_options() -> None:
     assert schema["properties"]["grid"]["$ref"] == "#/$defs/Grid"
     assert definitions["Grid"]["properties"]["base"]["$ref"] == "#/$defs/run"
     assert list(definitions["run"]["properties"]) == [
-        "dataset", "partition", "clients", "seed", "backbone", "method", "training", "evaluation",
+        "dataset", "partition", "clients", "seed", "backbone", "method", "training", "evaluation", "analyses",
     ]  # fmt: skip
+    assert definitions["run"]["properties"]["analyses"] == {
+        "type": "array",
+        "items": {
+            "anyOf": [
+                {"enum": ["maps", "weights"]},
+                {"$ref": "#/$defs/analysis_maps"},
+                {"$ref": "#/$defs/analysis_weights"},
+            ]
+        },
+    }
+    assert set(definitions["analysis_maps"]["properties"]) == {"name", "clients", "images"}
+    assert definitions["figure"]["enum"] == ["resources", "gain", "noise", "values", "boxes", "maps", "weights"]
     axes = definitions["axes"]["properties"]
     assert axes["method"]["anyOf"][0] == {"type": "array", "items": {"$ref": "#/$defs/method"}}
     assert axes["training.rounds"]["anyOf"][0]["items"]["type"] == "integer"

@@ -17,6 +17,7 @@ from matplotlib import colormaps
 from support.figure_demo import TOTAL, demo, picture_rows, record, study, write_analysis, write_noise, write_rounds
 from support.pages import HOSTILE, Document, squeezed
 from support.project import CONVNET, make_project, spec, tree
+from support.report_demo import HEADINGS
 from support.report_demo import demo as plain_demo
 from support.report_demo import report as write_report
 
@@ -31,7 +32,8 @@ from pipeline.spec.run import Run
 from pipeline.spec.schema import json_schema
 from pipeline.workspace import Workspace, partition_path
 
-DRAWN = [name for name in FIGURES if name not in ("resources", "mixing")]
+HEADING = {**FIGURES, **HEADINGS}
+DRAWN = [name for name in HEADING if name not in ("resources", "mixing")]
 Runs = dict[tuple[str, str], dict[str, dict[str, Any]]]
 
 
@@ -70,7 +72,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_format_has_every_figure(pages: Path) -> None:
     markdown, tex, page = ((pages / f"report.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex", "html"))
     document = Document(page)
-    for title in FIGURES.values():
+    for title in HEADING.values():
         assert f"\n## {title}\n" in markdown
         assert rf"\section*{{{title}}}" in tex
         assert title in document.text
@@ -79,12 +81,12 @@ def test_every_format_has_every_figure(pages: Path) -> None:
         assert rf"\includegraphics{{figures/{name}.png}}" in tex
         ET.fromstring((pages / f"figures/{name}.svg").read_text(encoding="utf-8"))
         assert (pages / f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
-    order = [markdown.index(f"## {title}") for title in FIGURES.values()]
+    order = [markdown.index(f"## {title}") for title in HEADING.values()]
     assert order == sorted(order)
     for words in ("multiply-adds", "mean gain", "least noise", "by chance", "position", "tuned"):
         assert words in markdown and words in tex and words in document.text
     assert {path.name for path in pages.rglob("*.csv")} == {
-        "table.csv", "curves.csv", *(f"{name}.csv" for name in FIGURES if name != "rollout"),
+        "table.csv", "curves.csv", *(f"{name}.csv" for name in HEADING if name != "rollout"),
     }  # fmt: skip
 
 
@@ -113,7 +115,7 @@ def test_the_same_artifacts_give_the_same_bytes(pages: Path, tmp_path: Path) -> 
 def test_no_word_about_figures_unless_asked(tmp_path: Path) -> None:
     write_report(plain_demo(tmp_path), tmp_path, tmp_path / "out")
     markdown = (tmp_path / "out/report.md").read_text(encoding="utf-8")
-    assert not any(f"## {title}" in markdown for title in FIGURES.values())
+    assert not any(f"## {title}" in markdown for title in HEADING.values())
     assert [path.name for path in (tmp_path / "out").rglob("*.png")] == ["curves.png"]
 
 
@@ -437,11 +439,8 @@ def test_listed_figures_only_and_in_their_order(tmp_path: Path) -> None:
     runs = {("A", "x"): {"a": record("fedtp")}}
     lines, _ = report(tmp_path, runs, "rollout", "resources")
     titles = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
-    assert [title for title in titles if title in FIGURES.values()] == ["Attention rollout", "Resources"]
-    assert (
-        "No run of this table has made this analysis; runs with evaluation: \\{analyses: \\[rollout\\]\\} make it."
-        in lines
-    )
+    assert [title for title in titles if title in HEADING.values()] == ["Attention rollout", "Resources"]
+    assert "No run of this table has made this analysis; runs with analyses: \\[rollout\\] make it." in lines
     write_report(study(tmp_path, runs, figures=[]), tmp_path, tmp_path / "none")
     assert "local attention" not in (tmp_path / "none/report.md").read_text(encoding="utf-8")
     assert "How local attention is mixed" in "\n".join(report(tmp_path, runs)[0])  # nothing said: what is there
@@ -468,7 +467,7 @@ def test_hostile_labels_stay_text_in_figures(tmp_path: Path) -> None:
     ("figures", "words"),
     [
         ("[resource]", "figures[0]: 'resource' is no figure of a report; did you mean 'resources'?"),
-        ("[gain, 3]", "figures[1]: 3 is no figure of a report; known: resources, gain, noise"),
+        ("[gain, 3]", "figures[1]: 3 must be text; quote it"),
         ("[gain, gain]", "figures: 'gain' is named twice; a report has one of each figure"),
         ("gain", "figures: 'gain' must be a list"),
     ],
@@ -483,7 +482,7 @@ def test_a_spec_with_wrong_figures(tmp_path: Path, figures: str, words: str) -> 
 def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_path: Path) -> None:
     more = "table: {rows: [method], columns: []}\nfigures: %s\n"
     base = spec("[fedavg, local]", backbone=CONVNET)
-    asked = base.replace("curve_every: 1}", "curve_every: 1, analyses: [mixing]}")
+    asked = base.replace("curve_every: 1}", "curve_every: 1}\n    analyses: [mixing]")
     project = make_project(
         tmp_path,
         {
@@ -512,5 +511,6 @@ def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_
 
 
 def test_editors_complete_the_names_of_figures() -> None:
-    figures = json_schema(load_catalog(Workspace.find(Path(__file__)).home))["properties"]["figures"]
-    assert figures["anyOf"][0]["items"]["enum"] == list(FIGURES)
+    schema = json_schema(load_catalog(Workspace.find(Path(__file__)).home))
+    assert schema["properties"]["figures"]["anyOf"][0]["items"] == {"$ref": "#/$defs/figure"}
+    assert schema["$defs"]["figure"]["enum"] == [*FIGURES, *HEADINGS]

@@ -1,19 +1,20 @@
-"""What an analysis gets and what it gives."""
+"""What the engine offers an analysis, and what it asks of one."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # the engine imports this package
-    from pflcore.engine.trainer import Trainer
-    from pflcore.groups import Groups, Tensors
-    from pflcore.method import Server
-    from pflcore.settings import Evaluation
+from pflcore.engine.trainer import Trainer
+from pflcore.groups import Groups, Tensors
+from pflcore.method import Server
+from pflcore.registry import Entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,6 @@ class Subject:
     Attributes:
         trainer: Data, model, method and settings of training, and inference.
         groups: The parameter groups of the model.
-        evaluation: What the run asks for.
         round: Rounds done.
         server: The server's state; not to be modified.
         state: Client → its state, as its local training would begin with it; not to be modified.
@@ -56,7 +56,6 @@ class Subject:
 
     trainer: Trainer
     groups: Groups
-    evaluation: Evaluation
     round: int
     server: Server
     state: Callable[[int], Tensors]
@@ -75,11 +74,33 @@ class Subject:
         return [client for client in range(data.clients) if client not in data.novel]
 
 
-class Analysis(Protocol):
-    """The functions of an analysis."""
+@dataclass(frozen=True, kw_only=True)
+class Analysis(Entry, ABC):
+    """Base of the analyses: something to look at, once, when a run has been trained."""
 
+    title: ClassVar[str]
+    """The heading of what it found, in reports."""
+    client_options: ClassVar[tuple[str, ...]] = ()
+    """Options that are lists of clients: of a run that is shrunk to fewer clients, those that are left are kept."""
+
+    @abstractmethod
     def check(self, subject: Subject) -> None:
         """Called before training. Raises :class:`pflcore.errors.UserError` when the run cannot be analysed so."""
 
+    @abstractmethod
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """What there is to say after the last round. The same run gives the same findings."""
+
+
+def find(analyses: Mapping[str, Analysis], subject: Subject) -> Findings:
+    """What each of the analyses finds.
+
+    On a CPU they use one thread, as clients do, so that sums do not depend on how many there are.
+    """
+    threads = torch.get_num_threads()
+    if subject.trainer.data.device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        return {name: list(analysis.findings(subject)) for name, analysis in analyses.items()}
+    finally:
+        torch.set_num_threads(threads)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pflcore.analyses._base import Findings
 from pflcore.artifacts import write_table
+from pflcore.engine.analysis import Findings
 
 SCHEMA = "analysis/1"
 

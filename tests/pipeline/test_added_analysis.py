@@ -1,0 +1,63 @@
+"""The guide's analysis is one file: specs, the command line, runs and reports know it when it is there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.pages import squeezed
+from support.project import Project, spec
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs/analyses.md").read_text(encoding="utf-8")
+ASKED = "curve_every: 1}\n    analyses: [{name: distance, order: 1.0}]"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy of the project with the guide's file, and a spec that asks for it."""
+    made = Project(tmp_path_factory.mktemp("checkout"))
+    for name in ("pflcore", "pipeline"):
+        shutil.copytree(ROOT / name, made.root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    made.write("pyproject.toml", '[tool.pfl]\ndefault = ["a"]\n')
+    ((name, content),) = re.findall(r"```python\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL)
+    made.write(name, content)
+    made.write("specs/a.yaml", spec("[fedavg, local]").replace("curve_every: 1}", ASKED))
+    return made
+
+
+def pfl(project: Project, *words: str) -> tuple[int, str]:
+    done = project.call("pfl", *words, PYTHONPATH=str(project.root), PFL_DEVICE="cpu")
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_it_is_listed_and_described(project: Project) -> None:
+    assert "How far the model of each client is from the mean of all." in pfl(project, "describe", "distance")[1]
+    assert "\ndistance " in pfl(project, "list", "analyses")[1]
+    assert "Order of the norm." in pfl(project, "describe", "distance")[1]
+    assert '"analysis_distance"' in pfl(project, "schema")[1]
+
+
+def test_it_is_run_and_its_numbers_are_in_the_report(project: Project) -> None:
+    code, told = pfl(project, "run")
+    assert code == 0, told
+    lines = squeezed((project.root / "reports/a/report.md").read_text(encoding="utf-8"))
+    start = lines.index("## Distance from the mean model")
+    assert "| method | item | numbers | mean | std | least | greatest |" in lines[start:]
+    assert "| fedavg | distance | 3 | 0 | 0 | 0 | 0 |" in lines[start:]
+    data = pd.read_csv(project.root / "reports/a/figures/distance.csv").set_index(["method", "client"])["value"]
+    assert data["fedavg"].tolist() == [0.0] * 3 and (data["local"] > 0.1).all()
+
+
+def test_its_mistakes_are_one_line(project: Project) -> None:
+    text = (project.root / "specs/a.yaml").read_text(encoding="utf-8")
+    for wrong, words in {
+        "{name: distanse}": "analyses[0].name: unknown analysis 'distanse'; did you mean 'distance'?",
+        "{name: distance, ordr: 1}": "analyses[0].ordr: unknown option; did you mean 'order'?",
+    }.items():
+        project.write("specs/b.yaml", text.replace("{name: distance, order: 1.0}", wrong))
+        assert pfl(project, "validate", "b") == (2, f"pfl: specs/b.yaml:10: grid.base.{words}\n")
+    (project.root / "specs/b.yaml").unlink()
