@@ -279,7 +279,8 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
         definitions[kind] = {"anyOf": [*_entries(fields, kind, definitions), update]}
         run[kind] = {"$ref": f"#/$defs/{kind}"}
     for field, kind in LISTS.items():
-        run[field] = {"type": "array", "items": {"anyOf": _entries(fields, kind, definitions)}}
+        items = {"anyOf": _entries(fields, kind, definitions)}
+        run[field] = {"type": "array", "items": items, "description": f"Of `pfl list {field}`, each at most once."}
     for name, (least, description) in SCALARS.items():
         run[name] = {"type": "integer", "minimum": least, "description": description}
     for kind in SETTINGS:

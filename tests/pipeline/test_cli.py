@@ -232,7 +232,10 @@ WRONG: list[tuple[list[str], str]] = [
     (["describe", "dirichlet", "--dataset", "cifar"], "unknown dataset 'cifar'; did you mean 'cifar10'?"),
     (["describe", "pathological", "--clients", "7"], "pathological: 7 clients with 2 classes each make 14 places"),
     (["describe", "fedtp", "--clients", "7"], "--dataset, --clients and --set draw a partition; 'fedtp' is none"),
-    (["describe", "methd", "fedtp"], "describe takes a name, or a kind (dataset, partition, backbone, method) and a"),
+    (
+        ["describe", "methd", "fedtp"],
+        "describe takes a name, or a kind (dataset, partition, backbone, method, analysis) and a",
+    ),
     (["describe", "method", "fedtp", "fedavg"], "describe takes a name"),
     (["stage", "train", "nothing.yaml"], "nothing.yaml: no such file; run `pfl compile`"),
     (["stage", "train", "specs"], "specs: no such file"),

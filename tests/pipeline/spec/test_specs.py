@@ -143,6 +143,7 @@ def test_schema_completes_names_and_options() -> None:
         "dataset", "partition", "clients", "seed", "backbone", "method", "training", "evaluation", "analyses",
     ]  # fmt: skip
     assert definitions["run"]["properties"]["analyses"] == {
+        "description": "Of `pfl list analyses`, each at most once.",
         "type": "array",
         "items": {
             "anyOf": [

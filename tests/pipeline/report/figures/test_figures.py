@@ -30,7 +30,7 @@ from pipeline.spec.catalog import load_catalog
 from pipeline.spec.figure_names import FIGURES
 from pipeline.spec.run import Run
 from pipeline.spec.schema import json_schema
-from pipeline.workspace import Workspace, partition_path
+from pipeline.workspace import partition_path
 
 HEADING = {**FIGURES, **HEADINGS}
 DRAWN = [name for name in HEADING if name not in ("resources", "mixing")]
@@ -446,6 +446,32 @@ def test_listed_figures_only_and_in_their_order(tmp_path: Path) -> None:
     assert "How local attention is mixed" in "\n".join(report(tmp_path, runs)[0])  # nothing said: what is there
 
 
+def test_an_analysis_without_a_drawing_shows_its_numbers(tmp_path: Path) -> None:
+    runs: Runs = {
+        ("A", "x"): {"a0": record("fedtp"), "a1": record("fedtp", seed=1)},
+        ("B", "x"): {"b": record("fedper")},
+    }
+    for run, shift in {"a0": 0, "a1": 10}.items():
+        write_rounds(tmp_path, run, [100, 120])
+        rows = [("odd", client, "norm", 0, shift + value) for client, value in enumerate((1.0, 4.0))]
+        write_analysis(tmp_path, run, [*rows, ("odd", -1, "rank", 0, 2.5), ("odd", -1, "rank", 1, 0.5)])
+    write_rounds(tmp_path, "b", [100])
+    write_analysis(tmp_path, "b", [("odd", 0, f"item {index}", 0, float(index)) for index in range(60)])
+    lines, out = report(tmp_path, runs, analyses={"odd": "Odd things"})
+    assert "## Odd things" in lines
+    table = rows_after(lines, "| method | item |")
+    assert table[:3] == [
+        ["method", "item", "numbers", "mean", "std", "least", "greatest"],
+        ["A", "norm", "4", "7.5", "5.22", "1", "14"],
+        ["", "rank", "4", "1.5", "1", "0.5", "2.5"],
+    ]
+    assert len(table) == 41 and table[-1][1:4] == ["item 37", "1", "37"]
+    assert any(line.endswith("The first 40 of 62 lines; the others are in odd.csv.") for line in lines)
+    data = columns(out, "odd.csv")
+    assert list(data) == ["method", "setting", "run", "client", "item", "index", "value"]
+    assert len(data["value"]) == 68 and data["value"][5] == "14" and data["run"][5] == "a1"
+
+
 def test_hostile_labels_stay_text_in_figures(tmp_path: Path) -> None:
     for run, correct in {"local": [100, 110], "a": [120, 110]}.items():
         write_rounds(tmp_path, run, correct)
@@ -511,6 +537,6 @@ def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_
 
 
 def test_editors_complete_the_names_of_figures() -> None:
-    schema = json_schema(load_catalog(Workspace.find(Path(__file__)).home))
+    schema = json_schema(load_catalog(Path(__file__).parents[4]))
     assert schema["properties"]["figures"]["anyOf"][0]["items"] == {"$ref": "#/$defs/figure"}
     assert schema["$defs"]["figure"]["enum"] == [*FIGURES, *HEADINGS]
