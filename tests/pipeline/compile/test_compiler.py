@@ -125,9 +125,9 @@ def test_a_report_depends_on_the_records_of_its_runs_and_holds_none(project: Pro
         shard, _, stage = f"stages/{name}".rpartition("/")
         records = {record_path(run.federation_id, run.id) for run in runs}
         assert records <= set(stages[f"{shard}/dvc.yaml:{stage}"]["deps"]) & set(compilation.files)
-        assert read_resolved(project.root / f"stages/{name}.json") == table
+        assert read_resolved(project.root / f"stages/tables/{name}.json") == table
         assert read_runs(table, project.root) == {run.id: run for run in runs}
-        assert "local_epochs" not in compilation.files[f"stages/{name}.json"]
+        assert "local_epochs" not in compilation.files[f"stages/tables/{name}.json"]
 
 
 def test_a_shard_holds_one_federation(project: Project) -> None:

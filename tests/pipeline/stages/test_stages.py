@@ -310,7 +310,7 @@ def test_tables_that_are_damaged(tmp_path: Path, text: str | None) -> None:
 
 def test_a_damaged_table_is_told_where(tmp_path: Path) -> None:
     made = runner(tmp_path)
-    path = made.project.root / "stages/a.json"
+    path = made.project.root / "stages/tables/a.json"
     table = json.loads(path.read_text(encoding="utf-8"))
     table["cells"][0]["runs"] = "a run"
     path.write_text(json.dumps(table), encoding="utf-8")
@@ -337,7 +337,7 @@ def test_a_report_reads_the_records_of_its_runs(
     else:
         made.record.unlink()
     with pytest.raises(UserError) as error:
-        report.run(made.project.root / "stages/a.json", made.project.root, tmp_path / "out")
+        report.run(made.project.root / "stages/tables/a.json", made.project.root, tmp_path / "out")
     assert str(error.value).startswith(f"{made.record}: ") and words in str(error.value)
     assert not (tmp_path / "out").exists()
 
