@@ -6,6 +6,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -195,8 +196,14 @@ def pairs() -> list[tuple[str, str]]:
     return every + [("fedavg", name) for name in BACKBONES.names() if name not in (*FAST, TEXT)]
 
 
+@cache
+def _groups(backbone: Backbone, extending: Method | None) -> Groups:
+    with torch.device("meta"):  # names are all that matters
+        return create(backbone, 0, extending)[1]
+
+
 def groups_of(backbone: Backbone, method: Method | None = None) -> Groups:
-    return create(backbone, 0, method)[1]
+    return _groups(backbone, method if method and type(method).extend is not Method.extend else None)
 
 
 def fits(method: Method, backbone: Backbone) -> bool:
