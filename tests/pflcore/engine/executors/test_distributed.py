@@ -121,7 +121,7 @@ def test_what_fails_in_one_process_is_told_by_the_stage(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "copy"))
     monkeypatch.setenv("PFL_DEVICE", "cpu")
     monkeypatch.chdir(tmp_path)
-    arguments = ["stage", "train", str(victim.record.relative_to(tmp_path))]
+    arguments = ["train", str(victim.record.relative_to(tmp_path))]
     capfd.readouterr()
 
     outcome, line = _attempt(lambda: launch(2, arguments))
