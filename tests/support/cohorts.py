@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from pflcore.backbones import BACKBONES, Backbone
@@ -11,6 +12,7 @@ from pflcore.engine import Result
 from pflcore.engine.trainer import Trainer
 from pflcore.groups import Tensors
 from pflcore.methods import METHODS
+from support.tiers import first_of_each, quick
 from support.tiny import NormNet, backbone, federation, fits, method, pairs, result_bytes, run, suited, training
 
 # Clients of several sizes: one smaller than a batch, one of whole batches, the others with a last partial one.
@@ -18,12 +20,15 @@ UNEVEN = ((13, 3, 10, 7, 22), (5, 2, 6, 1, 9))
 DROPOUT = {"tiny_vit": {"dropout": 0.2}}
 
 
+@cache
 def backbones() -> dict[str, Backbone]:
     return {name: backbone(name, **DROPOUT.get(name, {})) for name in BACKBONES.names()} | {"norm_net": NormNet()}
 
 
 CANDIDATES = [*pairs(), *((one, "norm_net") for one in METHODS.names())]
 PAIRS = [(one, net) for one, net in CANDIDATES if fits(method(one), backbones()[net])]
+MATRIX = first_of_each(PAIRS)
+QUICK = quick(MATRIX)
 FIRST = [next(pair for pair in PAIRS if pair[0] == name) for name in METHODS.names()]
 # A deep net multiplies rounding, and batch norm over two samples most of all (their difference is all that it leaves):
 # smaller steps in larger batches tell whether executors compute the same. Two clients have a last batch of one sample.

@@ -1,6 +1,7 @@
-"""What each process of test_distributed.py does: all pairs of method and backbone, and a run that is taken up again.
+"""What each process of test_distributed.py does: pairs of method and backbone, and a run that is taken up again.
 
-Argument: a folder with a checkpoint of the latter. Digests of the results go to a file of each process there.
+Arguments: a folder with a checkpoint of the latter, and the pairs as `method/backbone`. Digests of the results go to a
+file of each process there.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from pflcore.engine import CheckpointFolder, is_first
-from support.cohorts import PAIRS, digest, uneven_run
+from support.cohorts import digest, uneven_run
 
 
-def main(folder: Path) -> None:
-    results = {" on ".join(pair): digest(uneven_run(*pair)) for pair in PAIRS}
+def main(folder: Path, *pairs: str) -> None:
+    results = {pair.replace("/", " on "): digest(uneven_run(*pair.split("/"))) for pair in pairs}
     with CheckpointFolder(folder, "me", print) if is_first() else nullcontext() as checkpoints:
         resumed = uneven_run("fedper", "convnet", checkpoints=checkpoints)
     results["resumed"] = digest(resumed)
@@ -25,4 +26,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

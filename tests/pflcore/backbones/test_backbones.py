@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import Any
 
 import pytest
 import torch
+from support.tiers import first_of_each
 from support.tiny import CLASSES, SHAPE, backbone, create, inputs_for
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -171,7 +173,10 @@ def name(request: pytest.FixtureRequest) -> str:
 IMAGES = [entry for entry in map(DATASETS.create, DATASETS.names()) if len(entry.shape) == 3]
 
 
-@pytest.mark.parametrize("dataset", IMAGES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    first_of_each(product(BACKBONES.names(), IMAGES), ids=lambda name, dataset: f"{name}-{dataset.name}"),
+)
 def test_logits_have_the_datasets_classes(name: str, dataset: Dataset) -> None:
     if BACKBONES.get(name).takes != "images":
         with pytest.raises(UserError, match="the dataset has images"):

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save
+from support.tiers import first_of_each
 from support.tiny import (
     NormNet,
     backbone,
@@ -97,8 +99,12 @@ def stored_rounds(folder: Path) -> list[int]:
 # --- stopped runs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS.names())
-@pytest.mark.parametrize("stops", [(1,), (2,), (ROUNDS,), (2, 3, 5)])
+STOPS = [(2, 3, 5), (1,), (2,), (ROUNDS,)]
+
+
+@pytest.mark.parametrize(
+    ("stops", "name"), first_of_each(product(STOPS, METHODS.names()), ids=lambda stops, name: f"{name}-{stops}")
+)
 def test_a_stopped_run_ends_with_the_same_bytes(name: str, stops: Sequence[int], tmp_path: Path) -> None:
     for stop in stops:
         assert start(tmp_path, name, stop) == (None, [])

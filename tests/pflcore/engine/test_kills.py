@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.killing import Kill, Victim
 
 
+@pytest.mark.matrix
 def test_a_run_killed_while_it_writes_ends_with_the_same_bytes(tmp_path: Path) -> None:
     victim = Victim(tmp_path, "fedper", rounds=12)
     expected, _ = victim.undisturbed()

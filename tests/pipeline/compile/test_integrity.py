@@ -38,6 +38,7 @@ def laboratory(original: Laboratory, tmp_path: Path) -> Laboratory:
     return original.copy(tmp_path / "copy")
 
 
+@pytest.mark.matrix
 def test_a_method_edited_while_another_trains_is_not_recorded_as_the_old_one(laboratory: Laboratory) -> None:
     with laboratory.amid("dvc", "fedavg") as process:
         laboratory.edit()
@@ -51,7 +52,9 @@ def test_a_method_edited_while_another_trains_is_not_recorded_as_the_old_one(lab
     assert laboratory.faults() == []
 
 
-@pytest.mark.parametrize("program", [pytest.param("dvc", marks=pytest.mark.slow), "pfl"])
+@pytest.mark.parametrize(
+    "program", [pytest.param("dvc", marks=pytest.mark.slow), pytest.param("pfl", marks=pytest.mark.matrix)]
+)
 def test_what_is_edited_and_compiled_while_it_trains_is_not_recorded(laboratory: Laboratory, program: str) -> None:
     with laboratory.amid(program, "fedprox") as process:
         laboratory.edit()
@@ -129,6 +132,7 @@ def test_each_of_several_processes_makes_sure_of_itself(laboratory: Laboratory) 
     assert set(laboratory.results()) == {"fedavg"}
 
 
+@pytest.mark.matrix
 def test_a_record_edited_by_hand_is_not_trained(laboratory: Laboratory) -> None:
     laboratory.tamper()
     process = laboratory.start("dvc")
@@ -140,6 +144,7 @@ def test_a_record_edited_by_hand_is_not_trained(laboratory: Laboratory) -> None:
     assert laboratory.faults() == []
 
 
+@pytest.mark.matrix
 def test_results_of_commands_without_a_seal_are_not_found_again(laboratory: Laboratory) -> None:
     """Earlier versions may have recorded anything; their entries are known by their commands."""
     laboratory.settle()

@@ -125,6 +125,7 @@ def names(stages: list[str]) -> list[str]:
     return [re.sub(r"-[0-9a-f]{8}$", "", name) for name in stages]
 
 
+@pytest.mark.matrix
 def test_an_added_value_trains_its_run_and_its_removal_trains_none(reproduced: Project) -> None:
     reproduced.write("specs/tiny.yaml", spec(MORE))
     first = reproduced.repro()
@@ -181,6 +182,7 @@ def kill_while_training(project: Project) -> None:
         process.wait()
 
 
+@pytest.mark.matrix
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     killed, calm = (make_project(tmp_path / name, {"specs/a.yaml": long_run()}) for name in ("killed", "calm"))
     for project in (killed, calm):

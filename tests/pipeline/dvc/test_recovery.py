@@ -13,6 +13,8 @@ from pipeline.dvc.program import in_cache
 from pipeline.running.board import Board
 from pipeline.running.runner import Wish, run_specs, status_path
 
+PROGRAMS = [pytest.param("dvc", marks=pytest.mark.matrix), "pfl"]
+
 
 @pytest.fixture
 def project(reproduced: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
@@ -77,7 +79,7 @@ DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
 ]
 
 
-@pytest.mark.parametrize("program", ["dvc", "pfl"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_damage_of_all_kinds_is_mended_from_the_cache(project: Project, program: str) -> None:
     before = made(project)
     for pattern, damage in DAMAGE:
@@ -98,7 +100,7 @@ def test_a_changed_report_is_set_aside(project: Project, capfd: pytest.CaptureFi
     )
 
 
-@pytest.mark.parametrize("program", ["dvc", "pfl"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_a_persons_own_stays(project: Project, program: str) -> None:
     mine = project.write("reports/tiny/report.aux", "LaTeX's leftovers")
     assert heal(project, program) == set()
@@ -113,7 +115,7 @@ def test_what_is_a_persons_own_stays(project: Project, program: str) -> None:
     assert mine.read_text() == "LaTeX's leftovers" and metrics.is_file()
 
 
-@pytest.mark.parametrize("program", ["dvc", "pfl"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_lost_cache_is_filled_again(project: Project, program: str) -> None:
     before = made(project)
     shutil.rmtree(project.root / ".dvc/cache")

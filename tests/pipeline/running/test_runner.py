@@ -65,15 +65,12 @@ def is_clean(project: Project) -> bool:
     return True
 
 
-def test_it_ends_where_dvc_repro_ends(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_it_ends_where_dvc_repro_ends(project: Project, original: Project) -> None:
     assert run_specs(project.workspace(), Wish(jobs=2)) == 0
     assert is_clean(project)
     found = states(project)
     assert set(found.values()) == {"done"} and len(found) == 10
-    other = make_project(tmp_path_factory.mktemp("other"), default=["tiny"])
-    other.compile()
-    assert other.repro(PFL_DEVICE="cpu").code == 0
-    assert results(project) == results(other)
+    assert results(project) == results(original)
     # Now there is nothing to do, and what is lost comes from DVC's cache.
     assert run_specs(project.workspace(), Wish(jobs=2)) == 0
     assert set(states(project).values()) == {"cached"}
@@ -83,9 +80,10 @@ def test_it_ends_where_dvc_repro_ends(project: Project, tmp_path_factory: pytest
         lock.unlink()
     assert run_specs(project.workspace(), Wish(jobs=2)) == 0
     assert set(states(project).values()) == {"cached"}
-    assert results(project) == results(other) and is_clean(project)
+    assert results(project) == results(original) and is_clean(project)
 
 
+@pytest.mark.matrix
 def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.write("specs/tiny.yaml", spec(FEDTP_NEEDS_A_TRANSFORMER))
     project.write("specs/well.yaml", spec("[fedavg]"))
@@ -106,6 +104,7 @@ def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytes
     assert done <= {"guard", "report"}
 
 
+@pytest.mark.matrix
 def test_fail_fast_starts_nothing_more(project: Project) -> None:
     project.write("specs/tiny.yaml", spec(FEDTP_NEEDS_A_TRANSFORMER, training=", local_steps: 1"))
     project.write("specs/later.yaml", spec("{FedPer: fedper, FedProx: fedprox}"))
@@ -116,6 +115,7 @@ def test_fail_fast_starts_nothing_more(project: Project) -> None:
     assert "--fail-fast" in board.title
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -176,6 +176,7 @@ def at_work(project: Project, *command: str, until: str) -> Iterator[subprocess.
 TRAINING = ".pfl/checkpoints/*/round-*"
 
 
+@pytest.mark.matrix
 def test_others_at_work_in_the_same_workspace(project: Project) -> None:
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
     with at_work(project, "pfl", "run", "-j", "1", until=TRAINING) as first:
@@ -191,6 +192,7 @@ def test_others_at_work_in_the_same_workspace(project: Project) -> None:
     assert {entry.state for entry in board_of(project).entries.values()} == {"cached"}
 
 
+@pytest.mark.matrix
 def test_it_waits_for_what_a_dvc_repro_is_making(project: Project) -> None:
     project.write("specs/tiny.yaml", spec("[fedavg]", rounds=150))
     project.compile()
@@ -202,6 +204,7 @@ def test_it_waits_for_what_a_dvc_repro_is_making(project: Project) -> None:
     assert is_clean(project)
 
 
+@pytest.mark.matrix
 def test_an_interruption_keeps_what_is_finished(project: Project) -> None:
     project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper}", rounds=150))
     with at_work(project, "pfl", "run", "-j", "2", until=TRAINING) as process:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.project import Project, make_project, spec
+from support.tiers import first_of_each
 from support.tiny import fits
 
 from pflcore.artifacts import read_table
@@ -96,8 +97,12 @@ def test_everything_shrinks(tmp_path: Path, dataset: str) -> None:
 IMAGES = [name for name in DATASETS.names() if len(DATASETS.create(name).shape) == 3]
 
 
+# Every method on one dataset, and of datasets one with images of each shape.
+EXECUTED = [("digits", METHODS.names()), *((name, ["fedavg"]) for name in IMAGES if name != "digits")]
+
+
 @pytest.mark.parametrize(
-    ("dataset", "methods"), [("digits", METHODS.names()), *((name, ["fedavg"]) for name in IMAGES if name != "digits")]
+    ("dataset", "methods"), first_of_each(EXECUTED, by=lambda dataset, methods: [DATASETS.create(dataset).shape])
 )
 def test_everything_runs_in_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, methods: list[str]

@@ -11,7 +11,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from support.cohorts import FIRST, PAIRS, UNEVEN, trainer, uneven_run
+from support.cohorts import FIRST, MATRIX, PAIRS, UNEVEN, trainer, uneven_run
+from support.tiers import first_of_each
 from support.tiny import (
     assert_states_close,
     backbone,
@@ -61,13 +62,16 @@ def assert_close(actual: Result, expected: Result, atol: float = 1e-6) -> None:
     assert np.array_equal(actual.correct, expected.correct) and np.array_equal(actual.total, expected.total)
 
 
-@pytest.mark.parametrize(("name", "net"), PAIRS)
+@pytest.mark.parametrize(("name", "net"), MATRIX)
 def test_workers_give_the_bytes_of_the_sequential_executor(name: str, net: str) -> None:
     assert result_bytes(uneven_run(name, net, "pooled")) == result_bytes(reference_run(name, net))
 
 
 # All clients in one stack; for a pair of each method also in several.
-@pytest.mark.parametrize(("name", "net", "width"), [*((*pair, 64) for pair in PAIRS), *((*pair, 2) for pair in FIRST)])
+WIDTHS = [*((*pair, 64) for pair in PAIRS), *((*pair, 2) for pair in FIRST)]
+
+
+@pytest.mark.parametrize(("name", "net", "width"), first_of_each(WIDTHS))
 def test_stacked_clients_agree_with_single_ones(
     name: str, net: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
