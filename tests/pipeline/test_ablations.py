@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 from support.project import Project
-from support.tiers import first_of_each
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/ablations.md").read_text(encoding="utf-8")
@@ -58,8 +57,8 @@ def follow(project: Project, section: str) -> None:
             assert found["obtained_mean"].notna().all()
 
 
-# One stands for all.
-@pytest.mark.parametrize("section", first_of_each(zip(SECTIONS), by=lambda section: ["section"]))
+@pytest.mark.matrix
+@pytest.mark.parametrize("section", SECTIONS)
 def test_each_example_works_as_printed(project: Project, section: str) -> None:
     follow(project, section)
 

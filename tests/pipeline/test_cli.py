@@ -163,6 +163,7 @@ def test_help(pfl: Pfl) -> None:
     )
 
 
+@pytest.mark.matrix
 def test_run(project: Project, pfl: Pfl) -> None:
     project.write("specs/tiny.yaml", spec("[fedavg]"))
     done = pfl("run", cwd="specs")
@@ -175,6 +176,7 @@ def test_run(project: Project, pfl: Pfl) -> None:
     assert f"cached            {1}; 0 to train" in pfl("plan").out
 
 
+@pytest.mark.matrix
 def test_run_smoke_leaves_the_rest_alone(project: Project, pfl: Pfl) -> None:
     project.write("specs/tiny.yaml", spec("[fedavg]"))
     project.write("specs/broken.yaml", "grid: {}\n")

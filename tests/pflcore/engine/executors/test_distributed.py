@@ -107,6 +107,7 @@ class Mine(FedAvg):
 """
 
 
+@pytest.mark.matrix
 def test_what_fails_in_one_process_is_told_by_the_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
