@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from support.tiers import first_of_each
 from support.tiny import (
     EVERY_ROUND,
     assert_states_close,
@@ -127,8 +128,10 @@ def test_a_divergence_in_tuning_is_told() -> None:
 # --- composition ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("base", ["fedavg", "fedprox", "ditto", "pfedme", "fedbn"])
-@pytest.mark.parametrize("attention", ["se", "eca", "ca", "hybrid"])
+BASES = ["fedavg", "fedprox", "ditto", "pfedme", "fedbn"]
+
+
+@pytest.mark.parametrize(("attention", "base"), first_of_each(itertools.product(["se", "eca", "ca", "hybrid"], BASES)))
 def test_local_attention_joins_any_method(base: str, attention: str) -> None:
     """By composition: the backbone has the modules, the method makes their group personal."""
     net = backbone("lenet_bn", attention=attention)
