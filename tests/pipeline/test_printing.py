@@ -83,6 +83,7 @@ def has_ended(project: Project) -> bool:
     return bool(board and board.ended)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["pipe", "terminal"])
 def test_all_stages_end_while_nobody_reads(tmp_path: Path, kind: str) -> None:
     project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]")}, default=["tiny"])
@@ -102,6 +103,7 @@ def test_all_stages_end_while_nobody_reads(tmp_path: Path, kind: str) -> None:
     assert -1 not in places and places == sorted(places), told
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_while_nobody_reads(tmp_path: Path, number: signal.Signals) -> None:
     project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]", rounds=2000)}, default=["tiny"])
