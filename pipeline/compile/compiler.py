@@ -170,7 +170,7 @@ class _Emitter:
         if record in self.text:
             return
         self.text[record] = HEADER + to_yaml(run.data["dataset"])
-        deps = [record, *self._code("data", "pipeline.stages.data", dataset=run.dataset)]
+        deps = [record, *self._code("data", "pipeline.stages.data", ("dataset", run.dataset))]
         deps += [GUARD] if self.guarded else []
         self._stage("stages/data", run.data_id, "data", [record], deps, [dataset_path(run.data_id)])
 
@@ -179,7 +179,7 @@ class _Emitter:
         if record in self.text:
             return
         self.text[record] = HEADER + to_yaml(run.federation)
-        code = self._code("partition", "pipeline.stages.partition", partition=run.partition)
+        code = self._code("partition", "pipeline.stages.partition", ("partition", run.partition))
         self._stage(
             f"stages/federations/{run.federation_id}",
             "partition",
@@ -207,10 +207,8 @@ class _Emitter:
             outs.append(run_path(run.id, "weights.safetensors"))
         if run.analyses:
             outs.append(run_path(run.id, "analysis.parquet"))
-        code = self._code("train", "pipeline.stages.train", method=run.method, backbone=run.backbone)
-        code += [
-            path for name in run.analyses for path in self._code("train", "pipeline.stages.train", analysis=name)[1:]
-        ]
+        entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
+        code = self._code("train", "pipeline.stages.train", *entries)
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"train-{run.id}",
@@ -283,10 +281,10 @@ class _Emitter:
         settings = ["pyproject.toml"] if (self.workspace.root / "pyproject.toml").is_file() else []
         return ["specs", *packages, *settings, *([TABLES, "stages/code"] if self.compilation.tables else [])]
 
-    def _code(self, stage: str, root: str, **entries: str) -> list[str]:
-        """The fingerprints of a stage: of its own code, and of what entries, by kind, have beside that."""
+    def _code(self, stage: str, root: str, *entries: tuple[str, str]) -> list[str]:
+        """The fingerprints of a stage: of its own code, and of what entries (kind, name) have beside that."""
         paths = [self._fingerprint(stage, root)]
-        for kind, name in entries.items():
+        for kind, name in entries:
             paths.append(self._fingerprint(f"{kind}.{name}", f"{KINDS[kind][0]}.{name}", without=root))
         return paths
 

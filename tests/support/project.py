@@ -133,6 +133,7 @@ class Project:
     def execute(self, compilation: Compilation, profile: str = PAPER) -> None:
         """Run all stages of a compilation in this process, without DVC; its files need to be on disk."""
         root = self.workspace(profile).root
+        inputs = {stage.name: stage.deps for stage in compilation.stages}
         for run in compilation.runs.values():
             folder = root / "stages/federations" / run.federation_id
             dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
@@ -144,7 +145,7 @@ class Project:
                 folder / f"{run.id}.yaml",
                 dataset=dataset,
                 partition=federation,
-                code="the tests' own",
+                code="".join(compilation.files[dep] for dep in inputs[f"train-{run.id}"] if "/code/" in dep),
                 out=root / run_path(run.id, ""),
                 private=root / ".pfl",
                 device="cpu",

@@ -96,7 +96,7 @@ def test_a_lost_result_is_not_cached(project: Project) -> None:
 def test_a_run_trained_with_other_code_is_not_cached(project: Project) -> None:
     lock(project, "fedavg", "fedper")
     compilation = project.compiled()
-    compilation.files["stages/code/train.fedper.convnet.txt"] = "other code\n"
+    compilation.files["stages/code/method.fedper.txt"] = "other code\n"
     assert plan(project, compilation).cached == 1
 
 

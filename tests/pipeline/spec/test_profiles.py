@@ -52,7 +52,7 @@ def smoke(folder: Path, text: str) -> tuple[Project, Compilation]:
     """A project whose spec is compiled and written under the smoke profile."""
     project = make_project(folder, {"specs/all.yaml": text})
     compilation = project.compiled("smoke")
-    generated.write(project.workspace("smoke"), compilation.files)
+    generated.write(project.workspace("smoke"), compilation)
     return project, compilation
 
 
@@ -142,7 +142,7 @@ def test_a_profile_that_a_spec_defines(tmp_path: Path) -> None:
         assert (record["profile"], record["training"]["rounds"], record["clients"]) == ("quick", 1, 2)
         assert record["training"]["batch_size"] == 64  # as in the spec
         assert record["dataset"]["stand_in"] is None
-    generated.write(workspace, compilation.files)
+    generated.write(workspace, compilation)
     project.execute(compilation, "quick")
     report = (workspace.root / "reports/a/report.md").read_text(encoding="utf-8")
     assert "fedprox" in report and "SMOKE" not in report
