@@ -22,6 +22,7 @@ from pflcore.errors import UserError
 
 _CHECKED = MAGIC_NUMBER + (0b11).to_bytes(4, "little")  # bytecode that names the hash of its source
 _contents: dict[str, bytes] = {}
+_paths: dict[str, str] = {}
 _packages: set[str] = set()
 
 
@@ -30,7 +31,8 @@ def note(package: str) -> None:
     _packages.add(package)
     for name, module in list(sys.modules.items()):  # this one, and what came before it
         if name.partition(".")[0] == package and name not in _contents:
-            _contents[name] = Path(str(module.__file__)).read_bytes()
+            _paths[name] = str(module.__file__)
+            _contents[name] = Path(_paths[name]).read_bytes()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -42,9 +44,20 @@ def loaded() -> Mapping[str, bytes]:
 
 def read(path: Path) -> str:
     """A text file that belongs to the code, such as a template; what was read is remembered like a module's source."""
-    content = path.read_bytes()
-    _contents[path.relative_to(Path(__file__).parent.parent).as_posix()] = content
+    content, name = path.read_bytes(), path.relative_to(Path(__file__).parent.parent).as_posix()
+    _contents[name], _paths[name] = content, str(path)
     return content.decode()
+
+
+def edited() -> str | None:
+    """A module, or file that :func:`read` was given, that does not lie on disk any more as it was read."""
+    for name, path in _paths.items():
+        try:
+            if Path(path).read_bytes() != _contents[name]:
+                return name
+        except OSError:
+            return name
+    return None
 
 
 def digests() -> dict[str, bytes]:
@@ -87,6 +100,7 @@ class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         source = _contents[fullname] = self.get_data(path)
+        _paths[fullname] = path
         begin = _CHECKED + source_hash(source)
         bytecode = cache_from_source(path)
         try:

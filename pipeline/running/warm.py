@@ -1,9 +1,12 @@
-"""What the process that workers are forked from does before the first of them: it imports everything.
+"""What the process that stages are forked from does before the first of them: it imports everything.
 
 It computes nothing and starts no thread, since neither survives a fork well. Imported for its effect.
 """
 
 from __future__ import annotations
+
+import gc
+from contextlib import suppress
 
 import matplotlib.backends.backend_agg
 import matplotlib.backends.backend_svg  # noqa: F401
@@ -26,8 +29,10 @@ from pflcore.partitions import PARTITIONS
 
 for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS):
     for name in registry.names():
-        registry.get(name)
+        with suppress(Exception):  # which is for the stage that needs it
+            registry.get(name)
 # Typer imports a part of itself when it first reads a command line.
 _group = get_command(pipeline.stages.cli.stage)
 _command = _group.get_command(_group.make_context("stage", [], resilient_parsing=True), "evaluate")  # type: ignore[attr-defined]
 _command.make_context("evaluate", ["record", "--seal", "0"])
+gc.freeze()  # what was imported is shared with forks, as long as nobody touches it

@@ -6,7 +6,6 @@ and nothing that a stage does to its process can reach the next one.
 
 from __future__ import annotations
 
-import gc
 import os
 import shlex
 import signal
@@ -43,7 +42,6 @@ class Place:
 
 def work(job: Job, place: Place, connection: Connection) -> None:
     """Execute a stage and send its events; never returns with an exception. The process ends with its scheduler."""
-    gc.freeze()  # what was imported is shared with the process this was forked from, as long as nobody touches it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides what an interruption means
     with suppress(OSError):
         os.setpgid(0, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.cli import app
+from pipeline.cli.commands import app
 from pipeline.spec.specs import find_specs
 
 ROOT = Path(__file__).parents[2]

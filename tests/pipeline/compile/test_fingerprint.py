@@ -215,7 +215,7 @@ def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
         ("pipeline/stages/index.py", ["index"]),
         ("pipeline/stages/guard.py", []),
         ("pipeline/compile/compiler.py", []),
-        ("pipeline/cli.py", []),
+        ("pipeline/cli/commands.py", []),
         ("pflcore/artifacts.py", STAGES),
         ("pflcore/__init__.py", STAGES),
     ],

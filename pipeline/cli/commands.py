@@ -1,4 +1,4 @@
-"""The command line: ``pfl``."""
+"""The commands of ``pfl``."""
 
 from __future__ import annotations
 
@@ -31,30 +31,6 @@ Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all w
 Wanted = Annotated[list[str] | None, typer.Argument(help="Specs or folders; the default ones when left out.")]
 All = Annotated[bool, typer.Option("--all", help="All specs.")]
 Profile = Annotated[str, typer.Option(help="paper, smoke, or a profile that the specs define.")]
-
-
-def main() -> None:
-    """Entry point. A :class:`UserError` or a failing disk becomes one line and exit code 2; an interruption one line
-    and 130."""
-    try:
-        app()
-    except UserError as error:
-        print(f"pfl: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a file cannot be written or read, and is left as it was
-        print(f"pfl: {error.filename2 or error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
-    except SystemExit as end:
-        if end.code == 130:  # what Typer makes of a KeyboardInterrupt
-            print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        raise
-    finally:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:  # `pfl list methods | head`: a reader that has left is no error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @app.command()
@@ -304,7 +280,3 @@ def _select(change: Callable[[Workspace, list[str]], None], specs: list[str] | N
     change(workspace, concrete)
     compilation = compile_workspace(workspace)
     print(f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: {write(workspace, compilation).summary()}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,42 @@
+"""The command line: ``pfl``. What takes time to import is imported when it is known to be needed here."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pflcore.errors import UserError
+from pipeline.running import repro
+
+
+def main() -> None:
+    """Entry point. A :class:`UserError` or a failing disk becomes one line and exit code 2; an interruption one line
+    and 130."""
+    if sys.argv[1:2] == ["stage"]:
+        repro.execute(_call)
+    else:
+        _call()
+
+
+def _call() -> None:
+    try:
+        from pipeline.cli.commands import app
+
+        app()
+    except UserError as error:
+        print(f"pfl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a file cannot be written or read, and is left as it was
+        print(f"pfl: {error.filename2 or error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except SystemExit as end:
+        if end.code == 130:  # what Typer makes of a KeyboardInterrupt
+            print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        raise
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # `pfl list methods | head`: a reader that has left is no error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,257 @@
+"""What the stages of one ``dvc repro`` share: a process that has imported everything, and that they are forked from.
+
+DVC runs a command per stage, and each would spend seconds importing PyTorch. So the first one forks such a process,
+which imports what workers of ``pfl run`` have imported (:mod:`pipeline.running.warm`) while the stage is at work. The
+commands after it hand over all that makes a process this very command (arguments, folder, environment, umask, standard
+streams, process group), wait until the fork has ended, and end as it has ended.
+
+It belongs to one ``dvc`` and ends with it; the name of its socket says which, and what else has to be the same in a
+command that asks. It forks nothing when a module is not on disk any more as it was imported, and ends instead. Whenever
+something is not as it should be, a stage runs in the process of its command. All of it needs Linux.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import marshal
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from pflcore import sources
+
+_FOLDER = Path(".pfl/warm")  # short, since the path of a socket may have a hundred bytes
+_PATIENCE = 10.0  # seconds until a process that does not answer is not waited for
+_BEGUN = b"begun"
+_OWN = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # variables in which the commands of one `dvc` may differ
+
+
+def execute(command: Callable[[], None]) -> None:
+    """Execute the command of a stage, which knows by `sys.argv` what to do: here, or in a fork of the shared process.
+
+    A process that has waited for a fork does not return.
+    """
+    forked = _forked()
+    try:
+        command()
+    except SystemExit as end:
+        if forked and isinstance(end.code, int):  # taking apart all that was imported takes longer than many a stage
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            sys.stderr.flush()
+            os._exit(end.code)
+        raise
+
+
+def _forked() -> bool:
+    """Whether this process has become a fork of the shared one; otherwise the command is to be executed by itself."""
+    if "DVC_STAGE" not in os.environ or os.environ.get("PFL_WARM") == "0" or not hasattr(os, "pidfd_open"):
+        return False
+    if sys.argv[2:3] == ["guard"]:  # it compiles, for which nothing of this is needed
+        return False
+    try:
+        path = _path()
+        return path is not None and not _ask(path) and _start(path)
+    except OSError:
+        return False
+    except KeyboardInterrupt:
+        _end(-signal.SIGINT)
+        raise
+
+
+def _path() -> Path | None:
+    """Where the socket lies: its name has the `dvc` that runs this command, and a hash of what must be the same."""
+    pid = os.getppid()
+    for _ in range(2):  # there may be a shell between
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if any(word.rpartition(b"/")[2] == b"dvc" for word in words[:4]):
+            break
+        pid = int(_facts(pid)[1])
+    else:
+        return None
+    variables = sorted((name, value) for name, value in os.environ.items() if name not in _OWN)
+    packages = [Path(folder).stat().st_mtime_ns for folder in sys.path if folder.endswith("-packages")]
+    same = (variables, sys.executable, sys.version, sys.path, packages, os.getsid(0))
+    return _FOLDER / f"{pid}-{_facts(pid)[19]}-{hashlib.sha256(repr(same).encode()).hexdigest()[:16]}"
+
+
+def _facts(pid: int) -> list[str]:
+    """What Linux tells of a process after its name: at 1 its parent, at 19 when it was started."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+
+
+def _lives(path: Path) -> bool:
+    """Whether the `dvc` that a socket belongs to is still there."""
+    with suppress(OSError, ValueError):
+        pid, start, _ = path.name.split("-")
+        return _facts(int(pid))[19] == start
+    return False
+
+
+def _is_mine(connection: socket.socket) -> bool:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # process, user, group
+    return int.from_bytes(credentials[4:8], sys.byteorder) == os.geteuid()
+
+
+def _ask(path: Path) -> bool:
+    """Let a fork of the process behind the socket be this command, and end with it. False when there is none to ask."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_PATIENCE)
+        try:
+            connection.connect(str(path))
+        except FileNotFoundError:
+            return False
+        if not _is_mine(connection):
+            return True
+        os.umask(umask := os.umask(0))
+        request = marshal.dumps((sys.argv, os.getcwd(), dict(os.environ), umask, os.getpgrp()))  # noqa: PTH109
+        socket.send_fds(connection, [request], [0, 1, 2])
+        if connection.recv(len(_BEGUN)) != _BEGUN:
+            return True
+        connection.settimeout(None)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, lambda number, _: connection.send(bytes([number])))
+        told = connection.recv(16)
+        if told:
+            _end(int(told))
+    return True
+
+
+def _end(code: int) -> None:
+    """End as a process with this exit code ended, of which the negative ones are signals."""
+    if code < 0:
+        with suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _start(path: Path) -> bool:
+    """Fork the process that later commands ask; False in this one, True in a command that it forks."""
+    _FOLDER.mkdir(0o700, parents=True, exist_ok=True)
+    look = _FOLDER.lstat()
+    if not stat.S_ISDIR(look.st_mode) or look.st_mode & 0o077 or look.st_uid != os.geteuid():
+        return False
+    owner = os.pidfd_open(int(path.name.split("-")[0]))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        if _lives(path):
+            listening.bind(str(path))  # an error when somebody else has just done so
+            if not os.fork():
+                process = os.getpid()
+                try:
+                    _serve(listening, owner)
+                    return True
+                finally:
+                    if os.getpid() == process:
+                        path.unlink(missing_ok=True)
+                        os._exit(0)
+    os.close(owner)
+    return False
+
+
+def _serve(listening: socket.socket, owner: int) -> None:
+    """Import everything, and fork a process for each command that asks; returns in these, and when `owner` has ended.
+
+    DVC runs one command at a time.
+    """
+    os.setpgid(0, 0)  # an interruption at the terminal is for stages
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(null, stream)
+    os.close(null)
+    _import(owner)
+    for other in _FOLDER.iterdir():
+        if not _lives(other):  # left by one that was killed
+            other.unlink(missing_ok=True)
+    listening.listen()
+    while owner not in select.select([listening.fileno(), owner], [], [])[0]:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.settimeout(_PATIENCE)
+            if not _is_mine(connection):
+                continue
+            request, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+            if not request:  # whoever it was has ended
+                continue
+            if sources.edited():
+                return
+            if not (child := os.fork()):
+                listening.close()  # by the last who has it, or commands would wait for nobody
+                os.close(owner)
+                _become(connection, request, streams)
+                return
+            for stream in streams:
+                os.close(stream)
+            _watch(connection, child)
+
+
+def _import(owner: int) -> None:
+    """Import everything, but not for a `dvc` that has ended meanwhile."""
+
+    def look(*_: object) -> None:
+        if select.select([owner], [], [], 0)[0]:
+            raise SystemExit
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+    import pipeline.running.warm  # noqa: F401
+
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _watch(connection: socket.socket, child: int) -> None:
+    """Tell a command how its fork has ended; pass on its signals, and let the fork not outlive it."""
+    connection.settimeout(None)
+    end = os.pidfd_open(child)
+    while end not in select.select([end, connection.fileno()], [], [])[0]:
+        told = connection.recv(1)
+        os.kill(child, told[0] if told else signal.SIGKILL)
+        if not told:
+            break
+    os.close(end)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    connection.send(str(code).encode())
+
+
+def _become(connection: socket.socket, request: bytes, streams: list[int]) -> None:
+    """Be the command that has asked for this fork."""
+    try:
+        arguments, folder, environment, umask, group = marshal.loads(request)
+        os.setpgid(0, group)
+        os.chdir(folder)
+        os.umask(umask)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = arguments
+        sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _Interrupted())
+        connection.send(_BEGUN)
+        connection.detach()  # it stays open: the command goes on by itself only when nobody is at this end
+    except BaseException:
+        os._exit(1)
+
+
+class _Interrupted:
+    """An interruption comes from the terminal and from the command that it has reached too, and is one."""
+
+    last = 0.0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        before, self.last = self.last, time.monotonic()
+        if self.last > before + 1:
+            signal.default_int_handler(number, frame)
