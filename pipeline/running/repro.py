@@ -27,6 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from pflcore import sources
 
@@ -48,7 +49,9 @@ def execute(command: Callable[[], None]) -> None:
         if forked and isinstance(end.code, int):  # taking apart all that was imported takes longer than many a stage
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
-            sys.stderr.flush()
+            with suppress(OSError):  # a reader that has left
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(end.code)
         raise
 
@@ -66,7 +69,6 @@ def _forked() -> bool:
         return False
     except KeyboardInterrupt:
         _end(-signal.SIGINT)
-        raise
 
 
 def _path() -> Path | None:
@@ -127,7 +129,7 @@ def _ask(path: Path) -> bool:
     return True
 
 
-def _end(code: int) -> None:
+def _end(code: int) -> NoReturn:
     """End as a process with this exit code ended, of which the negative ones are signals."""
     if code < 0:
         with suppress(OSError):
