@@ -12,11 +12,10 @@ from pathlib import Path
 from pflcore.errors import UserError
 
 PAPER = "paper"
-METRICS = "artifacts/metrics"
 TABLES = "stages/tables"
 PARTITION_REPORTS = "reports/partitions"
 _PARTITION_FILES = ("index.md", "index.html", "picture.svg", "clients.csv")
-_REPORT_FILES = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures")
+_REPORT_FILES = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures", "metrics")
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,6 @@ def run_path(run_id: str, name: str) -> str:
     return f"artifacts/runs/{run_id}/{name}"
 
 
-def metrics_path(run_id: str) -> str:
-    """The headline figures of a run; all runs' lie in one folder, which is what `dvc metrics` shows."""
-    return f"{METRICS}/{run_id}.json"
-
-
 def partition_report_files(federation_id: str) -> list[str]:
     """What a partition's page consists of. Not the folder, where anything of a person's own may lie."""
     return [f"{partition_report_path(federation_id)}/{name}" for name in _PARTITION_FILES]
@@ -117,5 +111,5 @@ def report_path(spec_id: str) -> str:
 
 
 def report_files(spec_id: str) -> list[str]:
-    """What a spec's report consists of, ``figures`` being a folder; whatever else lies beside it is a person's own."""
+    """What a spec's report consists of, the last two being folders; whatever else lies beside it is a person's own."""
     return [f"{report_path(spec_id)}/{name}" for name in _REPORT_FILES]

@@ -30,7 +30,6 @@ from pipeline.workspace import (
     TABLES,
     Workspace,
     dataset_path,
-    metrics_path,
     partition_path,
     partition_report_files,
     partition_report_path,
@@ -227,7 +226,7 @@ class _Emitter:
             "evaluate",
             [record],
             [record, *code, run_path(run.id, "rounds.parquet")],
-            [run_path(run.id, "evaluation.parquet"), metrics_path(run.id)],
+            [run_path(run.id, "evaluation.parquet")],
         )
 
     def _report(self, name: str, table: ResolvedTable) -> None:
@@ -236,7 +235,7 @@ class _Emitter:
         code = self._code("report", "pipeline.stages.report")
         records = [record_path(federation, run) for run, federation in table.runs.items()]
         pages = [self._describe(partition.federation) for partition in table.partitions]
-        inputs = [path for run in table.runs for path in (metrics_path(run), run_path(run, "rounds.parquet"))]
+        inputs = [run_path(run, name) for run in table.runs for name in ("evaluation.parquet", "rounds.parquet")]
         inputs += self._figure_inputs(table)
         shard, _, stage = f"stages/{name}".rpartition("/")
         self._stage(shard, stage, "report", [path], [path, *code, *records, *inputs, *pages], report_files(name))
@@ -265,9 +264,7 @@ class _Emitter:
         root["stages"] = _entries(self.shards.get(ROOT, []))
         if self.guarded:
             root["params"] = [f"specs/{name}.yaml" for name in self.defaults]
-        # Not the whole folder: DVC would list runs of other tables that have never been made.
-        shown = {run for name in self.defaults for run in self.compilation.tables[name].runs}
-        root["metrics"] = [metrics_path(run) for run in sorted(shown)]
+        root["metrics"] = [f"{report_path(name)}/metrics" for name in self.defaults]
         # A picture, since what DVC draws itself needs the network.
         root["plots"] = [f"{report_path(name)}/figures/curves.png" for name in self.defaults]
         self.text["dvc.yaml"] = HEADER + to_yaml(root)

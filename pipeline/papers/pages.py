@@ -28,7 +28,6 @@ from pipeline.spec.profiles import BUILT_IN
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import (
     Workspace,
-    metrics_path,
     partition_path,
     partition_report_path,
     report_path,
@@ -196,7 +195,7 @@ def _inputs(paper: Paper) -> Iterator[str]:
         for partition in table.partitions:
             yield f"{partition_report_path(partition.federation)}/index.html"
         for run, federation in table.runs.items():
-            yield metrics_path(run)
+            yield run_path(run, "evaluation.parquet")
             yield run_path(run, "rounds.parquet")
             yield run_path(run, "analysis.parquet")
             yield partition_path(federation)

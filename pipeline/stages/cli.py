@@ -17,7 +17,6 @@ from pipeline.workspace import (
     TABLES,
     Workspace,
     dataset_path,
-    metrics_path,
     partition_path,
     partition_report_path,
     raw_data_folder,
@@ -101,7 +100,7 @@ def evaluate(record: Record, seal: Seal = None) -> None:
     from pipeline.stages.evaluate import run
 
     with sealed("evaluate", [record], seal):
-        print(run(record, _run_folder(record), Path(metrics_path(record.stem))))
+        print(run(record, _run_folder(record)))
 
 
 @stage.command()

@@ -18,7 +18,7 @@ from pipeline.spec.figure_names import FIGURES
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
-from support.report_demo import CODE, HEADINGS, cell, report, table, with_records, write_metrics
+from support.report_demo import CODE, HEADINGS, cell, report, rounds_table, table, with_records, write_metrics
 
 TOTAL = 200
 """Test samples of every client, so that 1 correct sample is half a percent."""
@@ -46,21 +46,11 @@ def record(
 def write_rounds(root: Path, run: str, correct: Sequence[int], **facts: Any) -> None:
     """A run that was measured once: so many of each client's :data:`TOTAL` samples are classified correctly."""
     count = len(correct)
-    rounds = pa.table(
-        {
-            "round": pa.array([1] * count, pa.int32()),
-            "client": pa.array(range(count), pa.int32()),
-            "population": ["test"] * count,
-            "moment": ["after_aggregation"] * count,
-            "correct": pa.array([int(c) for c in correct], pa.int64()),
-            "total": pa.array([TOTAL] * count, pa.int64()),
-            "loss": pa.array([1.0] * count, pa.float64()),
-            "last_correct": pa.array([int(c) for c in correct], pa.int64()),
-        }
-    )
+    rounds = rounds_table([1] * count, range(count), [int(c) for c in correct], [TOTAL] * count, [1.0] * count)
     costs = {"parameters": 1000, "stored": 0, "received": 1000, "communicated_up": 4000, "communicated_down": 4000}
     meta = {"run": run, "code": CODE, **costs, "macs": 5000, "server": 1000, "positions": 1, "diverged": None}
     write_table(root / f"artifacts/runs/{run}/rounds.parquet", rounds, "rounds/2", **{**meta, **facts})
+    write_metrics(root, run, 100 * sum(correct) / (TOTAL * count), 0.5)
 
 
 def write_noise(root: Path, of: dict[str, Any], std: Sequence[float] | None) -> None:
@@ -119,7 +109,6 @@ def demo(root: Path, clients: int = 40) -> ResolvedTable:
             head = 128 * classes
             kept = {"local": 1_000_000 + head, "fedavg": 0, "fedtp": 400_000}[method]
             correct = (base + random.normal(0, 6, clients)).clip(0, TOTAL).round().astype(int).tolist()
-            write_metrics(root, run, 100 * sum(correct) / (TOTAL * clients), 0.5)
             write_rounds(
                 root,
                 run,

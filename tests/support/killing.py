@@ -21,7 +21,7 @@ from typing import Literal
 
 from pipeline.spec.run import Run
 from pipeline.stages import data, evaluate, partition
-from pipeline.workspace import dataset_path, metrics_path, partition_path, run_path
+from pipeline.workspace import dataset_path, partition_path, run_path
 from support.project import CONVNET, Project, make_project
 
 SMALL_VIT = "{name: tiny_vit, depth: 1, dim: 16, heads: 2, head_dim: 8, mlp_dim: 16, patch: 4, dropout: 0.1}"
@@ -122,7 +122,7 @@ class Victim:
         federation = folder / "stages/federations" / self.run.federation_id
         self.record = federation / f"{self.run.id}.yaml"
         self.checkpoints = folder / ".pfl/checkpoints"  # with a folder for the run
-        self.out, self.metrics = folder / run_path(self.run.id, ""), folder / metrics_path(self.run.id)
+        self.out = folder / run_path(self.run.id, "")
         dataset, clients = folder / dataset_path(self.run.data_id), folder / partition_path(self.run.federation_id)
         data.run(folder / f"stages/data/{self.run.data_id}.yaml", dataset, folder / "data")
         partition.run(federation / "federation.yaml", dataset, clients)
@@ -252,8 +252,8 @@ class Victim:
         return entries
 
     def _hashes(self) -> dict[str, str]:
-        evaluate.run(self.record, self.out, self.metrics)
-        paths = [self.metrics, *(path for path in self.out.iterdir() if not _unfinished(path))]
+        evaluate.run(self.record, self.out)
+        paths = [path for path in self.out.iterdir() if not _unfinished(path)]
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
     def _forget(self) -> None:

@@ -27,7 +27,6 @@ from pipeline.workspace import (
     PAPER,
     Workspace,
     dataset_path,
-    metrics_path,
     partition_path,
     partition_report_path,
     report_path,
@@ -150,7 +149,7 @@ class Project:
                 private=root / ".pfl",
                 device="cpu",
             )
-            evaluate.run(folder / f"{run.id}.yaml", root / run_path(run.id, ""), root / metrics_path(run.id))
+            evaluate.run(folder / f"{run.id}.yaml", root / run_path(run.id, ""))
         for name, table in compilation.tables.items():
             for shown in table.partitions:
                 run = next(run for run in compilation.runs.values() if run.federation_id == shown.federation)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pflcore.artifacts import write_table, write_text
+from pflcore.artifacts import read_table, write_table, write_text
 from pflcore.protocols import final_clients, summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.serialise import to_yaml
@@ -18,7 +18,7 @@ from pipeline.report.pages.build import build_report
 from pipeline.report.table.results import Results
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
-from pipeline.workspace import metrics_path, record_path
+from pipeline.workspace import record_path
 
 PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
@@ -140,9 +140,36 @@ def report(resolved: ResolvedTable, root: Path, out: Path) -> None:
 
 
 def write_metrics(root: Path, run: str, mean: float, std: float | None = 0.0) -> None:
-    """A run of which only its figures are of interest."""
+    """A run of which only its figures are of interest; its clients are those of its rounds, if there are any."""
     figures = {"mean": mean, "std": std, "n": 5}
-    write_text(root / metrics_path(run), json.dumps(dict.fromkeys(("last_rounds", "clients", "final"), figures)))
+    write_evaluation(root, run, dict.fromkeys(("last_rounds", "clients", "final"), figures))
+
+
+def write_evaluation(root: Path, run: str, figures: dict[str, Any]) -> None:
+    """What the evaluate stage leaves, with these figures by protocol."""
+    folder = root / "artifacts/runs" / run
+    rounds, meta = rounds_table([], [], [], [], []), {"run": run}
+    if (folder / "rounds.parquet").is_file():
+        rounds, meta = read_table(folder / "rounds.parquet", "rounds/2")
+    write_table(folder / "evaluation.parquet", final_clients(rounds), "evaluation/1", **meta, protocols=figures)
+
+
+def rounds_table(
+    rounds: Sequence[int], clients: Sequence[int], correct: Sequence[int], total: Sequence[int], loss: Sequence[float]
+) -> pa.Table:
+    """Measurements of test clients after aggregation."""
+    return pa.table(
+        {
+            "round": pa.array(rounds, pa.int32()),
+            "client": pa.array(clients, pa.int32()),
+            "population": pa.array(["test"] * len(rounds), pa.string()),
+            "moment": pa.array(["after_aggregation"] * len(rounds), pa.string()),
+            "correct": pa.array(correct, pa.int64()),
+            "total": pa.array(total, pa.int64()),
+            "loss": pa.array(loss, pa.float64()),
+            "last_correct": pa.array(correct, pa.int64()),
+        }
+    )
 
 
 def write_run(
@@ -160,18 +187,7 @@ def write_run(
             correct = int(np.clip(round(500 * share / 100), 0, 500))
             rows.append((r, client, correct, 500, 2.0 - share / 60))
     columns = list(zip(*rows, strict=True))
-    rounds_table = pa.table(
-        {
-            "round": pa.array(columns[0], pa.int32()),
-            "client": pa.array(columns[1], pa.int32()),
-            "population": ["test"] * len(rows),
-            "moment": ["after_aggregation"] * len(rows),
-            "correct": pa.array(columns[2], pa.int64()),
-            "total": pa.array(columns[3], pa.int64()),
-            "loss": pa.array(columns[4], pa.float64()),
-            "last_correct": pa.array(columns[2], pa.int64()),
-        }
-    )
+    measured = rounds_table(*columns)
     meta = {
         "run": run,
         "device": "cpu",
@@ -189,10 +205,8 @@ def write_run(
         "positions": 1,
         "diverged": {"round": due[-1] + 1, "client": 3} if diverged else None,
     }
-    write_table(folder / "rounds.parquet", rounds_table, "rounds/2", **meta)
-    figures = {} if diverged else summarise(rounds_table, EVALUATION, rounds)
-    write_table(folder / "evaluation.parquet", final_clients(rounds_table), "evaluation/1", protocols=figures, **meta)
-    write_text(root / metrics_path(run), json.dumps(figures))
+    write_table(folder / "rounds.parquet", measured, "rounds/2", **meta)
+    write_evaluation(root, run, {} if diverged else summarise(measured, EVALUATION, rounds))
 
 
 def demo(root: Path, **changes: Any) -> ResolvedTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pflcore.artifacts import write_table, write_text
+from pipeline.report.pages.metrics import write_metrics
 from pipeline.report.pages.provenance import write_timings
 from pipeline.report.pages.render import render_html, render_latex, render_markdown
 from pipeline.report.pages.study import examine, write_pictures
@@ -38,4 +39,5 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     write_text(out / "table.csv", rows.to_pandas().to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     write_table(out / "table.parquet", rows, "table/1", **table.model_dump(include=_META))
     write_pictures(study, out / "figures")
+    write_metrics(study.results, out / "metrics")
     write_timings(table, root)

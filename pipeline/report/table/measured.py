@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pflcore.errors import UserError
 from pflcore.protocols import curve, summarise
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
-from pipeline.workspace import metrics_path, run_path
+from pipeline.workspace import run_path
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,9 @@ def measure(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> dict[s
 
 def _measure(id_: str, run: Run, root: Path, alone: Collection[int]) -> Measured:
     rounds = root / run_path(id_, "rounds.parquet")
-    metrics = root / metrics_path(id_)
+    evaluation = root / run_path(id_, "evaluation.parquet")
     facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
-    values = {} if facts.get("diverged") is not None else _values(metrics)
+    values = {} if facts.get("diverged") is not None else _values(evaluation)
     clients = _clients(rounds, run, alone) if alone and facts else {}
     return Measured(id_, run, values, facts, rounds, clients)
 
@@ -113,17 +112,16 @@ def _values(path: Path) -> dict[str, Value]:
     if not path.is_file():
         return {}
     try:
-        metrics = json.loads(path.read_text(encoding="utf-8"))
-        return _known(metrics)
+        return _known(read_meta(path, "evaluation/1")["protocols"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: not the metrics of a run; delete it and run `dvc repro`") from None
+        raise UserError(f"{path}: damaged metadata, protocols; delete it and run again") from None
 
 
-def _known(metrics: dict[str, Any]) -> dict[str, Value]:
+def _known(protocols: dict[str, Any]) -> dict[str, Value]:
     return {
         # A deviation over one round or one client is none.
         protocol: Value(float(figures["mean"]), _finite(figures["std"]) if figures["n"] > 1 else None)
-        for protocol, figures in metrics.items()
+        for protocol, figures in protocols.items()
         if isinstance(figures, dict) and _finite(figures.get("mean")) is not None
     }
 

@@ -67,7 +67,7 @@ class Results:
         """The runs of a cell that were measured; none when one of them diverged, as those left would flatter it."""
         cell = self.layout.cell(row, column)
         runs = [self.runs[run] for run in cell.runs] if cell else []
-        return [] if any(run.diverged for run in runs) else [run for run in runs if run.facts]
+        return [] if any(run.diverged for run in runs) else [run for run in runs if run.facts and run.values]
 
     def to_arrow(self) -> pa.Table:
         """Tidy rows, one per cell, as the columns of a ``table/1`` artifact: spec, a column per axis, values, verdict

@@ -31,7 +31,7 @@ from support.report_demo import (
     write_run,
 )
 
-from pflcore.artifacts import read_table, write_table
+from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as papers_module
@@ -43,7 +43,7 @@ from pipeline.papers.watch import watch
 from pipeline.report.figures.hover import MOST_POINTS, hover_data
 from pipeline.report.pages.study import examine
 from pipeline.spec.table import ResolvedTable
-from pipeline.workspace import metrics_path, run_path
+from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
 CITED = {"name": "FedTP", "citation": "Li et al.", "table": "Table II"}
@@ -183,7 +183,8 @@ def test_details_of_a_cell_and_its_runs(tmp_path: Path) -> None:
     fedtp = cells[5][2]
     assert fedtp["title"] == "FedTP · CIFAR-10 · Dirichlet · clients = 50" and fedtp["runs"] == ["fedtp-d50"]
     run = data["runs"]["fedtp-d50"]
-    metrics = json.loads((tmp_path / metrics_path("fedtp-d50")).read_text())["last_rounds"]
+    path = tmp_path / run_path("fedtp-d50", "evaluation.parquet")
+    metrics = read_meta(path, "evaluation/1")["protocols"]["last_rounds"]
     assert run["values"]["last_rounds"] == [metrics["mean"], metrics["std"]]
     assert run["facts"]["device"] == "cpu" and run["facts"]["data (SHA-256)"] == "d" * 64
     assert cells[0][1]["verdict"] == "diverged" and data["runs"]["local-t-p100"]["diverged"]["client"] == 3
@@ -393,7 +394,7 @@ def test_the_end_of_a_run_refreshes_what_it_touched(project: Project, monkeypatc
     assert (project.root / "reports/papers/mine.html").is_file()
     assert not (project.root / "reports/papers/tiny.html").exists()
     run = artifact(project, "mine/one")
-    (project.root / metrics_path(run)).write_text("{")
+    (project.root / run_path(run, "evaluation.parquet")).write_text("{")
     assert refresh(workspace, compilation, ["mine/one"]).startswith("pages of papers: ")
 
 

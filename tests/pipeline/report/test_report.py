@@ -15,12 +15,13 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.pages import HOSTILE, Document, squeezed
 from support.project import tree
 from support.report_demo import cell, claim, demo, report, results_of, table, write_metrics, write_run
 
-from pflcore.artifacts import read_table, write_table, write_text
+from pflcore.artifacts import read_meta, read_table, write_table, write_text
 from pflcore.errors import UserError
 from pipeline.report.pages.render import escape_latex, escape_markdown
 from pipeline.spec.table import ResolvedTable, read_resolved
@@ -35,7 +36,7 @@ def build(resolved: ResolvedTable, root: Path) -> dict[str, str]:
     out = root / "reports" / "out"
     report(resolved, root, out)
     assert {path.relative_to(root).as_posix() for path in out.iterdir()} == set(report_files("out"))
-    paths = {path.name: path for path in out.rglob("*") if path.is_file()}
+    paths = {path.name: path for path in out.rglob("*") if path.is_file() and path.parent.name != "metrics"}
     text = {name: paths[name].read_text("utf-8") for name in paths if not name.endswith((".png", ".parquet"))}
     drawn = text["curves.csv"].strip() != "round"
     assert sorted(paths) == [name for name in FILES if drawn or name != "curves.png"]
@@ -57,7 +58,8 @@ def test_cells_of_every_kind(tmp_path: Path) -> None:
     absent = frame.loc[("pFedGP", "Dirichlet", "50")]
     assert absent["verdict"] == "absent" and absent["quoted"] and absent["runs"] == ""
     fedtp = frame.loc[("FedTP", "Dirichlet", "50")]
-    metrics = json.loads((tmp_path / "artifacts/metrics/fedtp-d50.json").read_text())["last_rounds"]
+    path = tmp_path / "artifacts/runs/fedtp-d50/evaluation.parquet"
+    metrics = read_meta(path, "evaluation/1")["protocols"]["last_rounds"]
     assert (fedtp["obtained_mean"], fedtp["obtained_std"]) == (metrics["mean"], metrics["std"])
     assert fedtp["difference"] == pytest.approx(metrics["mean"] - 81.24)
     assert fedtp["best_obtained"] and fedtp["best_published"]
@@ -371,14 +373,39 @@ def test_durations_stay_out_of_the_report(tmp_path: Path) -> None:
     )
 
 
-def test_damaged_metrics_and_reserved_names(tmp_path: Path) -> None:
+def test_metrics_are_a_file_per_row_and_an_entry_per_column(tmp_path: Path) -> None:
+    for run, mean in {"a": 81.23456, "b": 92.5, "c": 70.0}.items():
+        write_metrics(tmp_path, run, mean)
+    labels = [("Ours (β=1)/2", "x", "1", "a"), ("Ours (β=1)/2", "y", "1", "b"), ("Ours (β=1)\\2", "x", "1", "c")]
+    cells = [cell({"method": row, "set": one, "of": two}, [run]) for row, one, two, run in labels]
+    cells.append(cell({"method": "Ours (β=1)\\2", "set": "y", "of": "1"}, ["unmade"]))
+    report(table(cells, ["method"], ["set", "of"]), tmp_path, tmp_path / "out")
+    report(table(cells, ["method"], ["set", "of"]), tmp_path, tmp_path / "out")  # nothing is left of the first time
+    metrics = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out/metrics").iterdir()}
+    assert metrics == {
+        "Ours_(_1)_2.json": {"x": {"1": 81.2346}, "y": {"1": 92.5}},
+        "Ours_(_1)_2_2.json": {"x": {"1": 70.0}},
+    }
+
+
+def test_metrics_of_a_table_without_columns(tmp_path: Path) -> None:
+    write_metrics(tmp_path, "a", 81.0)
+    report(table([cell({"method": "A"}, ["a"])], ["method"], []), tmp_path, tmp_path / "out")
+    assert json.loads((tmp_path / "out/metrics/A.json").read_text()) == {"last_rounds": 81.0}
+
+
+def test_damaged_evaluations_and_reserved_names(tmp_path: Path) -> None:
     resolved = table([cell({"method": "A"}, ["a"])], ["method"], [])
-    path = tmp_path / "artifacts/metrics/a.json"
-    for damaged in ("{", "[]", '{"final": {"mean": "x"}}', '{"final": {"mean": 1.0}}'):
-        write_text(path, damaged)
+    path = tmp_path / "artifacts/runs/a/evaluation.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(UserError, match=r"evaluation\.parquet: not a readable Parquet file"):
+        report(resolved, tmp_path, tmp_path / "out")
+    for damaged in ([], {"final": {"mean": "x"}}, {"final": {"mean": 1.0}}):
+        write_table(path, pa.table({"client": [0]}), "evaluation/1", protocols=damaged)
         with pytest.raises(UserError) as error:
             report(resolved, tmp_path, tmp_path / "out")
-        assert str(error.value) == f"{path}: not the metrics of a run; delete it and run `dvc repro`"
+        assert str(error.value) == f"{path}: damaged metadata, protocols; delete it and run again"
     path.unlink()
     with pytest.raises(UserError) as error:
         report(table([cell({"n": "A"}, ["a"])], ["n"], []), tmp_path, tmp_path / "out")

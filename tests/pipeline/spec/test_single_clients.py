@@ -12,9 +12,9 @@ from support.fake_catalog import BASE, resolved, write_specs
 from support.figure_demo import record, write_analysis, write_rounds
 from support.pages import squeezed
 from support.paper_specs import catalog_of_all
-from support.report_demo import cell, changed, results_of, runs_of, table, with_records
+from support.report_demo import cell, changed, results_of, runs_of, table, with_records, write_evaluation
 
-from pflcore.artifacts import write_table, write_text
+from pflcore.artifacts import write_table
 from pflcore.data.samples import Attribute, Samples
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS
@@ -27,7 +27,6 @@ from pipeline.report.table.measured import Value
 from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import load_spec
 from pipeline.spec.table import ResolvedTable
-from pipeline.workspace import metrics_path
 
 SPEC = f"""\
 grid:
@@ -65,7 +64,7 @@ def write_clients(root: Path, run: str, shares: list[list[int]], *, diverged: bo
     write_table(root / f"artifacts/runs/{run}/rounds.parquet", pa.table(columns), "rounds/2", **meta)
     mean = float(np.mean([own[-1] for own in shares]))
     figures = {} if diverged else {name: {"mean": mean, "std": 1.0, "n": 2} for name in ("last_rounds", "clients")}
-    write_text(root / metrics_path(run), json.dumps(figures))
+    write_evaluation(root, run, figures)
 
 
 def study(

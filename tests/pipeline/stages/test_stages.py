@@ -20,7 +20,6 @@ from pflcore.engine import Progress
 from pflcore.errors import UserError
 from pipeline.spec.run import options
 from pipeline.stages import data, evaluate, index, partition, report, train
-from pipeline.workspace import metrics_path
 
 ROUNDS = 4
 
@@ -44,7 +43,6 @@ class Runner:
         self.dataset = self.project.root / "artifacts/dataset.parquet"
         self.partition = self.project.root / "artifacts/partition.parquet"
         self.out = self.project.root / "artifacts/runs" / self.run.id
-        self.metrics = self.project.root / metrics_path(self.run.id)
         self.said: list[str] = []
 
     def prepare(self) -> Runner:
@@ -65,7 +63,7 @@ class Runner:
         train.run(self.record, **{**arguments, **changes})
 
     def evaluate(self) -> str:
-        return evaluate.run(self.record, self.out, self.metrics)
+        return evaluate.run(self.record, self.out)
 
     def change_record(self, change: Callable[[dict[str, Any]], object]) -> None:
         record = yaml.safe_load(self.record.read_text(encoding="utf-8"))
@@ -163,10 +161,10 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     names = set(load_file(done.out / "weights.safetensors"))
     assert {f"client.{client}.head.weight" for client in range(3)} <= names and "head.weight" not in names
     words = done.evaluate()
-    figures = json.loads(done.metrics.read_text(encoding="utf-8"))
-    assert f"last_rounds {figures['last_rounds']['mean']:.2f}±{figures['last_rounds']['std']:.2f}" in words
     clients, kept = read_table(done.out / "evaluation.parquet", "evaluation/1")
-    assert clients.num_rows == 3 and kept["protocols"] == figures and kept["run"] == done.run.id
+    figures = kept["protocols"]
+    assert f"last_rounds {figures['last_rounds']['mean']:.2f}±{figures['last_rounds']['std']:.2f}" in words
+    assert clients.num_rows == 3 and kept["run"] == done.run.id
 
 
 def test_a_diverging_run_ends_and_is_reported(tmp_path: Path) -> None:
@@ -293,7 +291,7 @@ def test_measurements_that_are_damaged(tmp_path: Path, damage: Callable[[Path], 
     with pytest.raises(UserError) as error:
         done.evaluate()
     assert str(error.value).startswith(str(done.out / "rounds.parquet"))
-    assert not done.metrics.exists() and not (done.out / "evaluation.parquet").exists()
+    assert not (done.out / "evaluation.parquet").exists()
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"spec": "a"}', "\xff"])
