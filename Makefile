@@ -24,6 +24,7 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/pfl compile --check
+	@$(BIN)/pfl validate
 
 setup: $(READY)  ## The environment, and DVC with or without git.
 	@$(BIN)/pfl setup

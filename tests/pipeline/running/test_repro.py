@@ -297,7 +297,7 @@ def test_what_others_could_reach_or_made_is_not_used(dvc: Dvc) -> None:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    project = make_project(tmp_path, {"specs/tiny.yaml": spec(rounds=100)}, default=["tiny"])
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec(rounds=400)}, default=["tiny"])
     project.compile()
     environment = project.environment(PFL_CHECKPOINT_SECONDS="0", PFL_DEVICE="cpu", TERM="xterm")
     process, descriptor = pty.fork()
@@ -344,7 +344,7 @@ def test_a_terminal_sees_the_bar_and_interrupts(terminal: Terminal, tmp_path: Pa
         assert terminal.read()
     (command,) = terminal.commands()
     assert b"train" in (command / "cmdline").read_bytes() and "torch" not in (command / "maps").read_text()
-    while not re.search(r"fedper-.*━.* .*/100\b.*loss", terminal.shown.rpartition("Running stage")[2]):
+    while not re.search(r"fedper-.*━.* .*/400\b.*loss", terminal.shown.rpartition("Running stage")[2]):
         assert terminal.read()
     os.write(terminal.descriptor, b"\x03")
     while terminal.read():
