@@ -274,7 +274,8 @@ def _select(change: Callable[[Workspace, list[str]], None], specs: list[str] | N
 
     workspace = Workspace.find()
     names = _named(workspace, specs) if specs else _selection(workspace).added
-    concrete = [name for name in names if name in compile_workspace(workspace, names).tables]
+    tables = compile_workspace(workspace, names).tables
+    concrete = [name for name in names if name in tables]
     if names and not concrete:
         raise UserError(f"{', '.join(names)}: only to be extended; add a spec that extends it")
     change(workspace, concrete)
