@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pflcore.artifacts import atomic_path, read_meta, read_table, table_writer
+from pflcore.artifacts import read_meta, read_table, table_writer
 from pflcore.data.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples
 from pflcore.errors import UserError
+from pflcore.files import atomic_path
 from pflcore.memory import memory_limit
 
 SCHEMA = "dataset/2"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from pflcore.artifacts import write_text
+from pflcore.files import write_text
 
 PACKAGES = ("pflcore", "pipeline")
 _MOST = 2000  # modules that are remembered

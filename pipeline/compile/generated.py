@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pflcore.artifacts import write_text
+from pflcore.files import write_text
 from pipeline.compile.compiler import Compilation
 from pipeline.workspace import TABLES, Workspace
 

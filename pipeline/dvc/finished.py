@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pflcore.artifacts import write_text
+from pflcore.files import write_text
 
 
 class Finished:

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from pflcore.artifacts import write_text
 from pflcore.errors import UserError
+from pflcore.files import write_text
 
 _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
 

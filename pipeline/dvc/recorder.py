@@ -31,8 +31,8 @@ from typing import Any, Literal
 
 import yaml
 
-from pflcore.artifacts import write_text
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pipeline.compile.graph import Stage
 from pipeline.dvc.finished import Finished
 

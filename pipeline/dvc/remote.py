@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from pflcore.artifacts import atomic_path
 from pflcore.errors import UserError
+from pflcore.files import atomic_path
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _HOW = "set one that all machines reach: `dvc remote add -d NAME URL`"

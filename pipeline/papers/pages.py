@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pipeline.report
-from pflcore.artifacts import write_text
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import Compilation, compile_workspace
 from pipeline.papers.coverage import STATES, Coverage

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pflcore.artifacts import write_text
 from pflcore.errors import UserError
+from pflcore.files import write_text
 
 State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]
 """`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""

@@ -104,7 +104,7 @@ def load_catalog(root: Path) -> Catalog:
         catalog = build_catalog()
     if any(path.stat().st_mtime > _STARTED for path in _sources()):
         return catalog  # edited under way: what was imported may not be what has been hashed
-    from pflcore.artifacts import write_text  # imports pyarrow, which a cached catalog does not need
+    from pflcore.files import write_text
 
     with contextlib.suppress(OSError):  # what cannot be kept is made again the next time
         write_text(path, catalog.to_json())

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pflcore.artifacts import write_text
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.workspace import Workspace
 

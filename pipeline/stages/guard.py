@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 
-from pflcore.artifacts import write_text
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pipeline.compile.compiler import GUARD, Compilation, compile_workspace
 from pipeline.compile.generated import write
 from pipeline.dvc.program import in_cache

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pflcore.artifacts import read_meta, write_text
+from pflcore.artifacts import read_meta
+from pflcore.files import write_text
 from pipeline.spec.table import read_resolved
 
 

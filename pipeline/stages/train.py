@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from pflcore.analyses import ANALYSES
-from pflcore.artifacts import atomic_path, write_table, write_text
+from pflcore.artifacts import write_table
 from pflcore.backbones import BACKBONES
 from pflcore.data.assignment import Assignment, read_assignment
 from pflcore.data.federation import FederatedData
@@ -24,6 +24,7 @@ from pflcore.data.sample_files import read_samples
 from pflcore.data.samples import Samples
 from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_device, train, use_threads
 from pflcore.engine.findings import write_findings
+from pflcore.files import atomic_path, write_text
 from pflcore.methods import METHODS
 from pipeline.spec.records import read_run
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pflcore.artifacts import read_table, write_table, write_text
+from pflcore.artifacts import read_table, write_table
+from pflcore.files import write_text
 from pflcore.protocols import final_clients, summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.serialise import to_yaml

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pflcore.artifacts import write_table, write_text
+from pflcore.artifacts import write_table
+from pflcore.files import write_text
 from pipeline.report.pages.metrics import write_metrics
 from pipeline.report.pages.provenance import write_timings
 from pipeline.report.pages.render import render_html, render_latex, render_markdown

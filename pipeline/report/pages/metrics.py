@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pflcore.artifacts import write_text
+from pflcore.files import write_text
 from pipeline.report.table.layout import Key
 from pipeline.report.table.results import Results
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pflcore.artifacts import write_text
+from pflcore.files import write_text
 from pipeline.report.table.measured import Measured
 from pipeline.spec.table import ResolvedTable
 

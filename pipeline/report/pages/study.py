@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pflcore.artifacts import atomic_path
+from pflcore.files import atomic_path
 from pipeline.report.claims.claims import Judgement, judge_claims
 from pipeline.report.figures.curves import Curve, Drawn, collect_curves, curves_csv, draw_curves
 from pipeline.report.figures.figures import build_sections

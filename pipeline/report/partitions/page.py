@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflcore.artifacts import write_text
 from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.data.samples import Samples
+from pflcore.files import write_text
 from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg, legible
 from pipeline.report.partitions.picture import MAX_CLIENTS, alt_text, partition_svg, shown_clients
 from pipeline.spec.run import describe_component

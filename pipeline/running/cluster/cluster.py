@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pflcore.artifacts import write_text
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pipeline.compile.graph import Stage
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.remote import Content, Missing, Remote

@@ -23,8 +23,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from pflcore.artifacts import write_text
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.dvc.finished import Finished

@@ -21,8 +21,9 @@ from support.pages import HOSTILE, Document, squeezed
 from support.project import tree
 from support.report_demo import cell, claim, demo, report, results_of, table, write_metrics, write_run
 
-from pflcore.artifacts import read_meta, read_table, write_table, write_text
+from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pipeline.report.pages.render import escape_latex, escape_markdown
 from pipeline.spec.table import ResolvedTable, read_resolved
 from pipeline.workspace import report_files, run_path
