@@ -14,6 +14,8 @@ from pflcore.errors import UserError
 PAPER = "paper"
 TABLES = "stages/tables"
 PARTITION_REPORTS = "reports/partitions"
+PAPERS = "reports/papers"
+INDEX = "reports/index.html"
 _PARTITION_FILES = ("index.md", "index.html", "picture.svg", "clients.csv")
 _REPORT_FILES = ("report.md", "report.html", "report.tex", "table.csv", "table.parquet", "figures", "metrics")
 

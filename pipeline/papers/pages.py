@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
@@ -18,7 +17,7 @@ from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import Compilation, compile_workspace
 from pipeline.papers.coverage import STATES, Coverage
-from pipeline.papers.paper import INDEX, PAPERS, Paper, Summary, in_order, papers_of, summary
+from pipeline.papers.paper import Paper, Summary, in_order, papers_of, summary
 from pipeline.papers.paper_page import mark_of, write_paper
 from pipeline.report.pages.render import html
 from pipeline.report.pages.study import put
@@ -27,14 +26,14 @@ from pipeline.spec.catalog import load_catalog
 from pipeline.spec.profiles import BUILT_IN
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import (
+    INDEX,
+    PAPERS,
     Workspace,
     partition_path,
     partition_report_path,
     report_path,
     run_path,
 )
-
-_MOST_SHOWN = 3
 
 
 @dataclass
@@ -158,35 +157,6 @@ class Papers:
         """What the page of a paper depends on, as a hash: specs, code, and which files there are."""
         stamps = [_stamp(self.workspace.root / file) for file in self.inputs[name]]
         return _hash([self.identities[name], *stamps])
-
-
-def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str], *, idle: bool = False) -> str:
-    """Bring the pages of the papers that some specs belong to up to date; lines that say where they are.
-
-    For the end of `pfl run`, which has done its work: what goes wrong here is told in place of the lines.
-
-    Args:
-        idle: Nothing has been run, so that pages that exist are taken as they are.
-    """
-    names = list(dict.fromkeys(spec.split("/")[0] for spec in specs))
-    pages = [workspace.root / PAPERS / f"{name}.html" for name in names]
-    try:
-        if not (idle and all(page.is_file() for page in pages)):
-            papers = _papers_of(names, workspace) or Papers.of(workspace, compilation)
-            papers.partial = True
-            papers.write(names)
-    except UserError as error:
-        return f"pages of papers: {error}"
-    shown = [os.path.relpath(page) for page in pages[:_MOST_SHOWN]]
-    more = f" and {len(pages) - _MOST_SHOWN} more" if len(pages) > _MOST_SHOWN else ""
-    return f"By paper: {', '.join(shown)}{more}; all papers: {os.path.relpath(workspace.root / INDEX)}"
-
-
-def _papers_of(names: list[str], workspace: Workspace) -> Papers | None:
-    try:
-        return Papers.compiled(workspace, names)
-    except UserError:  # in a spec that nobody asked for
-        return None
 
 
 def _inputs(paper: Paper) -> Iterator[str]:

@@ -16,9 +16,7 @@ from pipeline.report.claims.claims import Judgement, judge_claims
 from pipeline.report.table.results import Results
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
-
-PAPERS = "reports/papers"
-INDEX = "reports/index.html"
+from pipeline.workspace import INDEX, PAPERS
 
 # What lies in reports/ beside the reports of specs, as far as it comes from here.
 _TAKEN = tuple(path.rpartition("/")[2] for path in (PAPERS, INDEX))

@@ -9,14 +9,14 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pipeline.papers.coverage import STATES, Claims, Coverage
-from pipeline.papers.paper import PAPERS, Brief, Paper, Summary, brief
+from pipeline.papers.paper import Brief, Paper, Summary, brief
 from pipeline.report.pages.details import Details
 from pipeline.report.pages.provenance import COLUMNS, Row, provenance
 from pipeline.report.pages.render import html, latex, markdown
 from pipeline.report.pages.study import Study, examine, put, write_pictures
 from pipeline.report.pages.view import Page, banner
 from pipeline.spec.table import ResolvedTable
-from pipeline.workspace import PAPER, report_path
+from pipeline.workspace import PAPER, PAPERS, report_path
 
 
 @dataclass(frozen=True)

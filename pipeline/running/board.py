@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pipeline.workspace import Workspace
 
 State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]
 """`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""
@@ -72,6 +73,7 @@ class Board:
         process: The id of the process that runs it.
         began, ended: Seconds since 1970; `ended` is 0 while it runs.
         places: How many stages run at the same time.
+        path: The file it is kept in.
     """
 
     title: str = ""
@@ -80,6 +82,7 @@ class Board:
     ended: float = 0.0
     places: int = 1
     entries: dict[str, StageState] = field(default_factory=dict)
+    path: Path | None = None
     _saved: float = 0.0
 
     def counts(self) -> Counter[str]:
@@ -115,13 +118,13 @@ class Board:
                 took += entry.elapsed(now) + entry.left(now)
         return took / expected if expected else 1.0
 
-    def save(self, path: Path, now: bool = False) -> None:
+    def save(self, now: bool = False) -> None:
         """Write it, unless that happened less than a second ago and need not be done `now`."""
-        if now or time.monotonic() - self._saved > SAVE_EVERY:
+        if self.path and (now or time.monotonic() - self._saved > SAVE_EVERY):
             self._saved = time.monotonic()
             facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
             facts["entries"] = [asdict(entry) for entry in self.entries.values()]
-            write_text(path, json.dumps(facts) + "\n")
+            write_text(self.path, json.dumps(facts) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Board | None:
@@ -131,7 +134,8 @@ class Board:
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
             entries = [StageState(**entry) for entry in facts.pop("entries")]
-            return cls(**{name: facts[name] for name in _FACTS}, entries={entry.address: entry for entry in entries})
+            facts = {name: facts[name] for name in _FACTS}
+            return cls(**facts, entries={entry.address: entry for entry in entries}, path=path)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path}: cannot be read; the next `pfl run` writes it anew") from None
 
@@ -147,6 +151,11 @@ class Board:
         except PermissionError:
             pass
         return True
+
+
+def status_path(workspace: Workspace) -> Path:
+    """Where the state of the last `pfl run` is."""
+    return workspace.private / "run.json"
 
 
 _FACTS = ("title", "process", "began", "ended", "places")

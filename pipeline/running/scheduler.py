@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Protocol
 
-from pipeline.compile.graph import Graph
 from pipeline.dvc.recorder import Recorder, Verdict
 from pipeline.running.board import OVER, Board, StageState, State
 from pipeline.running.jobs import Ended, Job, Pool, Progressed
+from pipeline.running.work import Work
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing
 BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds
@@ -37,42 +35,21 @@ class Scheduler:
     """One call of ``pfl run``.
 
     Args:
-        graph: All stages.
-        order: Those that are wanted, each after what it depends on.
-        stale: Those of them that are not as DVC recorded them.
+        work: What there is to do.
         recorder: DVC's side.
         pool: Who executes stages.
         board: Where the state is kept; has an entry for each wanted stage.
         display: Who is told.
-        save: Called often, to write the board.
-        logs: The folder of log files.
-        gpus: Whole GPUs that some runs ask for, by stage.
-        keep_going: After a failure, start what does not depend on it.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        order: list[str],
-        stale: Iterable[str],
-        *,
-        recorder: Recorder,
-        pool: Pool,
-        board: Board,
-        display: Display,
-        save: Callable[[bool], None],
-        logs: Path,
-        gpus: Mapping[str, int],
-        keep_going: bool = True,
-    ) -> None:
-        self.graph, self.order, self.stale = graph, order, set(stale)
+    def __init__(self, work: Work, recorder: Recorder, pool: Pool, board: Board, display: Display) -> None:
+        self.work, self.graph, self.stale = work, work.graph, set(work.stale)
         self.recorder, self.pool, self.board, self.display = recorder, pool, board, display
-        self.save, self.logs, self.gpus, self.keep_going = save, logs, gpus, keep_going
-        self.heights = graph.heights(order, {address: entry.expected for address, entry in board.entries.items()})
-        self.waits = {address: len(graph.upstream[address]) for address in order}
+        self.heights = work.graph.heights(work.order, work.seconds)
+        self.waits = {address: len(work.graph.upstream[address]) for address in work.order}
         self.touched: set[str] = set()  # what was made anew, so that who depends on it must be looked at
         self.ready: list[tuple[bool, float, int, str]] = []
-        self.position = {address: index for index, address in enumerate(order)}
+        self.position = {address: index for index, address in enumerate(work.order)}
         self.prepared: list[tuple[str, Verdict]] = []  # to be started when there is room
         self.blocked: dict[str, float] = {}  # held by another process, and when to look again
         self.executed: list[str] = []  # to be recorded
@@ -84,7 +61,7 @@ class Scheduler:
     def run(self) -> None:
         """Until everything is over, or as far as it goes after failures. What is under way at the end is recorded."""
         try:
-            for address in self.order:
+            for address in self.work.order:
                 if not self.waits[address]:
                     self._push(address)
             while not self._over():
@@ -93,7 +70,7 @@ class Scheduler:
                 for event in self.pool.events(_TICK):
                     self._progressed(event) if isinstance(event, Progressed) else self._ended(event)
                 self._collect()
-                self.save(False)
+                self.board.save()
                 self.display.tick(self.board)
         finally:
             self.pool.close()
@@ -102,7 +79,7 @@ class Scheduler:
 
     def _over(self) -> bool:
         busy = self.asking or self.recording or self.executed or self.board.of_state("running")
-        if self.failed and not self.keep_going:
+        if self.failed and not self.work.keep_going:
             return not busy
         return not busy and all(entry.state in OVER for entry in self.board.entries.values())
 
@@ -121,7 +98,7 @@ class Scheduler:
             return
         chosen: list[str] = []
         room = AHEAD * self.pool.capacity - len(self.prepared)
-        stopped = self.failed and not self.keep_going
+        stopped = self.failed and not self.work.keep_going
         # What is no training takes moments, and does not wait behind runs that have no place yet.
         while self.ready and not stopped and (len(chosen) < room or not self.ready[0][0]):
             *_, address = heapq.heappop(self.ready)
@@ -135,15 +112,15 @@ class Scheduler:
 
     def _start(self) -> None:
         """Start what is prepared, as far as there is room for it."""
-        if self.failed and not self.keep_going:
+        if self.failed and not self.work.keep_going:
             for address, _ in self.prepared:
                 self.clerk.submit(self.recorder.give_up, address)
             self.prepared.clear()
         left: list[tuple[str, Verdict]] = []
         for address, verdict in self.prepared:
             entry, stage = self.board.entries[address], self.graph.stages[address]
-            log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
-            job = Job(address, stage.command, verdict.key, stage.outs, log, self.gpus.get(address, 0))
+            log = self.work.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
+            job = Job(address, stage.command, verdict.key, stage.outs, log, self.work.gpus.get(address, 0))
             held = left and entry.kind == "train"  # in order: who asks for more must not starve
             place = None if held else self.pool.start(job)
             if place is None:

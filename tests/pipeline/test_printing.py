@@ -20,8 +20,7 @@ from support.project import Project, make_project, spec
 
 from pipeline.printing import Printer
 from pipeline.progress import show_preparation
-from pipeline.running.board import Board
-from pipeline.running.runner import status_path
+from pipeline.running.board import Board, status_path
 
 PATIENCE = 60  # seconds that nothing here needs
 FILLING = b"." * 512

@@ -10,8 +10,9 @@ import pytest
 from support.project import Project, make_project, tree
 
 from pipeline.dvc.program import in_cache
-from pipeline.running.board import Board
-from pipeline.running.runner import Wish, run_specs, status_path
+from pipeline.running.board import Board, status_path
+from pipeline.running.request import Wish
+from pipeline.running.runner import run_specs
 
 PROGRAMS = [pytest.param("dvc", marks=pytest.mark.matrix), "pfl"]
 

@@ -36,9 +36,10 @@ from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as papers_module
 from pipeline.papers.coverage import Claims, Coverage, cover
-from pipeline.papers.pages import Papers, refresh
+from pipeline.papers.pages import Papers
 from pipeline.papers.paper import Paper, Summary, papers_of, summary
 from pipeline.papers.paper_page import write_paper
+from pipeline.papers.refresh import refresh
 from pipeline.papers.watch import watch
 from pipeline.report.figures.hover import MOST_POINTS, hover_data
 from pipeline.report.pages.study import examine

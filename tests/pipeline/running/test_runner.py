@@ -21,8 +21,9 @@ from pflcore.errors import UserError
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.recorder import Recorder
 from pipeline.running import local
-from pipeline.running.board import Board
-from pipeline.running.runner import Wish, run_specs, status_path
+from pipeline.running.board import Board, status_path
+from pipeline.running.request import Wish
+from pipeline.running.runner import run_specs
 
 FEDTP_NEEDS_A_TRANSFORMER = "{FedTP: fedtp, FedAvg: fedavg}"
 

@@ -237,7 +237,8 @@ def board() -> Board:
 def test_the_board_is_kept_in_a_file(board: Board, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     assert Board.load(path) is None
-    board.save(path, now=True)
+    board.path = path
+    board.save(now=True)
     again = Board.load(path)
     assert again and again.entries == board.entries and again.title == "pfl run" and again.alive
     again.ended = 1.0
