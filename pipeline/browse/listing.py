@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pflcore.datasets import DATASETS, Dataset
-from pflcore.datasets._base import DOWNLOAD
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean
 from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
-from pipeline.workspace import Workspace, raw_data_folder
+from pipeline.workspace import Workspace
 
 NOTHING = "nothing"
 PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.items()}
@@ -29,7 +26,9 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
         raise UserError(f"cannot list {what!r}{did_you_mean(what, ['specs', *PLURALS])}")
     kind = PLURALS[what]
     if kind == "dataset":
-        return _list_datasets(workspace, catalog, console)
+        from pipeline.browse.dataset_view import list_datasets
+
+        return list_datasets(workspace, catalog, console)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("what it is")
@@ -37,7 +36,7 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
     table.add_column("source", overflow="fold")
     for name in catalog.names(kind):
         entry = catalog.entry(kind, name)
-        cells = (name, _first_line(entry), _third(kind, entry), entry.citation)
+        cells = (name, entry.summary, _third(kind, entry), entry.citation)
         table.add_row(*map(escape, cells))
     console.print(table)
 
@@ -56,7 +55,9 @@ def describe(name: str, workspace: Workspace, catalog: Catalog, console: Console
         for fact, text in _facts(one, entry).items():
             console.print(f"{fact}: {text}", markup=False, highlight=False)
         if one == "dataset":
-            _describe_dataset(name, workspace.home, console)
+            from pipeline.browse.dataset_view import show_facts
+
+            show_facts(name, workspace.home, console)
         _print_options(catalog, one, name, console)
 
 
@@ -89,47 +90,6 @@ def _list_specs(workspace: Workspace, catalog: Catalog, console: Console) -> Non
     console.print(table)
 
 
-def _list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "what it is", "state", "size", "licence", "source"):
-        table.add_column(column, overflow="fold", style="cyan" if column == "name" else "", no_wrap=column == "name")
-    for name in catalog.names("dataset"):
-        dataset, entry = DATASETS.create(name), catalog.entry("dataset", name)
-        cells = (_first_line(entry), _state(dataset, workspace.home), _size(dataset), dataset.licence, entry.citation)
-        table.add_row(name, *map(escape, cells))
-    console.print(table)
-    console.print(f"\n[dim]Data is looked for in {escape(str(raw_data_folder(workspace.home)))}/<name>/.[/]")
-
-
-def _describe_dataset(name: str, home: Path, console: Console) -> None:
-    dataset = DATASETS.create(name)
-    folder = raw_data_folder(home) / name
-    kind = "images" if len(dataset.shape) == 3 else "texts"
-    shape = "×".join(map(str, dataset.shape))
-    facts = {
-        "state": _state(dataset, home),
-        "samples": f"{_size(dataset)}; {kind} of {shape}, {dataset.classes or 'its own'} classes",
-        "attributes": _names(list(dataset.attributes)),
-        "licence": dataset.licence,
-        "from": dataset.homepage or dataset.download_size,
-        "looked for": "; ".join(str(folder / pattern) for pattern in dataset.files) or "comes with a library",
-    }
-    for key, text in facts.items():
-        console.print(f"{key}: {escape(text)}", highlight=False)
-
-
-def _state(dataset: Dataset, home: Path) -> str:
-    if dataset.found(raw_data_folder(home) / dataset.name):
-        return "ready"
-    return f"needs {'download' if dataset.access == DOWNLOAD else 'folder'}"
-
-
-def _size(dataset: Dataset) -> str:
-    counts = dataset.expected
-    samples = "" if counts is None else f"{counts[0]:,}" + (f" + {counts[1]:,}" if counts[1] else "")
-    return " · ".join(filter(None, [samples, dataset.download_size.partition(":")[0]]))
-
-
 def _third(kind: str, entry: EntryInfo) -> str:
     """What is told of an entry in a list, beside its name, its purpose and its source."""
     if kind == "method":
@@ -159,10 +119,6 @@ def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
 def _flowing(doc: str) -> str:
     """A docstring whose paragraphs are one line each, for the terminal to break; indented lines stay as they are."""
     return re.sub(r"(?<=\S)\n(?=\S)", " ", doc)
-
-
-def _first_line(entry: EntryInfo) -> str:
-    return entry.doc.strip().splitlines()[0]
 
 
 def _names(groups: object) -> str:

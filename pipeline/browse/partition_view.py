@@ -20,7 +20,7 @@ from pflcore.datasets import DATASETS, Dataset, stand_in, stand_in_counts
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
 from pipeline.report.formats import legible
-from pipeline.report.partitions.page import client_table, summarise
+from pipeline.report.partitions.clients import client_columns, summarise
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields, Invalid
 from pipeline.spec.resolve import resolve
@@ -127,7 +127,7 @@ class Drawing:
         figures = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("over clients", "smallest", "median", "mean", "largest"):
             figures.add_column(column, justify="left" if column == "over clients" else "right")
-        for row in summarise(client_table(found, self.assignment)):
+        for row in summarise(client_columns(found, self.assignment)):
             figures.add_row(*row)
         console.print(figures)
         fewest, most = found.holders.min(), found.holders.max()

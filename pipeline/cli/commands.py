@@ -9,14 +9,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from pflcore.errors import UserError
 from pipeline.stages.cli import stage
 from pipeline.workspace import PAPER, Workspace
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from pipeline.spec.selection import Selection
+
+_UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there
 
 app = typer.Typer(
     help="Compile experiment specs into a DVC pipeline, run it, and read the reports.",
@@ -127,7 +130,7 @@ def list_(
     from pipeline.spec.catalog import load_catalog
 
     workspace = Workspace.find()
-    list_kind(what, workspace, load_catalog(workspace.home), Console())
+    list_kind(what, workspace, load_catalog(workspace.home), _console())
 
 
 @app.command()
@@ -145,7 +148,7 @@ def describe(
 
     if len(names) > 2 or (len(names) == 2 and names[0] not in KINDS):
         raise UserError(f"describe takes a name, or a kind ({', '.join(KINDS)}) and a name; got {' '.join(names)!r}")
-    workspace, console = Workspace.find(), Console()
+    workspace, console = Workspace.find(), _console()
     catalog = load_catalog(workspace.home)
     kind, name = names[0] if len(names) == 2 else None, names[-1]
     drawn = kind in (None, "partition") and name in catalog.names("partition")
@@ -153,7 +156,7 @@ def describe(
         if dataset or clients or set_:
             raise UserError(f"--dataset, --clients and --set draw a partition; {name!r} is none")
         return describe_entry(name, workspace, catalog, console, kind)
-    from pipeline.browse.partition_view import Drawing, draw_spec, example_record  # with Matplotlib
+    from pipeline.browse.partition_view import Drawing, draw_spec, example_record  # with NumPy and pyarrow
 
     if not drawn:
         return draw_spec(name, workspace, catalog, console)
@@ -189,7 +192,8 @@ def run(
     profile: Profile = PAPER,
 ) -> None:
     """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
-    from pipeline.running.runner import Wish, run_specs
+    from pipeline.running.request import Wish
+    from pipeline.running.runner import run_specs
 
     workspace = Workspace.find(profile=profile)
     names = _named(workspace, specs)
@@ -205,18 +209,14 @@ def status(
     profile: Profile = PAPER,
 ) -> None:
     """Say how far the `pfl run` of this workspace is, or how the last one ended."""
-    from pipeline.running.board import Board
+    from pipeline.running.board import Board, status_path
     from pipeline.running.display import show_status
-    from pipeline.running.runner import status_path
 
     board = Board.load(status_path(Workspace.find(profile=profile)))
     if board is None:
         print("nothing has been run here yet; see `pfl run`")
     else:
-        console = Console()
-        if not console.is_terminal:  # nothing is cut off in a file
-            console.width = 160
-        show_status(board, console, everything)
+        show_status(board, _console(), everything)
 
 
 @app.command()
@@ -246,6 +246,16 @@ def setup() -> None:
     from pipeline.dvc.program import initialise
 
     initialise(Workspace.find().root)
+
+
+def _console() -> Console:
+    """Standard output: a terminal as wide as it is; a file or a pipe so wide that nothing is wrapped or cut off."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = _UNBROKEN
+    return console
 
 
 def _found(workspace: Workspace) -> list[str]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from pflcore.data.assignment import Assignment
@@ -14,6 +13,7 @@ from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.data.samples import Samples
 from pflcore.files import write_text
 from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg, legible
+from pipeline.report.partitions.clients import Columns, client_columns, number, summarise
 from pipeline.report.partitions.picture import MAX_CLIENTS, alt_text, partition_svg, shown_clients
 from pipeline.spec.run import describe_component
 
@@ -49,48 +49,18 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
         record: The federation: dataset, partition, clients and seed.
     """
     measures = heterogeneity(samples, assignment)
-    table = client_table(measures, assignment)
-    page = _page(record, samples, assignment, measures, table)
+    columns = client_columns(measures, assignment)
+    page = _page(record, samples, assignment, measures, columns)
     svg = partition_svg(samples, assignment, measures)
     write_text(out / "index.md", _markdown(page))
     template = environment(autoescape=True).get_template("partition.html.j2")
     write_text(out / "index.html", template.render(page=page, svg=inline_svg(svg)))
     write_text(out / "picture.svg", svg)
-    write_text(out / "clients.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-
-
-def client_table(measures: Heterogeneity, assignment: Assignment) -> pd.DataFrame:
-    """One row per client, then its samples of each class for training and for test."""
-    table = pd.DataFrame(
-        {
-            "client": np.arange(measures.clients),
-            "train": measures.train.sum(axis=1),
-            "test": measures.test.sum(axis=1),
-            "classes": (measures.train > 0).sum(axis=1),
-            "entropy": measures.entropy,
-            "distance": measures.distance,
-            "split distance": measures.split_distance,
-        }
-    )
-    if assignment.noise:
-        table["noise"] = assignment.noise.std
-    if assignment.novel:
-        table["novel"] = np.isin(table["client"], assignment.novel).astype(int)
-    return table
-
-
-def summarise(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    """For each measure of the clients its smallest, median, mean and largest value, as text."""
-    measures = [name for name in table.columns if name not in ("client", "novel")]
-    rows = []
-    for name in measures:
-        values = table[name]
-        rows.append((name, *(_number(x) for x in (values.min(), values.median(), values.mean(), values.max()))))
-    return rows
+    write_text(out / "clients.csv", pd.DataFrame(columns).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
 def _page(
-    record: dict[str, Any], samples: Samples, assignment: Assignment, measures: Heterogeneity, table: pd.DataFrame
+    record: dict[str, Any], samples: Samples, assignment: Assignment, measures: Heterogeneity, columns: Columns
 ) -> PartitionPage:
     unused = len(samples) - measures.used
     facts = [
@@ -100,7 +70,8 @@ def _page(
         ("seed", str(record["seed"])),
         ("samples", f"{measures.used:,} held, {unused:,} left out"),
     ]
-    listed = table.iloc[shown_clients(measures.clients)]
+    shown = shown_clients(measures.clients)
+    rows = zip(*(values[shown] for values in columns.values()), strict=True)
     classes: list[tuple[str, ...]] = [
         (legible(name), f"{holders:,}", f"{train:,}", f"{test:,}")
         for name, holders, train, test in zip(
@@ -110,8 +81,8 @@ def _page(
     return PartitionPage(
         title=f"{record['partition']['name']} on {samples.name}, {measures.clients:,} clients, seed {record['seed']}",
         facts=facts,
-        summary=summarise(table),
-        clients=[tuple(table.columns), *(tuple(_number(x) for x in row) for row in listed.itertuples(index=False))],
+        summary=summarise(columns),
+        clients=[tuple(columns), *(tuple(map(number, row)) for row in rows)],
         classes=classes,
         notes=[note for note in _CLIENT_COLUMNS if note[0] != "client"],
         left_out=max(0, measures.clients - MAX_CLIENTS),
@@ -131,7 +102,3 @@ def _markdown(page: PartitionPage) -> str:
         clients=table(list(page.clients[0]), page.clients[1:]),
         classes=table(["class", "clients", "training samples", "test samples"], page.classes),
     )
-
-
-def _number(value: float) -> str:
-    return f"{int(value):,}" if float(value).is_integer() else f"{value:,.3f}"
