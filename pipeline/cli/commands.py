@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 _UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there
 
-app = typer.Typer(
-    help="Compile experiment specs into a DVC pipeline, run it, and read the reports.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(stage, name="stage")
 
 Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a folder of them, e.g. fedtp.")]
@@ -34,6 +29,23 @@ Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all w
 Wanted = Annotated[list[str] | None, typer.Argument(help="Specs or folders; the default ones when left out.")]
 All = Annotated[bool, typer.Option("--all", help="All specs.")]
 Profile = Annotated[str, typer.Option(help="paper, smoke, or a profile that the specs define.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"pfl {version('pfl-pipeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def pfl(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Compile experiment specs into a DVC pipeline, run it, and read the reports."""
 
 
 @app.command()

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -119,11 +120,9 @@ def test_plan(project: Project, pfl: Pfl) -> None:
 def test_list_entries(project: Project, pfl: Pfl, kind: str) -> None:
     listed = pfl("list", KINDS[kind][0].removeprefix("pflcore."))
     assert (listed.code, listed.err) == (0, "")
-    table = listed.out.partition("\n\n")[0]
-    assert {line.split()[0] for line in table.splitlines() if not line.startswith(" ")} == {
-        "name",
-        *registry_of(kind).names(),
-    }
+    rows = listed.out.partition("\n\n")[0].splitlines()
+    assert [row.split()[0] for row in rows] == ["name", *sorted(registry_of(kind).names())]  # a line each
+    assert max(map(len, rows)) > 160  # as wide as the terminal is said to be
 
 
 def test_list_specs(project: Project, pfl: Pfl) -> None:
@@ -161,6 +160,16 @@ def test_help(pfl: Pfl) -> None:
     assert all(
         name in shown.out for name in ("validate", "compile", "plan", "list", "describe", "schema", "run", "setup")
     )
+
+
+def test_version(tmp_path: Path, pfl: Pfl) -> None:
+    installed = tomllib.loads((Path(cli.__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert pfl("--version") == Outcome(0, f"pfl {installed['project']['version']}\n", "")
+
+
+def test_a_shell_completes_commands(project: Project) -> None:
+    done = project.call("pfl", _PFL_COMPLETE="complete_bash", COMP_WORDS="pfl va", COMP_CWORD="1")
+    assert (done.stdout.split(), done.stderr) == (["validate"], "")
 
 
 @pytest.mark.matrix
@@ -382,21 +391,23 @@ def test_the_program_itself(project: Project) -> None:
     assert done.stderr == "pfl: unknown spec 'tinny'; did you mean 'tiny'?\n"
 
 
-WITHOUT_TORCH = """
+WITHOUT = """
 import sys
 from pipeline.cli import main
-for command in sys.stdin.read().splitlines():
+for line in sys.stdin.read().splitlines():
+    command, _, modules = line.partition(": ")
     sys.argv = ["pfl", *command.split()]
     try:
         main()
     except SystemExit as end:
         assert not end.code, command
-    assert "torch" not in sys.modules, command
-    print("without torch:", command)
+    loaded = [module for module in modules.split() if module in sys.modules]
+    assert not loaded, (command, loaded)
+    print("without", modules, "->", command)
 """
 
 
-def test_commands_that_do_not_train_never_import_torch(project: Project) -> None:
+def test_commands_import_what_they_need(project: Project) -> None:
     text = spec("[fedavg]", rounds=100, backbone=VIT)  # measured as report_demo writes it
     text = text.replace("every: 1, window: 1, curve_every: 1", "every: 5, window: 20, curve_every: 10")
     project.write("specs/tiny.yaml", text)
@@ -404,29 +415,25 @@ def test_commands_that_do_not_train_never_import_torch(project: Project) -> None
     (run,) = project.compiled().runs.values()
     write_run(project.root, run.id, 80.0, clients=3)
     record = f"stages/federations/{run.federation_id}/{run.id}.yaml"
-    commands = [
-        "validate",
-        "compile",
-        "compile --check",
-        "plan",
-        "plan --profile smoke",
-        *(f"list {kind}" for kind in ("specs", "datasets", "partitions", "backbones", "methods", "analyses")),
-        "describe fedtp",
-        "schema",
-        "stage guard",
+    quick = ["--version", "compile", "compile --check", "validate", "stage guard", "schema", "status"]
+    browsing = [f"list {kind}" for kind in ("specs", "partitions", "backbones", "methods", "analyses")]
+    drawing = ["list datasets", "plan", "plan --profile smoke", "describe iid", "describe partition tiny"]
+    reading = [
         f"stage evaluate {record}",
         "stage report stages/tables/tiny.json",
         "stage index stages/tables/tiny.json",
     ]
+    absent = dict.fromkeys([*quick, *browsing, "describe fedtp"], "torch matplotlib pandas pyarrow numpy")
+    absent |= dict.fromkeys(drawing, "torch matplotlib pandas") | dict.fromkeys(reading, "torch")
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH],
-        input="\n".join(commands),
+        [sys.executable, "-c", WITHOUT],
+        input="\n".join(f"{command}: {modules}" for command, modules in absent.items()),
         cwd=project.root,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("without torch: ")] == [
-        f"without torch: {command}" for command in commands
+    assert [line for line in done.stdout.splitlines() if line.startswith("without ")] == [
+        f"without {modules} -> {command}" for command, modules in absent.items()
     ]
