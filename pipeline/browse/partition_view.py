@@ -42,8 +42,8 @@ def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Consol
     if not resolved.table:
         raise UserError(f"specs/{name}.yaml: is only to be extended, it has no runs")
     records = {run.federation_id: run.federation for run in resolved.runs}
-    for shown in resolved.table.partitions:
-        Drawing.make(records[shown.federation], workspace.root).show(console)
+    for drawn in resolved.table.partitions:
+        Drawing.make(records[drawn.federation], workspace.root).show(console)
 
 
 def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]:
@@ -116,10 +116,10 @@ class Drawing:
 
     def show(self, console: Console) -> None:
         """Print the picture and, below it, a few figures over all clients."""
-        samples, found = self.samples, heterogeneity(self.samples, self.assignment)
+        samples, measures = self.samples, heterogeneity(self.samples, self.assignment)
         title = f"{describe_component(self.record['partition'])} on {samples.name}, seed {self.record['seed']}"
         console.print(f"\n[bold]{escape(title)}[/]")
-        console.print(_picture(samples, self.assignment, found))
+        console.print(_picture(samples, self.assignment, measures))
         width = -(-samples.classes // _COLUMNS)
         each = "a class" if width == 1 else f"{width} classes"
         first, last = (escape(legible(samples.class_names[end])) for end in (0, -1))
@@ -127,40 +127,40 @@ class Drawing:
         figures = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("over clients", "smallest", "median", "mean", "largest"):
             figures.add_column(column, justify="left" if column == "over clients" else "right")
-        for row in summarise(client_columns(found, self.assignment)):
+        for row in summarise(client_columns(measures, self.assignment)):
             figures.add_row(*row)
         console.print(figures)
-        fewest, most = found.holders.min(), found.holders.max()
-        console.print(f"clients per class: {fewest:,} to {most:,}; samples left out: {len(samples) - found.used:,}")
+        fewest, most = measures.holders.min(), measures.holders.max()
+        console.print(f"clients per class: {fewest:,} to {most:,}; samples left out: {len(samples) - measures.used:,}")
         if not self.real:
             console.print(f"[dim]Drawn with generated labels: {samples.name} has not been prepared here.[/]")
 
 
-def _picture(samples: Samples, assignment: Assignment, found: Heterogeneity) -> Table:
-    shown = np.unique(np.linspace(0, found.clients - 1, min(found.clients, _ROWS)).round().astype(int))
+def _picture(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Table:
+    clients = np.unique(np.linspace(0, measures.clients - 1, min(measures.clients, _ROWS)).round().astype(int))
     bins = np.arange(samples.classes) // -(-samples.classes // _COLUMNS)
-    size = found.train.sum(axis=1)
+    size = measures.train.sum(axis=1)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("client", "classes", "training samples"):
         table.add_column(column, no_wrap=True, justify="right" if column == "client" else "left")
-    alone = [name for name, counts in found.attributes.items() if ((counts > 0).sum(axis=1) == 1).all()]
+    alone = [name for name, counts in measures.attributes.items() if ((counts > 0).sum(axis=1) == 1).all()]
     for name in alone:
         table.add_column(name)
     if assignment.noise:
         table.add_column("noise", justify="right")
-    shares = np.stack([np.bincount(bins, weights=found.train[client]) / max(size[client], 1) for client in shown])
+    shares = np.stack([np.bincount(bins, weights=measures.train[client]) / max(size[client], 1) for client in clients])
     shades = np.array(list(_SHADES))[np.ceil(shares / shares.max() * (len(_SHADES) - 1) - 1e-9).astype(int)]
-    for client, row in zip(shown, shades, strict=True):
+    for client, row in zip(clients, shades, strict=True):
         bar = "█" * max(1, round(_BAR * size[client] / size.max()))
         cells = [f"{client}{'*' if client in assignment.novel else ''}", "".join(row), f"{bar} {size[client]:,}"]
-        cells += [samples.attributes[name].names[int(found.attributes[name][client].argmax())] for name in alone]
+        cells += [samples.attributes[name].names[int(measures.attributes[name][client].argmax())] for name in alone]
         if assignment.noise:
             cells.append(f"{assignment.noise.std[client]:.1f}")
         table.add_row(*map(escape, cells))
-    told = [f"{_SHADES[-1]} is {shares.max():.0%} of the client's training samples"]
-    told += [f"{len(shown)} of {found.clients:,} clients are shown"] if len(shown) < found.clients else []
-    told += ["* is novel: takes no part in training"] if assignment.novel else []
-    table.caption, table.caption_justify = "; ".join(told), "left"
+    notes = [f"{_SHADES[-1]} is {shares.max():.0%} of the client's training samples"]
+    notes += [f"{len(clients)} of {measures.clients:,} clients are shown"] if len(clients) < measures.clients else []
+    notes += ["* is novel: takes no part in training"] if assignment.novel else []
+    table.caption, table.caption_justify = "; ".join(notes), "left"
     return table
 
 

@@ -86,12 +86,12 @@ class Code:
     @cached_property
     def modules(self) -> dict[str, Path]:
         """Dotted name → file, of every module in the packages."""
-        found = {}
+        modules = {}
         for package in PACKAGES:
             for path in sorted((self.source / package).rglob("*.py")):
                 parts = path.relative_to(self.source).with_suffix("").parts
-                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-        return found
+                modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+        return modules
 
     def _path(self, module: str) -> Path | None:
         return self.modules.get(module)

@@ -69,8 +69,8 @@ def write(workspace: Workspace, compilation: Compilation) -> Changes:
 
 
 def _stale(workspace: Workspace, files: dict[str, str]) -> list[str]:
-    found = (path for path in workspace.stages.rglob("*") if path.is_file())
-    names = (path.relative_to(workspace.root).as_posix() for path in found if path.name != "dvc.lock")
+    paths = (path for path in workspace.stages.rglob("*") if path.is_file())
+    names = (path.relative_to(workspace.root).as_posix() for path in paths if path.name != "dvc.lock")
     return sorted(name for name in names if name not in files and not name.rpartition("/")[2].startswith("."))
 
 

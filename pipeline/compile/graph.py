@@ -90,14 +90,14 @@ class Graph:
 
     def after(self, address: str) -> set[str]:
         """Everything that depends on a stage, directly or not."""
-        found: set[str] = set()
+        later: set[str] = set()
         waiting = list(self.downstream[address])
         while waiting:
             other = waiting.pop()
-            if other not in found:
-                found.add(other)
+            if other not in later:
+                later.add(other)
                 waiting += self.downstream[other]
-        return found
+        return later
 
     def heights(self, order: list[str], seconds: Mapping[str, float]) -> dict[str, float]:
         """For each stage in `order` the longest expected time from its start to the end of what needs it.

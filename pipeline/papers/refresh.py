@@ -27,9 +27,9 @@ def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str]
             _write(names, workspace, compilation)
     except UserError as error:
         return f"pages of papers: {error}"
-    shown = [os.path.relpath(page) for page in pages[:_MOST_SHOWN]]
+    listed = [os.path.relpath(page) for page in pages[:_MOST_SHOWN]]
     more = f" and {len(pages) - _MOST_SHOWN} more" if len(pages) > _MOST_SHOWN else ""
-    return f"By paper: {', '.join(shown)}{more}; all papers: {os.path.relpath(workspace.root / INDEX)}"
+    return f"By paper: {', '.join(listed)}{more}; all papers: {os.path.relpath(workspace.root / INDEX)}"
 
 
 def _write(names: list[str], workspace: Workspace, compilation: Compilation) -> None:

@@ -35,21 +35,21 @@ def watch(workspace: Workspace, names: Sequence[str], say: Callable[[str], None]
             try:
                 if (now := _specs(workspace)) != seen:
                     seen, papers = now, Papers.compiled(workspace)
-                made = papers.write(papers.chosen(names), live=True)
+                changed = papers.write(papers.chosen(names), live=True)
             except (UserError, OSError) as error:  # an artifact may vanish as it is being looked at
                 if str(error) != complaint:
                     say(f"pfl: {error}")
                 complaint = str(error)
                 continue
             complaint = ""
-            if made:
-                say(_news(papers, made))
+            if changed:
+                say(_news(papers, changed))
     except KeyboardInterrupt:
         papers.write(papers.chosen(names))
 
 
-def _news(papers: Papers, made: list[str], more: str = "") -> str:
-    written = [f"{name}.html" for name in made]
+def _news(papers: Papers, changed: list[str], more: str = "") -> str:
+    written = [f"{name}.html" for name in changed]
     return "; ".join(filter(None, (f"{time.strftime('%H:%M:%S')} {', '.join(written) or 'up to date'}", more)))
 
 

@@ -71,7 +71,7 @@ def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
         if not stage:
             continue
         inputs = {dep["path"]: dep.get("md5") for dep in stage.get("deps", [])}
-        fresh = all(hashes[path] == found for path, found in inputs.items() if path in hashes)
+        fresh = all(hashes[path] == recorded for path, recorded in inputs.items() if path in hashes)
         if fresh and all((workspace.root / out["path"]).exists() for out in stage.get("outs", [])):
             cached.add(name)
     return cached

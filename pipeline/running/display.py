@@ -98,17 +98,17 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
         state = f"{began}, was killed; the same command goes on"
     console.print(f"{board.title}: {state}", markup=False, highlight=False, soft_wrap=True)
     console.print(_overall(board), markup=False, highlight=False, soft_wrap=True)
-    shown = [
+    entries = [
         entry
         for entry in board.entries.values()
         if everything or entry.diverged or entry.state in ("running", "failed", "waiting")
     ]
-    if not shown:
+    if not entries:
         return
     table = Table(box=None, padding=(0, 1), header_style="bold")
     for column in ("stage", "state", "rounds", "accuracy", "time", "left", ""):
         table.add_column(column, no_wrap=column in ("state", "rounds", "time", "left"), overflow="fold")
-    for entry in shown:
+    for entry in entries:
         dead = entry.state == "running" and not board.alive
         state = "stopped" if dead else "diverged" if entry.diverged else entry.state
         running = entry.state == "running" and not dead
@@ -127,20 +127,20 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
 def summary(board: Board, retry: str) -> list[str]:
     """The lines at the end: counts, then each failure with the last lines of its log, and how to try again."""
     counts = board.counts()
-    made = [entry for entry in board.of_kind("train") if entry.state == "done"]
+    runs = [entry for entry in board.of_kind("train") if entry.state == "done"]
     diverged = [entry.subject for entry in board.of_kind("train") if entry.diverged]
     words = in_words(
         [(counts["done"], "done"), (counts["cached"], "cached"), (counts["failed"], "failed"),
          (counts["skipped"] + counts["queued"] + counts["waiting"], "not done")]
     )  # fmt: skip
-    trained = f", {len(made)} runs trained" if made else ""
+    trained = f", {len(runs)} runs trained" if runs else ""
     lines = [f"{len(board.entries)} stages in {duration(time.time() - board.began)}: {words}{trained}"]
     if diverged:
         lines.append(f"diverged: {', '.join(sorted(diverged))}")
     for entry in board.of_state("failed"):
         lines.append(f"FAILED {entry.name}: {entry.note}")
-        told = tail(Path(entry.log), 5) if entry.log else []
-        lines += [f"    {line}" for line in told if line != f"pfl: {entry.note}"]  # which has been said
+        last = tail(Path(entry.log), 5) if entry.log else []
+        lines += [f"    {line}" for line in last if line != f"pfl: {entry.note}"]  # which has been said
         if entry.log:
             lines.append(f"    all of it: {os.path.relpath(entry.log)}")
     if counts["failed"]:

@@ -67,13 +67,13 @@ class LocalPool:
         return ", ".join(dict.fromkeys(slot.name for slot in slots))
 
     def events(self, timeout: float) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         for ready in wait([*self.running, self._alarm], timeout):
             if ready is self._alarm:
                 self._alarm.recv_bytes()
             elif isinstance(ready, Connection):
-                found += self._hear(ready)
-        return found
+                events += self._hear(ready)
+        return events
 
     def shrink(self, address: str) -> str:
         name = self._last.get(address, "")

@@ -123,9 +123,9 @@ def _ask(path: Path) -> bool:
         connection.settimeout(None)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, lambda number, _: connection.send(bytes([number])))
-        told = connection.recv(16)
-        if told:
-            _end(int(told))
+        code = connection.recv(16)
+        if code:
+            _end(int(code))
     return True
 
 
@@ -217,9 +217,9 @@ def _watch(connection: socket.socket, child: int) -> None:
     connection.settimeout(None)
     end = os.pidfd_open(child)
     while end not in select.select([end, connection.fileno()], [], [])[0]:
-        told = connection.recv(1)
-        os.kill(child, told[0] if told else signal.SIGKILL)
-        if not told:
+        signals = connection.recv(1)
+        os.kill(child, signals[0] if signals else signal.SIGKILL)
+        if not signals:
             break
     os.close(end)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

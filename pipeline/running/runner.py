@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -95,16 +96,16 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None, printer: Printer
 def _pool(request: Request, gpus: list[str] | None, graph: Graph, recorder: Recorder) -> Pool:
     root, wish = request.workspace.root, request.wish
     places = slots(wish.jobs, gpus, wish.per_gpu, dict(os.environ), 2 * memory_limit() / 2**30)
-    local = LocalPool(root, recorder.finished.folder, places, {"PATH": executables()})
+    local = partial(LocalPool, root, recorder.finished.folder, places, {"PATH": executables()})
     if not wish.cluster:
-        return local
+        return local()
     from pipeline.dvc.remote import default_remote
     from pipeline.running.cluster.cluster import Cluster
 
     remote = default_remote(recorder.repo.config)
     trains = {address: stage for address, stage in graph.stages.items() if stage.kind == "train"}
     resources = {address: request.compilation.resources[stage.subject] for address, stage in trains.items()}
-    return Cluster(wish.cluster, remote, local, trains, resources, wish.jobs)
+    return Cluster(wish.cluster, remote, local(), trains, resources, wish.jobs)
 
 
 def _execute(work: Work, recorder: Recorder, pool: Pool, board: Board, printer: Printer) -> None:

@@ -160,8 +160,8 @@ class Scheduler:
     def _collect(self) -> None:
         """Take what the recorder has done, and give it what has been executed."""
         if self.asking and self.asking.done():
-            asked, self.asking = self.asking.result(), None
-            for address, verdict in asked.items():
+            verdicts, self.asking = self.asking.result(), None
+            for address, verdict in verdicts.items():
                 self._decide(address, verdict)
         if self.recording and self.recording[1].done():
             addresses, future = self.recording

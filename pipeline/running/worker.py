@@ -72,11 +72,11 @@ def execute(job: Job, send: Callable[[Progressed], None]) -> None:
 
     last = 0.0
 
-    def tell(told: Progress) -> None:
+    def tell(latest: Progress) -> None:
         nonlocal last
-        if told.round == told.rounds or time.monotonic() - last > TELL_EVERY:
+        if latest.round == latest.rounds or time.monotonic() - last > TELL_EVERY:
             last = time.monotonic()
-            send(Progressed(job.address, told.round, told.rounds, told.loss, told.accuracy))
+            send(Progressed(job.address, latest.round, latest.rounds, latest.loss, latest.accuracy))
 
     progress.listener = tell
     program, group, *arguments = shlex.split(job.command)

@@ -27,25 +27,25 @@ class PublishedRow:
     where: str
 
 
-def read_published(path: Path, shown: str, axes: list[str]) -> list[PublishedRow]:
+def read_published(path: Path, label: str, axes: list[str]) -> list[PublishedRow]:
     """Read published values strictly.
 
     Args:
         path: The file.
-        shown: How messages name it.
+        label: How messages name it.
         axes: The row and column axes; each must be a column. The order of columns is free.
 
     Raises:
         UserError: With file and line, for anything but a complete table of finite numbers without duplicates.
     """
-    lines = csv.reader(io.StringIO(_text(path, shown), newline=""), strict=True)
+    lines = csv.reader(io.StringIO(_text(path, label), newline=""), strict=True)
     columns = [*axes, *_VALUES]
     rows: list[PublishedRow] = []
     seen: dict[tuple[str, ...], str] = {}
     header: list[str] | None = None
     try:
         for cells in lines:
-            where = f"{shown}:{lines.line_num}"
+            where = f"{label}:{lines.line_num}"
             if not cells:
                 continue
             if header is None:
@@ -60,21 +60,21 @@ def read_published(path: Path, shown: str, axes: list[str]) -> list[PublishedRow
             seen[key] = where
             rows.append(row)
     except csv.Error as error:
-        raise UserError(f"{shown}:{lines.line_num}: not valid CSV: {error}") from None
+        raise UserError(f"{label}:{lines.line_num}: not valid CSV: {error}") from None
     if header is None:
-        raise UserError(f"{shown}:1: the file is empty; its first line names the columns {', '.join(columns)}")
+        raise UserError(f"{label}:1: the file is empty; its first line names the columns {', '.join(columns)}")
     return rows
 
 
-def _text(path: Path, shown: str) -> str:
+def _text(path: Path, label: str) -> str:
     raw = path.read_bytes()
     if len(raw) > MAX_BYTES:
-        raise UserError(f"{shown}: larger than {MAX_BYTES >> 20} MiB")
+        raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{shown}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
+        raise UserError(f"{label}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
 
 
 def _header(cells: list[str], columns: list[str], where: str) -> list[str]:

@@ -37,8 +37,8 @@ def canonical_json(value: Any) -> str:
 
 def describe_component(record: dict[str, Any]) -> str:
     """A component of a run in words: its name, and its options as far as they say anything (not null, not 0)."""
-    told = ", ".join(f"{key} {value}" for key, value in record.items() if key != "name" and value)
-    return str(record["name"]) + (f" ({told})" if told else "")
+    words = ", ".join(f"{key} {value}" for key, value in record.items() if key != "name" and value)
+    return str(record["name"]) + (f" ({words})" if words else "")
 
 
 def options(part: dict[str, Any]) -> dict[str, Any]:

@@ -78,15 +78,15 @@ def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
     Raises:
         UserError: There is nothing of that name.
     """
-    found: list[str] = []
+    names: list[str] = []
     for word in words:
         name = word.removeprefix("specs/").removesuffix(".yaml").rstrip("/")
         inside = [other for other in known if other.startswith(f"{name}/")]
         if name not in known and not inside:
             folders = {other.rpartition("/")[0] for other in known if "/" in other}
             raise UserError(f"unknown spec {name!r}{did_you_mean(name, [*known, *sorted(folders)])}")
-        found += [name] if name in known else inside
-    return list(dict.fromkeys(found))
+        names += [name] if name in known else inside
+    return list(dict.fromkeys(names))
 
 
 def _added(workspace: Workspace) -> list[str]:

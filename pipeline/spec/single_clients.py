@@ -27,8 +27,8 @@ def existing_clients(layout: TableSection, grid: Points, runs: list[Run]) -> Cli
     """
 
     def existing(axis: str, label: str, client: int) -> int:
-        own = (run for point, run in zip(grid.points, runs, strict=True) if point.labels[axis] == label)
-        return client % min((run.clients for run in own), default=client + 1)
+        counts = (run.clients for point, run in zip(grid.points, runs, strict=True) if point.labels[axis] == label)
+        return client % min(counts, default=client + 1)
 
     return {
         axis: {label: existing(axis, label, client) for label, client in own.items()}

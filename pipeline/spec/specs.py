@@ -66,7 +66,7 @@ def find_specs(specs_dir: Path) -> dict[str, Path]:
     specs_dir = _absolute(specs_dir)
     if not specs_dir.is_dir():
         raise UserError(f"{specs_dir.name}: no such folder; specs are YAML files in it")
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder, folders, files in os.walk(specs_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in folders:
@@ -79,30 +79,30 @@ def find_specs(specs_dir: Path) -> dict[str, Path]:
             if name.endswith(".yml"):
                 raise UserError(f"{_shown(path, specs_dir)}: specs end in .yaml; rename it")
             if name.endswith(".yaml") and not name.startswith("."):
-                found[spec_id(path, specs_dir)] = path
-    found = dict(sorted(found.items()))
+                paths[spec_id(path, specs_dir)] = path
+    paths = dict(sorted(paths.items()))
     flat: dict[str, str] = {}
-    for identity in found:
+    for identity in paths:
         other = flat.setdefault(flat_id(identity), identity)
         if other != identity:
             raise UserError(
-                f"{_shown(found[identity], specs_dir)}: its stage would be called {flat_id(identity)!r}, as that of "
-                f"{_shown(found[other], specs_dir)}; rename one of them"
+                f"{_shown(paths[identity], specs_dir)}: its stage would be called {flat_id(identity)!r}, as that of "
+                f"{_shown(paths[other], specs_dir)}; rename one of them"
             )
-    return found
+    return paths
 
 
 def spec_id(path: Path, specs_dir: Path) -> str:
     """The id of a spec file. Raises :class:`UserError` when the name is unsafe or the file is not in the folder."""
     path, specs_dir = _absolute(path), _absolute(specs_dir)
-    shown = _shown(path, specs_dir)
+    label = _shown(path, specs_dir)
     if not path.resolve().is_relative_to(specs_dir.resolve()):
-        raise UserError(f"{shown}: leads out of {specs_dir.name}/; specs must stay inside it")
+        raise UserError(f"{label}: leads out of {specs_dir.name}/; specs must stay inside it")
     parts = _relative(path, specs_dir).with_suffix("").parts
     for part in parts:
         if not _ID_PART.fullmatch(part):
             raise UserError(
-                f"{shown}: the name {show(part)} is not allowed; use a-z, 0-9, '_', '.', '-', and begin with a letter "
+                f"{label}: the name {show(part)} is not allowed; use a-z, 0-9, '_', '.', '-', and begin with a letter "
                 "or digit"
             )
     return "/".join(parts)
@@ -161,15 +161,15 @@ def _shown(path: Path, specs_dir: Path) -> str:
 
 
 def _inherit(path: Path, specs_dir: Path, chain: tuple[str, ...]) -> tuple[Document, tuple[str, ...]]:
-    shown = _shown(path, specs_dir)
-    document = load_yaml(path, shown)
+    label = _shown(path, specs_dir)
+    document = load_yaml(path, label)
     base = document.data.get("extends")
     if base is None:
-        return document, (shown,)
+        return document, (label,)
     here = ("extends",)
     if not isinstance(base, str):
         raise document.error(here, f"{show(base)} must be the path of one spec")
-    chain = (*chain, shown)
+    chain = (*chain, label)
     try:
         base_path = inside(specs_dir, document, here, base)
     except UserError as error:
@@ -182,7 +182,7 @@ def _inherit(path: Path, specs_dir: Path, chain: tuple[str, ...]) -> tuple[Docum
     own = {"extends", "abstract"}
     data = _merge({key: value for key, value in inherited.data.items() if key not in own}, document.data, ())
     # Of a key stated in both files the mark of the nearer one holds; marks of removed keys do no harm.
-    return Document(data, {**inherited.marks, **document.marks}), (shown, *files)
+    return Document(data, {**inherited.marks, **document.marks}), (label, *files)
 
 
 def _merge(base: dict[str, Any], child: dict[str, Any], address: Address) -> dict[str, Any]:

@@ -71,12 +71,12 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def load_yaml(path: Path, shown: str) -> Document:
+def load_yaml(path: Path, label: str) -> Document:
     """Read one YAML file.
 
     Args:
         path: The file.
-        shown: How messages name it.
+        label: How messages name it.
 
     Raises:
         UserError: It cannot be read, is not UTF-8, is too large, is not YAML, or uses what this subset leaves out.
@@ -85,36 +85,36 @@ def load_yaml(path: Path, shown: str) -> Document:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UserError(f"{shown}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{label}: cannot be read: {error.strerror}") from None
     if len(raw) > MAX_BYTES:
-        raise UserError(f"{shown}: larger than {MAX_BYTES >> 20} MiB; a spec is a small text file")
+        raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB; a spec is a small text file")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{shown}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
-    return parse_yaml(text, shown)
+        raise UserError(f"{label}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
+    return parse_yaml(text, label)
 
 
-def parse_yaml(text: str, shown: str) -> Document:
+def parse_yaml(text: str, label: str) -> Document:
     """As :func:`load_yaml`, for text that is already in memory."""
     try:
-        root = _Reader(yaml.parse(text, Loader=_LOADER), shown).document()
+        root = _Reader(yaml.parse(text, Loader=_LOADER), label).document()
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
-        raise UserError(f"{shown}:{line}: character 0x{code:02x} is not allowed in YAML") from None
+        raise UserError(f"{label}:{line}: character 0x{code:02x} is not allowed in YAML") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         lines = text.splitlines()
         if line <= len(lines) and re.match(r"\s*\t", lines[line - 1]):
-            raise UserError(f"{shown}:{line}: a tab cannot indent YAML; use spaces") from None
-        raise UserError(f"{shown}:{line}: not valid YAML: {error.problem}") from None
+            raise UserError(f"{label}:{line}: a tab cannot indent YAML; use spaces") from None
+        raise UserError(f"{label}:{line}: not valid YAML: {error.problem}") from None
     marks: dict[Address, Mark] = {}
-    data = _plain(root, (), shown, marks)
+    data = _plain(root, (), label, marks)
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else show(data)
-        raise UserError(f"{shown}:{root.line}: expected `key: value` lines at the top level, found {kind}")
+        raise UserError(f"{label}:{root.line}: expected `key: value` lines at the top level, found {kind}")
     return Document(data, marks)
 
 
@@ -128,16 +128,16 @@ class _Node:
 class _Reader:
     """Builds the tree from parser events, so that depth and expansion are bounded before anything is allocated."""
 
-    def __init__(self, events: Iterator[Any], shown: str) -> None:
+    def __init__(self, events: Iterator[Any], label: str) -> None:
         self.events = events
-        self.shown = shown
+        self.label = label
         self.anchors: dict[str, _Node | None] = {}
         self.size = 0
 
     def document(self) -> _Node:
         next(self.events)  # start of the stream
         if isinstance(next(self.events), yaml.StreamEndEvent):
-            raise UserError(f"{self.shown}:1: the file is empty")
+            raise UserError(f"{self.label}:1: the file is empty")
         root = self.node(next(self.events), 0)
         next(self.events)  # end of the document
         following = next(self.events)
@@ -146,7 +146,7 @@ class _Reader:
         return root
 
     def error(self, event: Any, message: str) -> UserError:
-        return UserError(f"{self.shown}:{event.start_mark.line + 1}: {message}")
+        return UserError(f"{self.label}:{event.start_mark.line + 1}: {message}")
 
     def count(self, event: Any, size: int) -> None:
         self.size += size
@@ -231,14 +231,14 @@ class _Reader:
         return number
 
 
-def _plain(node: _Node, address: Address, shown: str, marks: dict[Address, Mark]) -> Any:
-    marks.setdefault(address, Mark(shown, node.line))
+def _plain(node: _Node, address: Address, label: str, marks: dict[Address, Mark]) -> Any:
+    marks.setdefault(address, Mark(label, node.line))
     if isinstance(node.value, list):
-        return [_plain(item, (*address, index), shown, marks) for index, item in enumerate(node.value)]
+        return [_plain(item, (*address, index), label, marks) for index, item in enumerate(node.value)]
     if not isinstance(node.value, dict):
         return node.value
     data = {}
     for key, (line, value) in node.value.items():
-        marks[(*address, key)] = Mark(shown, line)
-        data[key] = _plain(value, (*address, key), shown, marks)
+        marks[(*address, key)] = Mark(label, line)
+        data[key] = _plain(value, (*address, key), label, marks)
     return data

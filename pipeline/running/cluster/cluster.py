@@ -57,7 +57,7 @@ class Cluster:
         jobs: int | None = None,
     ) -> None:
         self.remote, self.local, self.stages = remote, local, stages
-        self.asked = dict(resources)
+        self.resources = dict(resources)
         self.workspace = hashlib.sha256(f"{platform.node()}:{local.root}".encode()).hexdigest()[:12]
         self._ray = join(address)
         self._task = self._ray.remote(perform)
@@ -73,14 +73,18 @@ class Cluster:
 
     @property
     def capacity(self) -> int:
-        least = min(self.asked.values(), key=lambda asked: (asked.gpus, asked.cpus, asked.memory), default=Resources())
+        least = min(
+            self.resources.values(),
+            key=lambda resources: (resources.gpus, resources.cpus, resources.memory),
+            default=Resources(),
+        )
         return self.local.capacity + self.fleet.room(least)
 
     def start(self, job: Job) -> str | None:
         if job.address not in self.stages:
             return self.local.start(job)
         try:
-            node = self.fleet.place(self.asked[job.address])
+            node = self.fleet.place(self.resources[job.address])
         except UserError as error:
             self._tell(Ended(job.address, "failed", str(error)))
             return "no node"
@@ -91,18 +95,18 @@ class Cluster:
         return node.name
 
     def events(self, timeout: float) -> list[Event]:
-        found = self._heard()
-        return found + self.local.events(0) if found else self.local.events(timeout) + self._heard()
+        events = self._heard()
+        return events + self.local.events(0) if events else self.local.events(timeout) + self._heard()
 
     def shrink(self, address: str) -> str:
-        if address not in self.asked:
+        if address not in self.resources:
             return self.local.shrink(address)
-        asked = self.asked[address]
-        gpus = min(1.0, 2 * asked.gpus) if asked.gpus < 1 else asked.gpus
-        more = Resources(cpus=asked.cpus, gpus=gpus, memory=2 * asked.memory)
-        if more == asked or not any(node.holds(more) for node in self.fleet.usable):
+        resources = self.resources[address]
+        gpus = min(1.0, 2 * resources.gpus) if resources.gpus < 1 else resources.gpus
+        more = Resources(cpus=resources.cpus, gpus=gpus, memory=2 * resources.memory)
+        if more == resources or not any(node.holds(more) for node in self.fleet.usable):
             return ""
-        self.asked[address] = more
+        self.resources[address] = more
         return f"with {in_words(more)}"
 
     def wake(self) -> None:
@@ -124,7 +128,7 @@ class Cluster:
             ended = Ended(job.address, "failed", str(error))
         except BaseException as error:
             ended = Ended(job.address, "failed", f"{type(error).__name__}: {last_line(error)}")
-        self.fleet.give_back(self._at.pop(job.address), self.asked[job.address])
+        self.fleet.give_back(self._at.pop(job.address), self.resources[job.address])
         if not self._closing.is_set():
             self._tell(ended)
 
@@ -149,7 +153,7 @@ class Cluster:
 
     def _order(self, job: Job) -> Order:
         """A job as a node needs it; what it reads is in the remote then."""
-        stage, root, asked = self.stages[job.address], self.local.root, self.asked[job.address]
+        stage, root, resources = self.stages[job.address], self.local.root, self.resources[job.address]
         small = [dep for dep in stage.deps if dep.startswith("stages/")]
         return Order(
             job=job,
@@ -159,8 +163,8 @@ class Cluster:
             code=tuple(path for path in small if path.startswith("stages/code/")),
             inputs={dep: self._give(dep) for dep in stage.deps if dep not in small},
             remote=self.remote.settings,
-            cpus=asked.cpus,
-            gpus=asked.gpus,
+            cpus=resources.cpus,
+            gpus=resources.gpus,
             variables={name: os.environ[name] for name in _FORWARDED if name in os.environ},
         )
 
@@ -178,7 +182,7 @@ class Cluster:
 
     def _send(self, order: Order) -> Ended:
         """Let a node do it, or another if that one refuses."""
-        job, asked = order.job, self.asked[order.job.address]
+        job, resources = order.job, self.resources[order.job.address]
         while True:
             node = self._at[job.address]
             last = self._talk(order, node)
@@ -189,7 +193,7 @@ class Cluster:
             other = None
             while not other:
                 try:
-                    other = self.fleet.place(asked, instead_of=node)
+                    other = self.fleet.place(resources, instead_of=node)
                 except UserError:
                     return Ended(job.address, "failed", node.refused)
                 if not other and self._closing.wait(LOOK_EVERY):
@@ -204,14 +208,14 @@ class Cluster:
         from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        job, asked = order.job, self.asked[order.job.address]
+        job, resources = order.job, self.resources[order.job.address]
         _print(job.log, f"--- on {node.name}\n")
         heard = 0.0
         try:
             words = self._task.options(
-                num_cpus=asked.cpus,
-                num_gpus=asked.gpus,
-                memory=int(asked.memory * GIB) or None,
+                num_cpus=resources.cpus,
+                num_gpus=resources.gpus,
+                memory=int(resources.memory * GIB) or None,
                 num_returns="streaming",
                 max_retries=0,  # the scheduler tries again, and somewhere else
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
@@ -261,8 +265,8 @@ class Cluster:
 
     def _heard(self) -> list[Event]:
         with self._telling:
-            told, self._told = self._told, []
-        return told
+            events, self._told = self._told, []
+        return events
 
 
 def _print(log: Path, text: str) -> None:

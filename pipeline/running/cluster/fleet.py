@@ -51,35 +51,35 @@ class Node:
         """Runs per core."""
         return len(self.taken) / max(self.cpus, 1.0)
 
-    def holds(self, asked: Resources) -> bool:
+    def holds(self, resources: Resources) -> bool:
         """Whether a run would fit, were there no others."""
-        return asked.cpus <= self.cpus and asked.gpus <= self.gpus and asked.memory <= self.memory
+        return resources.cpus <= self.cpus and resources.gpus <= self.gpus and resources.memory <= self.memory
 
-    def take(self, asked: Resources) -> bool:
+    def take(self, resources: Resources) -> bool:
         """Set resources apart; False when there is no room."""
         cpus = self.cpus - sum(other.cpus for other, _ in self.taken)
         memory = self.memory - sum(other.memory for other, _ in self.taken)
-        share = min(asked.gpus, 1.0)
+        share = min(resources.gpus, 1.0)
         left = [1.0 - self._used(gpu) for gpu in range(self.gpus)]
-        gpus = [gpu for gpu, free in enumerate(left) if free >= share - 1e-9][: -int(-asked.gpus // 1)]
-        if cpus < asked.cpus or memory < asked.memory or len(gpus) < asked.gpus:
+        gpus = [gpu for gpu, free in enumerate(left) if free >= share - 1e-9][: -int(-resources.gpus // 1)]
+        if cpus < resources.cpus or memory < resources.memory or len(gpus) < resources.gpus:
             return False
-        self.taken.append((asked, gpus))
+        self.taken.append((resources, gpus))
         return True
 
-    def give_back(self, asked: Resources) -> None:
+    def give_back(self, resources: Resources) -> None:
         """Undo a :meth:`take`."""
-        self.taken.remove(next(taken for taken in self.taken if taken[0] == asked))
+        self.taken.remove(next(taken for taken in self.taken if taken[0] == resources))
 
-    def room(self, asked: Resources) -> int:
+    def room(self, resources: Resources) -> int:
         """How many such runs it can hold when it is empty."""
         empty, count = Node(self.id, self.name, self.cpus, self.gpus, self.memory), 0
-        while empty.take(asked):
+        while empty.take(resources):
             count += 1
         return count
 
     def _used(self, gpu: int) -> float:
-        return sum(min(asked.gpus, 1.0) for asked, gpus in self.taken if gpu in gpus)
+        return sum(min(resources.gpus, 1.0) for resources, gpus in self.taken if gpu in gpus)
 
 
 class Fleet:
@@ -104,9 +104,9 @@ class Fleet:
 
     def look(self) -> None:
         """Who belongs to the cluster now."""
-        found = self._ray.nodes()
+        nodes = self._ray.nodes()
         with self._lock:
-            for facts in found:
+            for facts in nodes:
                 known = self.nodes.get(facts["NodeID"])
                 if facts["Alive"] and not known:
                     self.nodes[facts["NodeID"]] = _node(facts)
@@ -119,16 +119,16 @@ class Fleet:
         """A node is gone, or does not answer."""
         node.lost = node.lost or time.monotonic()
 
-    def room(self, asked: Resources) -> int:
+    def room(self, resources: Resources) -> int:
         """How many such runs fit at the same time."""
-        room = sum(node.room(asked) for node in self.usable)
+        room = sum(node.room(resources) for node in self.usable)
         return min(room, self.jobs or room)
 
-    def place(self, asked: Resources, instead_of: Node | None = None) -> Node | None:
+    def place(self, resources: Resources, instead_of: Node | None = None) -> Node | None:
         """Room for a run on some node, or None when there is none now.
 
         Args:
-            asked: What it needs.
+            resources: What it needs.
             instead_of: The node that it has a place on, which is given back in exchange.
 
         Raises:
@@ -140,29 +140,29 @@ class Fleet:
                 return None
             usable = self.usable
             for node in sorted(usable, key=lambda node: (node.crashes, node.load, -node.cpus)):
-                if node.take(asked):
+                if node.take(resources):
                     if instead_of:
-                        instead_of.give_back(asked)
+                        instead_of.give_back(resources)
                     return node
             now = time.monotonic()
             awaited = [node for node in self.nodes.values() if node.lost and now - node.lost < PATIENCE]
-            if any(node.holds(asked) for node in (*usable, *awaited)):
+            if any(node.holds(resources) for node in (*usable, *awaited)):
                 return None
             refused = [node.refused for node in self.nodes.values() if node.refused and not node.lost]
         if refused:
             raise UserError(refused[0])
         if not usable:
             raise UserError("the cluster has no nodes left; start some with `ray start --address=…`")
-        largest = max(usable, key=lambda node: (node.gpus if asked.gpus else 0, node.cpus, node.memory))
+        largest = max(usable, key=lambda node: (node.gpus if resources.gpus else 0, node.cpus, node.memory))
         raise UserError(
-            f"it asks for {in_words(asked)}, and the largest node of the cluster, {largest.name}, has "
+            f"it asks for {in_words(resources)}, and the largest node of the cluster, {largest.name}, has "
             f"{in_words(largest)}; see `resources` in the spec"
         )
 
-    def give_back(self, node: Node, asked: Resources) -> None:
+    def give_back(self, node: Node, resources: Resources) -> None:
         """Give up a place."""
         with self._lock:
-            node.give_back(asked)
+            node.give_back(resources)
 
 
 def join(address: str) -> Any:

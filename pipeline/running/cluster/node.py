@@ -250,12 +250,12 @@ class _Mirror:
 
     def _present(self) -> list[str]:
         """``<folder>/<file>`` of what is complete here, oldest first."""
-        found = [
+        files = [
             f"{path.parent.name}/{path.name}"
             for path in self.folder.glob("*/round-*")
             if _CHECKPOINT.fullmatch(path.name) and self._mine.fullmatch(path.parent.name)
         ]
-        return sorted(found, key=_file)
+        return sorted(files, key=_file)
 
 
 def _file(name: str) -> str:

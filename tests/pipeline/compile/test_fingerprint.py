@@ -217,6 +217,7 @@ def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
         ("pipeline/compile/compiler.py", []),
         ("pipeline/cli/commands.py", []),
         ("pflcore/artifacts.py", STAGES),
+        ("pflcore/files.py", STAGES),
         ("pflcore/__init__.py", STAGES),
     ],
 )

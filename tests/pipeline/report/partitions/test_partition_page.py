@@ -140,6 +140,13 @@ def test_every_partition_is_drawn_on_what_it_suggests(name: str, tmp_path: Path)
     assert "over clients" in text and "Drawn with generated labels" in text
 
 
+def test_of_many_clients_some_are_drawn(tmp_path: Path) -> None:
+    many = example_record("iid", CATALOG, dataset="digits", clients=30, seed=0, options=[])
+    buffer = StringIO()
+    Drawing.make(many, tmp_path).show(Console(file=buffer, width=120))
+    assert "; 24 of 30 clients are shown" in " ".join(buffer.getvalue().split())
+
+
 def test_a_partition_that_does_not_suit_says_so(tmp_path: Path) -> None:
     wrong = example_record("domains", CATALOG, dataset="digits", clients=None, seed=0, options=[])
     with pytest.raises(UserError, match="digits has no attribute 'domain'"):
