@@ -54,9 +54,13 @@ case "$2" in
   partition) mkdir -p artifacts/partitions; name=$(basename "$(dirname "$3")")
     echo "$name" > "artifacts/partitions/$name.parquet" ;;
   train) mkdir -p "artifacts/runs/$name"; echo "$name" > "artifacts/runs/$name/rounds.parquet" ;;
-  evaluate) mkdir -p artifacts/metrics; echo "$name" > "artifacts/runs/$name/evaluation.parquet"
-    echo '{}' > "artifacts/metrics/$name.json" ;;
-  report) name=$(basename "$3" .json); mkdir -p "reports/$name"; echo "$name" > "reports/$name/report.md" ;;
+  evaluate) echo "$name" > "artifacts/runs/$name/evaluation.parquet" ;;
+  describe) folder="reports/partitions/$(basename "$(dirname "$3")")"; mkdir -p "$folder"
+    for file in index.md index.html picture.svg clients.csv; do echo "$folder" > "$folder/$file"; done ;;
+  report) folder="reports/$(basename "$3" .json)"; mkdir -p "$folder/figures" "$folder/metrics"
+    for file in report.md report.html report.tex table.csv table.parquet figures/curves.png; do
+      echo "$folder" > "$folder/$file"
+    done ;;
   index) mkdir -p reports; echo index > reports/index.md ;;
   guard) mkdir -p artifacts; echo guard > artifacts/guard.txt ;;
 esac
