@@ -169,7 +169,7 @@ def measure_start(repeat: int) -> dict[str, float]:
             "import of torch alone": [sys.executable, "-c", "import torch"],
             "train": [str(BIN / "pfl"), "stage", "train", str(record)],
             "evaluate": [str(BIN / "pfl"), "stage", "evaluate", str(record)],
-            "report": [str(BIN / "pfl"), "stage", "report", "stages/seed000.json"],
+            "report": [str(BIN / "pfl"), "stage", "report", "stages/tables/seed000.json"],
             "guard": [str(BIN / "pfl"), "stage", "guard"],
         }
         seconds: dict[str, list[float]] = {what: [] for what in commands}
