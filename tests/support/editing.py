@@ -80,7 +80,7 @@ class Laboratory:
             made.call("git", "checkout", "-q", version)
             made.settle()
             made.truth[version] = made.results()
-            for path in (*folder.glob("stages/code/train.*.txt"), *folder.glob("stages/federations/*/*-*.yaml")):
+            for path in (*folder.glob("stages/code/*.txt"), *folder.glob("stages/federations/*/*-*.yaml")):
                 made.files.setdefault(_md5(path), []).append(version)
             for stage in project.stages().values():
                 made.files.setdefault(stage["cmd"], []).append(version)

@@ -45,7 +45,7 @@ def test_a_method_edited_while_another_trains_is_not_recorded_as_the_old_one(lab
     output = process.communicate()[0]
     assert process.returncode == 255
     assert complaint(output).startswith(
-        "pflcore.methods.fedprox was edited after stages/code/train.fedprox.convnet.txt"
+        "pflcore.methods.fedprox was edited after stages/code/method.fedprox.txt"
     )
     assert set(laboratory.results()) == {"fedavg"}
     laboratory.undo()
