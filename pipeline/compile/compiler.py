@@ -18,7 +18,7 @@ from pipeline.compile.graph import ROOT, Stage
 from pipeline.compile.seal import command, seal, text_hash
 from pipeline.compile.serialise import Records, to_json, to_yaml
 from pipeline.spec.catalog import Catalog, load_catalog
-from pipeline.spec.figure_names import draws_analyses
+from pipeline.spec.figures import figure_names, figure_needs
 from pipeline.spec.resolve import resolve
 from pipeline.spec.run import Run
 from pipeline.spec.schema import Resources
@@ -241,14 +241,16 @@ class _Emitter:
         self._stage(shard, stage, "report", [path], [path, *code, *records, *inputs, *pages], report_files(name))
 
     def _figure_inputs(self, table: ResolvedTable) -> list[str]:
-        """What the figures of a report need beside what the table needs."""
-        runs = [self.compilation.runs[run_id] for run_id in table.runs]
-        inputs = []
-        if table.figures and "noise" in table.figures:
-            inputs += sorted({partition_path(run.federation_id) for run in runs})
-        if draws_analyses(table.figures):
-            analysed = [run.id for run in runs if run.analyses]
-            inputs += [run_path(run_id, "analysis.parquet") for run_id in analysed]
+        """What the figures of a report need beside what the table needs, their code included."""
+        drawn = list(table.analyses) if table.figures is None else table.figures
+        files = [name for name in drawn if name in figure_names()]
+        folder, report = "pipeline.report.figures", "pipeline.stages.report"
+        inputs = [self._fingerprint(f"figure.{name}", f"{folder}.{name}", without=report) for name in files]
+        if "partitions" in map(figure_needs, files):
+            inputs += sorted({partition_path(federation) for federation in table.runs.values()})
+        if table.analyses.keys() & set(drawn):
+            analysed = [run for run in table.runs if self.compilation.runs[run].analyses]
+            inputs += [run_path(run, "analysis.parquet") for run in analysed]
         return inputs
 
     def _root(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import suppress
+from importlib import import_module
 
 import matplotlib.backends.backend_agg
 import matplotlib.backends.backend_svg  # noqa: F401
@@ -26,10 +27,14 @@ from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
+from pipeline.spec.figures import figure_names
 
+for name in figure_names():
+    with suppress(Exception):  # which is for the stage that needs it
+        import_module(f"pipeline.report.figures.{name}")
 for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS):
     for name in registry.names():
-        with suppress(Exception):  # which is for the stage that needs it
+        with suppress(Exception):
             registry.get(name)
 # Typer imports a part of itself when it first reads a command line.
 _group = get_command(pipeline.stages.cli.stage)

@@ -21,7 +21,7 @@ from pydantic import (
 
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields
-from pipeline.spec.figure_names import FIGURES
+from pipeline.spec.figures import figure_names
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.table import Better, Metric
 from pipeline.spec.yamlfile import show
@@ -302,7 +302,7 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
 
 def figures_of(catalog: Catalog) -> list[str]:
     """The figures that a spec can list."""
-    return [*FIGURES, *catalog.names("analysis")]
+    return sorted({*figure_names(), *catalog.names("analysis")})
 
 
 def _entries(fields: Fields, kind: str, definitions: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pflcore.artifacts import write_table
 from pflcore.data.assignment import Assignment, write_assignment
 from pflcore.data.noise import Noise
-from pipeline.spec.figure_names import FIGURES
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
@@ -23,6 +22,14 @@ from support.report_demo import CODE, HEADINGS, cell, report, rounds_table, tabl
 TOTAL = 200
 """Test samples of every client, so that 1 correct sample is half a percent."""
 
+FIGURES = {
+    "resources": "Resources",
+    "gain": "Gain of the clients over Local",
+    "noise": "Accuracy and noise",
+    "values": "The table as a figure",
+    "boxes": "Spread over the runs",
+}
+"""Those that are no analyses, and their headings."""
 METHODS = {"Local": "local", "FedAvg": "fedavg", "FedTP": "fedtp"}
 Rows = Iterable[tuple[str, int, str, int, float]]
 

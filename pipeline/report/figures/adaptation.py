@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.report.figures.analyses import ByRun, Findings, by_cell
-from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
-from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.drawing.panels import Style, add_legend, panel_grid, styles_of, with_room
+from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.table.findings import Findings
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.results import Results
 
@@ -37,19 +37,18 @@ class Adaptation:
     points: pd.Series[float]
 
 
-def adaptation(results: Results, findings: ByRun) -> Section:
+def draw(results: Results) -> Section:
     """The section: a curve per method and part, a panel per column.
 
-    Args:
-        findings: Items are called ``<part>.correct`` and ``<part>.total``, and their index is the epoch.
+    Items are called ``<part>.correct`` and ``<part>.total``, and their index is the epoch.
 
     Raises:
         UserError: An item is called otherwise, or a part has no counts of one kind.
     """
-    layout, decimals = results.layout, results.table.decimals
+    layout, decimals = results.of_runs.layout, results.table.decimals
     curves = [
         Adaptation(row, column, part, points)
-        for row, column, of_cell in by_cell(results, findings)
+        for row, column, of_cell in results.of_runs.found("adaptation")
         for part, points in _curves(of_cell).items()
     ]
     header = (*layout.place_header, "tuned")
@@ -70,7 +69,7 @@ def adaptation(results: Results, findings: ByRun) -> Section:
     drawn, left_out = with_room(columns, "adaptation")
     picture = draw_picture(lambda: _draw(layout, curves, drawn), _alt(curves))
     data = pd.concat([_data(layout, c) for c in curves], ignore_index=True)
-    return Section("adaptation", _TEXT + left_out, picture, table, data)
+    return Section(_TEXT + left_out, picture, table, data)
 
 
 def _curves(of_cell: list[Findings]) -> dict[str, pd.Series[float]]:

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from pipeline.report.figures.chart import chart, draw_values
-from pipeline.report.figures.panels import Style
-from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section, draw_picture, labelled
-from pipeline.report.figures.values import NOTHING
+from pipeline.report.drawing.chart import NOTHING, chart, draw_values
+from pipeline.report.drawing.panels import Style
+from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section, draw_picture, labelled
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.measured import Value
 from pipeline.report.table.results import Results
 
+TITLE = "Spread over the runs"
 FEWEST = 5
 """Runs that a box needs: the five numbers that it shows are then those of the runs; of fewer it would invent some."""
 
@@ -26,19 +26,19 @@ _FEW = f" Of a cell of fewer than {FEWEST} runs, dots show them one by one."
 _NUMBERS = ("least", "first quartile", "median", "third quartile", "greatest")
 
 
-def boxes(results: Results) -> Section:
+def draw(results: Results) -> Section:
     """The section; one line when nothing has been obtained."""
     layout, metric = results.layout, results.table.metric
     drawn = chart(results, "boxes", boxed=True)
     if drawn is None:
-        return Section("boxes", NOTHING)
+        return Section(NOTHING)
 
     def numbers(cell: Cell) -> dict[str, float]:
         """By run, in percent, of what the obtained number of the cell is made of."""
         by_run = {run: results.runs[run].values_of(cell.client) for run in cell.runs} if cell.obtained else {}
         return {run: values[metric].mean for run, values in by_run.items() if metric in values}
 
-    def draw(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
+    def draw_series(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
         for x, cell in zip(at, cells, strict=True):
             _box(axes, list(numbers(cell).values()), x, _WIDTH * drawn.arrangement.slot, style["color"])
         means = [Value(cell.obtained.mean) if cell.obtained else None for cell in cells]
@@ -58,8 +58,8 @@ def boxes(results: Results) -> Section:
         labelled(layout, *at, pd.DataFrame({"run": list(spread), "accuracy": list(spread.values())}))
         for at, spread in spreads
     ]
-    picture = draw_picture(lambda: drawn.draw(draw), drawn.alt)
-    return Section("boxes", text, picture, summary, pd.concat(data, ignore_index=True))
+    picture = draw_picture(lambda: drawn.draw(draw_series), drawn.alt)
+    return Section(text, picture, summary, pd.concat(data, ignore_index=True))
 
 
 def _summary(numbers: list[float], decimals: int) -> list[str]:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipeline.report.figures.analyses import ByRun, Findings, by_cell
-from pipeline.report.figures.panels import MAX_PANELS, add_legend, panel_grid, styles_of
-from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.drawing.panels import MAX_PANELS, add_legend, panel_grid, styles_of
+from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.table.findings import Findings
 from pipeline.report.table.results import Results
 
 _MAX_NAMED = 40  # groups that a legend is made for
@@ -52,15 +52,15 @@ class Map:
         return None if clients < 2 else 100.0 * float((sizes * (sizes - 1)).sum() / (clients * (clients - 1)))
 
 
-def embeddings(results: Results, findings: ByRun) -> Section:
+def draw(results: Results) -> Section:
     """The section.
 
     Raises:
         UserError: A client has no position or no group.
     """
-    layout = results.layout
+    layout = results.of_runs.layout
     maps, data = [], []
-    for row, column, (first, *_) in by_cell(results, findings):
+    for row, column, (first, *_) in results.of_runs.found("embeddings"):
         points = _points(first)
         title = " · ".join(filter(None, (*row, layout.column_title(column) if len(layout.columns) > 1 else "")))
         maps.append(Map(title, layout.place(row, column), points))
@@ -76,7 +76,7 @@ def embeddings(results: Results, findings: ByRun) -> Section:
     left_out = len(maps) - MAX_PANELS
     text = _TEXT + (f" Cells without a panel: {left_out}; see embeddings.csv." if left_out > 0 else "")
     picture = draw_picture(lambda: _draw(maps[:MAX_PANELS]), _alt(maps), {"axes.grid": False})
-    return Section("embeddings", text, picture, table, pd.concat(data, ignore_index=True))
+    return Section(text, picture, table, pd.concat(data, ignore_index=True))
 
 
 def _points(findings: Findings) -> pd.DataFrame:

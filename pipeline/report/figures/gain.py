@@ -14,13 +14,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
-from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.drawing.panels import Style, add_legend, panel_grid, styles_of, with_room
+from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture, labelled
 from pipeline.report.table.clients import client_accuracies, closest
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import MINUS
 from pipeline.report.table.results import Results
+
+TITLE = "Gain of the clients over Local"
 
 _POINTS = 256
 _TEXT = (
@@ -58,11 +60,12 @@ class Gain:
         return 100.0 * float((self.values > 0).mean())
 
 
-def gain(results: Results) -> Section:
+def draw(results: Results) -> Section:
     """The section; one line when there is no Local to compare with."""
+    results = results.of_runs
     layout, gains = results.layout, collect_gains(results)
     if not gains:
-        return Section("gain", _NOTHING)
+        return Section(_NOTHING)
     table = PlainTable(
         header=(*layout.place_header, "mean gain", "clients that gain (%)", "clients"),
         rows=[
@@ -80,7 +83,7 @@ def gain(results: Results) -> Section:
     drawn, left_out = with_room(columns, "gain")
     picture = draw_picture(lambda: _draw(layout, gains, drawn), _alt(gains))
     data = pd.concat([labelled(layout, g.row, g.column, g.points) for g in gains], ignore_index=True)
-    return Section("gain", _TEXT + left_out, picture, table, data)
+    return Section(_TEXT + left_out, picture, table, data)
 
 
 def collect_gains(results: Results) -> list[Gain]:

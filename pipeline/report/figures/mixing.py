@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.report.figures.analyses import ByRun, Findings, by_cell
-from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section, labelled
+from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section, labelled
+from pipeline.report.table.findings import Findings
 from pipeline.report.table.results import Results
 
 _TEXT = (
@@ -26,22 +26,22 @@ Weights = dict[tuple[str, str], tuple[float, float | None]]
 """(Position, kind) → mean and standard deviation."""
 
 
-def mixing(results: Results, findings: ByRun) -> Section:
+def draw(results: Results) -> Section:
     """The section: a line per cell and position and a column per kind of attention, or, of single clients, a line per
     cell, client and kind and a column per position.
 
-    Args:
-        findings: Items are called ``<position>.<kind>``.
+    Items are called ``<position>.<kind>``.
 
     Raises:
         UserError: An item is called otherwise.
     """
+    results = results.of_runs
     layout = results.layout
     if layout.client_names:
-        return _by_client(results, findings)
+        return _by_client(results)
     lines: list[tuple[tuple[str, ...], Weights]] = []
     data = []
-    for row, column, of_cell in by_cell(results, findings):
+    for row, column, of_cell in results.found("mixing"):
         weights = _named(of_cell).groupby(["position", "kind"], sort=False)["value"]
         summary = pd.DataFrame({"mean": weights.mean(), "std": weights.std(ddof=0), "clients": weights.size()})
         lines.append((layout.place(row, column), _weights(summary)))
@@ -57,14 +57,14 @@ def mixing(results: Results, findings: ByRun) -> Section:
         ],
         labels=len(header),
     )
-    return Section("mixing", _TEXT, table=table, data=pd.concat(data, ignore_index=True))
+    return Section(_TEXT, table=table, data=pd.concat(data, ignore_index=True))
 
 
-def _by_client(results: Results, findings: ByRun) -> Section:
+def _by_client(results: Results) -> Section:
     layout = results.layout
     lines: list[tuple[tuple[str, ...], Weights]] = []
     data = []
-    for row, column, of_cell in by_cell(results, findings):
+    for row, column, of_cell in results.found("mixing"):
         named = _named(of_cell)
         average = named.groupby(["run", "client", "kind"], sort=False)["value"].mean().reset_index()
         for client, own in pd.concat([named, average.assign(position=_AVERAGE)]).groupby("client"):
@@ -89,7 +89,7 @@ def _by_client(results: Results, findings: ByRun) -> Section:
         ],
         labels=len(header),
     )
-    return Section("mixing", _BY_CLIENT, table=table, data=pd.concat(data, ignore_index=True))
+    return Section(_BY_CLIENT, table=table, data=pd.concat(data, ignore_index=True))
 
 
 def _named(of_cell: list[Findings]) -> pd.DataFrame:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.report.figures.sections import NO_VALUE, PlainTable, Section
+from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
 from pipeline.report.table.clients import closest
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.results import Results
+
+TITLE = "Resources"
 
 _FLOAT32 = 4
 _TEXT = (
@@ -75,11 +77,12 @@ _COLUMNS: dict[str, _Print] = {
 }
 
 
-def resources(results: Results) -> Section:
+def draw(results: Results) -> Section:
     """The section; without a table while no run has been made."""
+    results = results.of_runs
     layout, costs = results.layout, collect_costs(results)
     if not costs:
-        return Section("resources", "No run has been made yet.")
+        return Section("No run has been made yet.")
     lines = [
         (row, columns, numbers)
         for row in layout.rows
@@ -97,7 +100,7 @@ def resources(results: Results) -> Section:
     )
     to_smallest = any(cost.to_smallest for cost in costs.values())
     text = f"{_TEXT}{_RELATIVE}{_SMALLEST if to_smallest else ''}."
-    return Section("resources", text, table=table, data=_data(layout, costs))
+    return Section(text, table=table, data=_data(layout, costs))
 
 
 def collect_costs(results: Results) -> dict[tuple[Key, Key], MethodCost]:

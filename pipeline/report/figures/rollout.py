@@ -12,8 +12,8 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pipeline.report.figures.analyses import ByRun, Findings, by_cell
-from pipeline.report.figures.sections import Section, counted, draw_picture
+from pipeline.report.drawing.sections import Section, counted, draw_picture
+from pipeline.report.table.findings import Findings
 from pipeline.report.table.layout import Key
 from pipeline.report.table.results import Results
 
@@ -46,19 +46,19 @@ class Rollout:
     masks: dict[Place, Mask]
 
 
-def rollout(results: Results, findings: ByRun) -> Section:
+def draw(results: Results) -> Section:
     """The section: the images once, then a line of attention per method, for the first column that has any.
 
-    Args:
-        findings: ``image.<row>`` holds the pixels 0..255 of an image, channels first,
-            ``mask.<row>`` the attention of its patches, 0 to 1, rows first; `index` counts both.
+    The item ``image.<row>`` holds the pixels 0..255 of an image, channels first, ``mask.<row>`` the attention of its
+    patches, 0 to 1, rows first; `index` counts both.
 
     Raises:
         UserError: An image or a mask has gaps, or one lacks the other.
     """
-    cells = list(by_cell(results, findings))
+    results = results.of_runs
+    cells = list(results.found("rollout"))
     if not all(_all_square(first) for _, _, (first, *_) in cells):
-        return Section("rollout", _NOT_SQUARE)
+        return Section(_NOT_SQUARE)
     columns = list(dict.fromkeys(column for _, column, _ in cells))
     rows = [_read(row, first) for row, column, (first, *_) in cells if column == columns[0]]
     places = sorted({place for r in rows for place in r.masks})
@@ -76,7 +76,7 @@ def rollout(results: Results, findings: ByRun) -> Section:
     methods = f"{counted(len(rows), 'method')} attend" + ("s" if len(rows) == 1 else "")
     alt = f"{counted(len(drawn), 'image')} of {clients}, and over them what {methods} to."
     picture = draw_picture(lambda: _draw(rows, drawn), alt, _STYLE, photos=True)
-    return Section("rollout", " ".join(words), picture)
+    return Section(" ".join(words), picture)
 
 
 def overlaid(image: Pixels, mask: Mask) -> Pixels:

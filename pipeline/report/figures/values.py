@@ -9,27 +9,28 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from pipeline.report.figures.chart import chart, draw_values
-from pipeline.report.figures.panels import Style
-from pipeline.report.figures.sections import Section, draw_picture
+from pipeline.report.drawing.chart import NOTHING, chart, draw_values
+from pipeline.report.drawing.panels import Style
+from pipeline.report.drawing.sections import Section, draw_picture
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Layout
 from pipeline.report.table.results import Results
 
+TITLE = "The table as a figure"
+
 _TEXT = "The numbers of the table; error bars are their ±."
-NOTHING = "No number of this table has been obtained yet."
 
 
-def values(results: Results) -> Section:
+def draw(results: Results) -> Section:
     """The section; one line when nothing has been obtained."""
     drawn = chart(results, "values", boxed=False)
     if drawn is None:
-        return Section("values", NOTHING)
-    picture = draw_picture(lambda: drawn.draw(_draw), drawn.alt)
-    return Section("values", _TEXT + drawn.words, picture, data=_data(results.layout))
+        return Section(NOTHING)
+    picture = draw_picture(lambda: drawn.draw(_draw_series), drawn.alt)
+    return Section(_TEXT + drawn.words, picture, data=_data(results.layout))
 
 
-def _draw(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
+def _draw_series(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
     draw_values(axes, at, [cell.obtained for cell in cells], style)
 
 

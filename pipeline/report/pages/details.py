@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.report.figures.hover import hover_data
+from pipeline.report.drawing.hover import hover_data
 from pipeline.report.pages.study import Study
 from pipeline.report.pages.view import Text
 from pipeline.report.table.cells import Cell

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.report.figures.sections import PlainTable
+from pipeline.report.drawing.sections import PlainTable
 from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg
 from pipeline.report.pages.details import Details
 from pipeline.report.pages.study import Study

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
-from pipeline.report.figures.curves import Curve, curves_alt, panels_left_out
-from pipeline.report.figures.sections import Section
+from pipeline.report.drawing.curves import Curve, curves_alt, panels_left_out
+from pipeline.report.drawing.sections import Section
 from pipeline.report.pages.provenance import COLUMNS, Row, provenance, timings_path
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.layout import Layout, Span, short

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity
 from pflcore.data.samples import Samples
-from pipeline.report.drawing import svg
+from pipeline.report.drawing.svg import svg
 from pipeline.report.formats import legible
 
 MAX_CLIENTS = 100

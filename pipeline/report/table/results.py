@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
 
 from pflcore.errors import UserError
 from pipeline.report.table.cells import Cell, collect_cells
+from pipeline.report.table.findings import Findings, read_findings
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured, measure
 from pipeline.spec.run import Run
@@ -59,6 +61,7 @@ class Results:
         cells = collect_cells(table, measured)
         return cls(table, root, measured, cells, Layout(table, cells))
 
+    @cached_property
     def of_runs(self) -> Results:
         """The same, laid out for what is told of a run once: see :meth:`Layout.of_runs`."""
         return replace(self, layout=self.layout.of_runs())
@@ -68,6 +71,22 @@ class Results:
         cell = self.layout.cell(row, column)
         runs = [self.runs[run] for run in cell.runs] if cell else []
         return [] if any(run.diverged for run in runs) else [run for run in runs if run.facts and run.values]
+
+    def found(self, analysis: str) -> Iterator[tuple[Key, Key, list[Findings]]]:
+        """Row, column and what an analysis found in the cell's measured runs, for the cells of which any made it.
+
+        Raises:
+            UserError: An artifact of a run's analyses is damaged.
+        """
+        findings = self._findings.get(analysis, {})
+        for row, column in self.layout.places:
+            of_cell = [findings[run.id] for run in self.measured(row, column) if run.id in findings]
+            if of_cell:
+                yield row, column, of_cell
+
+    @cached_property
+    def _findings(self) -> dict[str, dict[str, Findings]]:
+        return read_findings(self.runs.values())
 
     def to_arrow(self) -> pa.Table:
         """Tidy rows, one per cell, as the columns of a ``table/1`` artifact: spec, a column per axis, values, verdict

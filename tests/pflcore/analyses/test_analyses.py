@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from support.figure_demo import FIGURES
 from support.project import VIT, Project, make_project, spec
 from support.tiny import (
     CLASSES,
@@ -46,7 +47,6 @@ from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options
 from pflcore.settings import Evaluation
 from pipeline.compile.fingerprint import Code
-from pipeline.spec.figure_names import FIGURES
 from pipeline.stages.train import _coarse_classes
 
 EXECUTORS = ("sequential", "pooled", "stacked")

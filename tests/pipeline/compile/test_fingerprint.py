@@ -211,7 +211,7 @@ def test_fedavg_concerns_those_who_import_it(copy: Copy) -> None:
         ("pflcore/protocols.py", ["evaluate", "report"]),
         ("pipeline/report/table/cells.py", ["report"]),
         ("pipeline/report/partitions/page.py", ["describe"]),
-        ("pipeline/report/drawing.py", ["describe", "report"]),
+        ("pipeline/report/drawing/svg.py", ["describe", "report"]),
         ("pipeline/stages/index.py", ["index"]),
         ("pipeline/stages/guard.py", []),
         ("pipeline/compile/compiler.py", []),

@@ -41,7 +41,7 @@ from pipeline.papers.paper import Paper, Summary, papers_of, summary
 from pipeline.papers.paper_page import write_paper
 from pipeline.papers.refresh import refresh
 from pipeline.papers.watch import watch
-from pipeline.report.figures.hover import MOST_POINTS, hover_data
+from pipeline.report.drawing.hover import MOST_POINTS, hover_data
 from pipeline.report.pages.study import examine
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import run_path

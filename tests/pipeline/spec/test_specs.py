@@ -8,6 +8,7 @@ from typing import Any
 
 from support.fake_catalog import BASE, CATALOG, write_specs
 
+from pipeline.spec.figures import figure_names
 from pipeline.spec.schema import json_schema
 from pipeline.spec.specs import find_specs, flat_id, load_spec
 from pipeline.spec.yamlfile import Mark
@@ -154,7 +155,7 @@ def test_schema_completes_names_and_options() -> None:
         },
     }
     assert set(definitions["analysis_maps"]["properties"]) == {"name", "clients", "images"}
-    assert definitions["figure"]["enum"] == ["resources", "gain", "noise", "values", "boxes", "maps", "weights"]
+    assert definitions["figure"]["enum"] == sorted([*figure_names(), "maps", "weights"])
     axes = definitions["axes"]["properties"]
     assert axes["method"]["anyOf"][0] == {"type": "array", "items": {"$ref": "#/$defs/method"}}
     assert axes["training.rounds"]["anyOf"][0]["items"]["type"] == "integer"

@@ -6,7 +6,10 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +17,31 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from matplotlib import colormaps
-from support.figure_demo import TOTAL, demo, picture_rows, record, study, write_analysis, write_noise, write_rounds
+from support.figure_demo import (
+    FIGURES,
+    TOTAL,
+    demo,
+    picture_rows,
+    record,
+    study,
+    write_analysis,
+    write_noise,
+    write_rounds,
+)
 from support.pages import HOSTILE, Document, squeezed
 from support.project import CONVNET, make_project, spec, tree
 from support.report_demo import HEADINGS
 from support.report_demo import demo as plain_demo
 from support.report_demo import report as write_report
 
+from pflcore.analyses import ANALYSES
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pipeline.report.figures.gain import density
 from pipeline.report.figures.rollout import overlaid
 from pipeline.report.pages.render import escape_latex
 from pipeline.spec.catalog import load_catalog
-from pipeline.spec.figure_names import FIGURES
+from pipeline.spec.figures import figure_names, figure_needs
 from pipeline.spec.run import Run
 from pipeline.spec.schema import json_schema
 from pipeline.workspace import partition_path
@@ -532,11 +546,33 @@ def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_
     analyses = {name: [dep for dep in deps if dep.endswith("/analysis.parquet")] for name, deps in reads.items()}
     assert {name: len(deps) for name, deps in partitions.items()} == {"a": 1, "b": 0, "c": 0, "d": 0, "e": 0}
     assert {name: len(deps) for name, deps in analyses.items()} == {"a": 0, "b": 0, "c": 2, "d": 0, "e": 2}
+    code = {
+        name: [dep.removeprefix("stages/code/figure.") for dep in deps if "/figure." in dep]
+        for name, deps in reads.items()
+    }
+    assert code == {
+        "a": ["noise.txt", "resources.txt"], "b": [], "c": ["mixing.txt"], "d": ["gain.txt"],
+        "e": ["gain.txt", "mixing.txt"],
+    }  # fmt: skip
+    assert (tmp_path / "stages/code/figure.gain.txt").read_text("utf-8").startswith("pipeline.report.figures.gain ")
     outs = {out for stage in stages.values() for out in stage["outs"]}
     assert {dep for deps in (*partitions.values(), *analyses.values()) for dep in deps} <= outs
+
+
+@pytest.mark.parametrize("name", figure_names())
+def test_a_figure_has_a_title_unless_an_analysis_has_it(name: str) -> None:
+    file = import_module(f"pipeline.report.figures.{name}")
+    assert hasattr(file, "TITLE") != (name in ANALYSES.names())
+    assert getattr(file, "NEEDS", "") == figure_needs(name) and figure_needs(name) in ("", "partitions")
+
+
+def test_specs_and_the_compiler_do_not_wait_for_drawings() -> None:
+    code = "import sys, pipeline.compile.compiler, pipeline.spec.figures; pipeline.spec.figures.figure_names()"
+    done = subprocess.run([sys.executable, "-c", f"{code}; print('matplotlib' in sys.modules)"], capture_output=True)
+    assert done.stdout == b"False\n"
 
 
 def test_editors_complete_the_names_of_figures() -> None:
     schema = json_schema(load_catalog(Path(__file__).parents[4]))
     assert schema["properties"]["figures"]["anyOf"][0]["items"] == {"$ref": "#/$defs/figure"}
-    assert schema["$defs"]["figure"]["enum"] == [*FIGURES, *HEADINGS]
+    assert schema["$defs"]["figure"]["enum"] == sorted({*figure_names(), *ANALYSES.names()})

@@ -16,8 +16,8 @@ from support.pages import HOSTILE, Document, squeezed
 from support.report_demo import cell, changed, results_of, table, write_metrics, write_run
 from support.report_demo import report as write_report
 
-from pipeline.report.drawing import svg_and_png
-from pipeline.report.figures.arrangement import Arrangement, arrange
+from pipeline.report.drawing.arrangement import Arrangement, arrange
+from pipeline.report.drawing.svg import svg_and_png
 from pipeline.spec.table import ResolvedTable
 
 Axes = dict[str, list[str]]
@@ -64,7 +64,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
         return original(kept, style)
 
-    monkeypatch.setattr("pipeline.report.figures.sections.svg_and_png", keep)
+    monkeypatch.setattr("pipeline.report.drawing.sections.svg_and_png", keep)
     return figures
 
 

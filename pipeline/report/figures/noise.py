@@ -13,13 +13,16 @@ from matplotlib.figure import Figure
 from pflcore.artifacts import read_meta
 from pflcore.data.assignment import SCHEMA
 from pflcore.errors import UserError
-from pipeline.report.figures.panels import Style, add_legend, panel_grid, styles_of, with_room
-from pipeline.report.figures.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.drawing.panels import Style, add_legend, panel_grid, styles_of, with_room
+from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture, labelled
 from pipeline.report.table.clients import client_accuracies
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.printed import ACCURACY
 from pipeline.report.table.results import Results
 from pipeline.workspace import partition_path
+
+TITLE = "Accuracy and noise"
+NEEDS = "partitions"
 
 _TEXT = (
     "A point is a client: its test accuracy after the last round against the standard deviation of the noise on its "
@@ -51,15 +54,16 @@ class Cloud:
         return float(self.points.loc[self.points["noise"] == noise, "accuracy"].mean())
 
 
-def noise_scatter(results: Results) -> Section:
+def draw(results: Results) -> Section:
     """The section; one line when no partition has noise.
 
     Raises:
         UserError: A partition artifact is damaged.
     """
+    results = results.of_runs
     layout, decimals, clouds = results.layout, results.table.decimals, collect_clouds(results)
     if not clouds:
-        return Section("noise", _NOTHING)
+        return Section(_NOTHING)
     table = PlainTable(
         header=(*layout.place_header, "mean", "least noise", "most noise", "clients"),
         rows=[
@@ -72,11 +76,11 @@ def noise_scatter(results: Results) -> Section:
     drawn, left_out = with_room(columns, "noise")
     picture = draw_picture(lambda: _draw(layout, clouds, drawn), _alt(clouds))
     data = pd.concat([labelled(layout, c.row, c.column, c.points) for c in clouds], ignore_index=True)
-    return Section("noise", _TEXT + left_out, picture, table, data)
+    return Section(_TEXT + left_out, picture, table, data)
 
 
 def collect_clouds(results: Results) -> list[Cloud]:
-    """The clients of all cells whose partitions have noise, rows first. Raises as :func:`noise_scatter`."""
+    """The clients of all cells whose partitions have noise, rows first. Raises as :func:`draw`."""
     clouds = []
     for row, column in results.layout.places:
         points = []

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.report.figures.arrangement import Arrangement, arrange
-from pipeline.report.figures.panels import Style, add_legend, grid_shape, panel_grid, styles_of, with_room
-from pipeline.report.figures.sections import counted
+from pipeline.report.drawing.arrangement import Arrangement, arrange
+from pipeline.report.drawing.panels import Style, add_legend, grid_shape, panel_grid, styles_of, with_room
+from pipeline.report.drawing.sections import counted
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, short
 from pipeline.report.table.measured import Value
 from pipeline.report.table.printed import ACCURACY
 from pipeline.report.table.results import Results
 
+NOTHING = "No number of this table has been obtained yet."
 _HOLLOW: Style = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.8}
 _BESIDE = 0.4  # of a slot: how far right of its cell a published value lies where series lie beside one another
 _NEAR = 0.02  # of the axis: the same where they do not

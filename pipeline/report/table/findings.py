@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +10,7 @@ import pandas as pd
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
-from pipeline.report.table.layout import Key
 from pipeline.report.table.measured import Measured
-from pipeline.report.table.results import Results
 
 SCHEMA = "analysis/1"
 COLUMNS = ["analysis", "client", "item", "index", "value"]
@@ -47,18 +45,14 @@ class Findings:
         return UserError(f"{self.path}: {words}; delete it and run `dvc repro`")
 
 
-ByRun = dict[str, Findings]
-"""What one analysis found, by run id."""
-
-
-def read_analyses(runs: dict[str, Measured]) -> dict[str, ByRun]:
-    """The analyses, by name, of all runs that made any.
+def read_findings(runs: Iterable[Measured]) -> dict[str, dict[str, Findings]]:
+    """What each analysis found, by run id, of all runs that made any.
 
     Raises:
         UserError: An artifact is damaged.
     """
-    analyses: dict[str, ByRun] = {}
-    for run in runs.values():
+    analyses: dict[str, dict[str, Findings]] = {}
+    for run in runs:
         path = run.rounds_path.with_name("analysis.parquet")
         if not path.is_file():
             continue
@@ -68,11 +62,3 @@ def read_analyses(runs: dict[str, Measured]) -> dict[str, ByRun]:
         for name, rows in table.select(COLUMNS).to_pandas().groupby("analysis", sort=False):
             analyses.setdefault(str(name), {})[run.id] = Findings(run.id, path, rows.reset_index(drop=True))
     return analyses
-
-
-def by_cell(results: Results, findings: ByRun) -> Iterator[tuple[Key, Key, list[Findings]]]:
-    """Row, column and the findings of the cell's runs, for the cells of which any run made the analysis."""
-    for row, column in results.layout.places:
-        of_cell = [findings[run.id] for run in results.measured(row, column) if run.id in findings]
-        if of_cell:
-            yield row, column, of_cell

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.report.figures.analyses import ByRun, by_cell
-from pipeline.report.figures.sections import PlainTable, Section, counted, labelled
+from pipeline.report.drawing.sections import PlainTable, Section, counted, labelled
 from pipeline.report.table.results import Results
 
 _MOST = 40  # lines
 _TEXT = "Numbers of each item over the clients, and over its series where it has one, of all runs of a cell."
 
 
-def findings(name: str, results: Results, found: ByRun) -> Section:
-    """The section: a line per cell and item, and every number in the CSV file.
-
-    Args:
-        found: What the analysis called `name` found, by run.
-    """
-    layout = results.layout
+def draw_numbers(name: str, results: Results) -> Section:
+    """The section of the analysis `name`: a line per cell and item, and every number in the CSV file."""
+    layout = results.of_runs.layout
     lines: list[tuple[str, ...]] = []
     data = []
-    for row, column, of_cell in by_cell(results, found):
+    for row, column, of_cell in results.of_runs.found(name):
         rows = pd.concat([one.rows.assign(run=one.run) for one in of_cell], ignore_index=True)
         data.append(labelled(layout, row, column, rows[["run", "client", "item", "index", "value"]]))
         for item, values in rows.groupby("item", sort=False)["value"]:
@@ -30,4 +25,4 @@ def findings(name: str, results: Results, found: ByRun) -> Section:
     header = (*layout.place_header, "item")
     cut = f" The first {_MOST} of {counted(len(lines), 'line')}; the others are in {name}.csv." if lines[_MOST:] else ""
     table = PlainTable((*header, "numbers", "mean", "std", "least", "greatest"), lines[:_MOST], labels=len(header))
-    return Section(name, _TEXT + cut, table=table, data=pd.concat(data, ignore_index=True))
+    return Section(_TEXT + cut, table=table, data=pd.concat(data, ignore_index=True))

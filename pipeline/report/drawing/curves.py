@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from pflcore.artifacts import read_table
 from pflcore.protocols import curve
-from pipeline.report.drawing import Box, svg_with_boxes
-from pipeline.report.figures.panels import MAX_PANELS, Style, add_legend, panel_grid, styles_of
+from pipeline.report.drawing.panels import MAX_PANELS, Style, add_legend, panel_grid, styles_of
+from pipeline.report.drawing.svg import Box, svg_with_boxes
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured

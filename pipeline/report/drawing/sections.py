@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipeline.report.drawing import svg_and_png
+from pipeline.report.drawing.svg import svg_and_png
 from pipeline.report.table.layout import Key, Layout
 
 NO_VALUE = "—"
@@ -44,17 +44,16 @@ class Section:
     """What one figure puts into a report.
 
     Attributes:
-        name: Of its files and in the spec.
         text: What is shown, in sentences; all there is when there is nothing to show.
         data: The numbers unrounded, for ``<name>.csv``.
-        title: Its heading.
+        name: Of its files and in the spec; like its heading it is put in when a report is built.
     """
 
-    name: str
     text: str
     picture: Picture | None = None
     table: PlainTable | None = None
     data: pd.DataFrame = field(default_factory=pd.DataFrame)
+    name: str = ""
     title: str = ""
 
 

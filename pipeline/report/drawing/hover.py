@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.report.figures.curves import Curve, Drawn
+from pipeline.report.drawing.curves import Curve, Drawn
 from pipeline.report.table.layout import Layout
 
 MOST_POINTS = 200
