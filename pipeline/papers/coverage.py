@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pipeline.report.claims.claims import Judgement
-from pipeline.report.claims.forms import FAILS, HOLDS, NOT_YET, WITHIN_NOISE
+from pipeline.report.claims.form import FAILS, HOLDS, NOT_YET, WITHIN_NOISE
 from pipeline.report.table.cells import Cell
 
 STATES = {

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pflcore.registry import did_you_mean
+from pipeline.spec.claim import COMPARISONS, Claim
 from pipeline.spec.draft import Patcher
 from pipeline.spec.grid import check_selection
-from pipeline.spec.schema import Claim, Selection, TableSection
+from pipeline.spec.parts import Selection
+from pipeline.spec.schema import TableSection
 from pipeline.spec.table import TableClaim
 from pipeline.spec.yamlfile import Address
-
-REACH = 0.9
-"""The share of its last accuracy with which a run counts as converged, unless a claim says another."""
 
 _OTHERS = ["others"]
 
@@ -29,26 +28,24 @@ def resolve_claims(claims: list[Claim], layout: TableSection, labels: Labels, pa
         address: Address = ("claims", index)
         form, side = claim.form, claim.side
         than = _than(side, claim.than or {}, labels)
-        if form != "within":
+        if form in COMPARISONS:
             _check_sides(form, side, than, labels, patcher, address)
         check_selection(claim.where, labels, patcher, (*address, "where"))
         for axis in claim.where:
             if axis in side:
                 raise patcher.document.error((*address, "where", axis), "this axis is compared; restrict other axes")
         _check_over(claim, side, labels, patcher, (*address, "over"))
-        spread = form == "steadier" and not claim.over
-        if spread and layout.metric == "final" and not layout.average_over:
+        if form == "steadier" and not claim.over and layout.metric == "final" and not layout.average_over:
             raise patcher.document.error(
                 (*address, form), "a single run has no ± under the metric 'final'; name axes in `over`"
             )
         written.append(
             TableClaim(
                 text=claim.text,
-                form="spread" if spread else form,
+                form=form,
                 side=side,
                 than=than,
                 over=claim.over,
-                reach=(claim.reach or REACH) if form == "sooner" else None,
                 where=claim.where,
                 margin=claim.margin if claim.within is None else claim.within,
             )

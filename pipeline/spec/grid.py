@@ -11,8 +11,9 @@ from typing import Any
 
 from pflcore.registry import did_you_mean
 from pipeline.spec.draft import Patch, Patcher, compose
+from pipeline.spec.parts import Selection, label_text
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
-from pipeline.spec.schema import Grid, Selection, label_text
+from pipeline.spec.schema import Grid
 from pipeline.spec.yamlfile import Address, show
 
 MAX_RUNS = 20_000

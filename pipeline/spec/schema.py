@@ -6,22 +6,15 @@ Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.draft` che
 from __future__ import annotations
 
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
 from pipeline.spec.catalog import Catalog
+from pipeline.spec.claim import Claim, forms_schema
 from pipeline.spec.fields import Fields
 from pipeline.spec.figures import figure_names
+from pipeline.spec.parts import Label, Line, Part, Selection
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.table import Better, Metric
 from pipeline.spec.yamlfile import show
@@ -33,24 +26,6 @@ SCALARS: dict[str, tuple[int, str]] = {
 """Whole-number fields of a run: smallest value and help."""
 
 
-def label_text(value: Any) -> str:
-    """A label as text: 50 is ``"50"``, 0.1 is ``"0.1"``, null is ``"null"``. Raises ``ValueError`` for the rest."""
-    if value is None or isinstance(value, bool):
-        return show(value)
-    if isinstance(value, str) and value.strip() and value.isprintable():
-        return value
-    if isinstance(value, int | float):
-        return repr(value)
-    raise ValueError(f"{show(value)} is not a label")
-
-
-def _label_list(value: Any) -> list[str]:
-    items = value if isinstance(value, list) else [value]
-    if not items:
-        raise ValueError("an empty list picks nothing; leave the axis out to pick every label")
-    return [label_text(item) for item in items]
-
-
 def _each_once(names: list[str]) -> list[str]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -58,34 +33,12 @@ def _each_once(names: list[str]) -> list[str]:
     return names
 
 
-_SCALAR = {"type": ["string", "number", "boolean"]}
-Label = Annotated[str, BeforeValidator(label_text), WithJsonSchema(_SCALAR)]
-Labels = Annotated[
-    list[str],
-    BeforeValidator(_label_list),
-    WithJsonSchema({"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}]}),
-]
-Line = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
-"""Prose for a report; folded YAML text loses its line ends."""
-Selection = dict[str, Labels]
-"""One or several labels per axis; an axis that is not named is not restricted."""
-
 # Placeholders that json_schema() replaces by the definitions it makes from the catalog.
 RunPatch = Annotated[dict[str, Any], WithJsonSchema({"$comment": "run"})]
 Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
 FigureName = Annotated[str, WithJsonSchema({"$comment": "figure"})]
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 ClientNumber = Annotated[int, Field(ge=0)]
-ClaimKey = Literal["better", "sooner", "steadier", "within"]
-COMPARISONS: tuple[ClaimKey, ...] = ("better", "sooner", "steadier")
-"""The forms of a claim that compare some cells with others."""
-FORMS: tuple[ClaimKey, ...] = (*COMPARISONS, "within")
-
-
-class Part(BaseModel):
-    """Base of the parts of a spec: strict types, no unknown keys."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Publication(Part):
@@ -162,73 +115,6 @@ class TableSection(Part):
     )
 
 
-class Claim(Part):
-    """A statement of the paper that the obtained values can support or not, in one of four forms.
-
-    `better`: cells, or with `over` their means, are better than others. `sooner`: their runs come near their final
-    accuracy in fewer rounds. `steadier`: the range over the axes of `over` is narrower, or without `over` the ±.
-    `within`: the range over the axes of `over` is that narrow.
-    """
-
-    text: Line = Field(description="The statement in prose.")
-    better: Selection | None = Field(None, description="Labels of the cells said to be better.")
-    sooner: Selection | None = Field(None, description="Labels of the cells said to converge sooner.")
-    steadier: Selection | None = Field(
-        None, description="Labels of the cells said to vary less: over the axes of `over`, or by their own ±."
-    )
-    within: float | None = Field(
-        None, ge=0, description="How far apart cells may be, in points, that differ on the axes of `over` only."
-    )
-    than: Selection | None = Field(
-        None, description="Labels they are compared with, on the same axes; `others` is all other labels."
-    )
-    over: list[str] = Field(default_factory=list, description="Axes that means or ranges are taken over.")
-    where: Selection = Field(default_factory=dict, description="Labels that restrict the comparison, on other axes.")
-    reach: float | None = Field(
-        None, gt=0, le=1, description="Of `sooner`: the share of its last accuracy that a run must reach; 0.9."
-    )
-    margin: float = Field(0.0, ge=0, description="By how much better or narrower, in points; of `sooner` in rounds.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _others(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("than") == "others":
-            sides = (data[form] for form in COMPARISONS if isinstance(data.get(form), dict))
-            return {**data, "than": dict.fromkeys(next(sides, {}), "others")}
-        return data
-
-    @model_validator(mode="after")
-    def _one_form(self) -> Claim:
-        said = [form for form in FORMS if getattr(self, form) is not None]
-        if len(said) != 1:
-            forms = "`better`, `sooner`, `steadier` and `within`"
-            raise ValueError(f"needs one of {forms}" if not said else f"has {len(said)} of {forms}; state one")
-        (form,) = said
-        if form == "within":
-            for key in ("than", "margin"):
-                if key in self.model_fields_set:
-                    raise ValueError(f"`within` compares cells among themselves, so {key!r} does not belong there")
-            if not self.over:
-                raise ValueError("'over' is missing: the axes on which the cells differ that are close together")
-        elif self.than is None:
-            raise ValueError("'than' is missing")
-        if self.reach is not None and form != "sooner":
-            raise ValueError("'reach' belongs to `sooner`")
-        if self.over and form == "sooner":
-            raise ValueError("'over' does not belong to `sooner`; restrict axes with `where`")
-        return self
-
-    @property
-    def form(self) -> ClaimKey:
-        """The one of :data:`FORMS` that it is in."""
-        return next(form for form in FORMS if getattr(self, form) is not None)
-
-    @property
-    def side(self) -> Selection:
-        """The labels that it speaks for; of `within` none."""
-        return self.better or self.sooner or self.steadier or {}
-
-
 class SpecFile(Part):
     """One experiment: a grid of runs, the table it becomes, published values and claims."""
 
@@ -296,7 +182,7 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
     definitions["axes"] = _axes(fields, run)
     definitions["figure"] = {"enum": figures_of(catalog)}
     replaced: dict[str, Any] = _resolve_comments(schema)
-    replaced["$defs"]["Claim"] |= _claim_forms(replaced["$defs"]["Claim"])
+    replaced["$defs"]["Claim"] |= forms_schema(replaced["$defs"]["Claim"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **replaced}
 
 
@@ -310,17 +196,6 @@ def _entries(fields: Fields, kind: str, definitions: dict[str, Any]) -> list[dic
     names = fields.catalog.names(kind)
     definitions |= {f"{kind}_{name}": fields.model(kind, name).model_json_schema() for name in names}
     return [{"enum": names}, *({"$ref": f"#/$defs/{kind}_{name}"} for name in names)]
-
-
-def _claim_forms(claim: dict[str, Any]) -> dict[str, Any]:
-    """What an editor is to know of a claim's forms: which keys go together, and that `than` may be `others`."""
-    foreign = {"within": ("than", "margin", "reach"), "better": ("reach",), "steadier": ("reach",), "sooner": ("over",)}
-    forms = [
-        {"required": [form, *also], "properties": dict.fromkeys(foreign[form], False)}
-        for form, *also in (*((form, "than") for form in COMPARISONS), ("within", "over"))
-    ]
-    than = {"anyOf": [{"const": "others"}, claim["properties"]["than"]]}
-    return {"properties": {**claim["properties"], "than": than}, "oneOf": forms}
 
 
 def _all_options(fields: Fields, kind: str) -> dict[str, Any]:

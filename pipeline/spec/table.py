@@ -17,9 +17,6 @@ Metric = Literal["last_rounds", "clients", "final", "last_position"]
 
 Better = Literal["higher", "lower"]
 
-ClaimForm = Literal["better", "sooner", "steadier", "spread", "within"]
-"""What a claim measures: see :mod:`pipeline.report.claims.forms`."""
-
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,23 +63,20 @@ class TablePartition(_Frozen):
 
 
 class TableClaim(_Frozen):
-    """A statement over cells, in any form of :class:`~pipeline.spec.schema.Claim`.
+    """A statement over cells, in any form of :class:`~pipeline.spec.claim.Claim`.
 
     Each cell with the labels of `side` is compared with the same cell with `than` labels; with `over` the means or the
     ranges over these axes are. `within` has no sides and is about the range of each group.
 
     Attributes:
-        form: That of the spec; `spread` is `steadier` over no axis.
-        reach: Of `sooner` alone: the share of its last accuracy with which a run has converged.
         margin: By how much better or narrower the side has to be; of `within` how wide a range may be.
     """
 
     text: str
-    form: ClaimForm
+    form: str
     side: dict[str, list[str]]
     than: dict[str, list[str]]
     over: list[str]
-    reach: float | None
     where: dict[str, list[str]]
     margin: float
 

@@ -60,7 +60,7 @@ def test_averages_and_ranges_that_the_papers_tell() -> None:
     worst = {}
     for spec, judgements in {**judged("fedtp"), **judged("fedperfix")}.items():
         for judgement in judgements:
-            if judgement.over and judgement.published and judgement.published.worst:
+            if judgement.form.over and judgement.published and judgement.published.worst:
                 worst[spec, judgement.text] = judgement.published.worst
     # FedTP, section IV-B: "with an 11.31% improvement on average for CIFAR-100".
     ahead = worst["fedtp/table3", "On CIFAR-100, FedTP is ahead of pFedHN by 11 points on average."]

@@ -116,7 +116,7 @@ def with_records(root: Path, resolved: ResolvedTable, records: dict[str, dict[st
 
 def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "better", **changes: Any) -> TableClaim:
     """A resolved claim."""
-    base = {"text": "So it is.", "over": [], "where": {}, "margin": 0.0, "reach": None}
+    base = {"text": "So it is.", "over": [], "where": {}, "margin": 0.0}
     return TableClaim.model_validate({**base, "form": form, "side": side, "than": than, **changes})
 
 

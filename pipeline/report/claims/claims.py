@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.report.claims.forms import FAILS, HOLDS, NOT_YET, WITHIN_NOISE, Form, Pair
+from pipeline.report.claims.form import FAILS, HOLDS, NOT_YET, WITHIN_NOISE, Form, Pair
+from pipeline.report.claims.forms import FORMS
 from pipeline.report.claims.noise import Clients, Pick, Yardstick
-from pipeline.report.claims.pace import rounds_to_reach
 from pipeline.report.claims.sides import Match, matches
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.results import Results
@@ -34,15 +34,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One claim with what was found. `published` is None where the paper prints nothing that the claim compares.
-
-    `form`, `over` and `margin` are those of :class:`pipeline.report.claims.forms.Form`.
-    """
+    """One claim with what was found. `published` is None where the paper prints nothing that the claim compares."""
 
     text: str
-    form: str
-    over: tuple[str, ...]
-    margin: float
+    form: Form
     obtained: Evidence
     published: Evidence | None
 
@@ -64,28 +59,22 @@ def judge_claims(results: Results) -> list[Judgement]:
 
 
 def _judge(results: Results, claim: TableClaim, clients: Clients) -> Judgement:
-    table, over, sooner = results.table, tuple(claim.over), claim.form == "sooner"
-    lower = sooner or table.better == "lower"
-    of_clients = table.metric == "clients" and not sooner
+    table = results.table
+    form = FORMS[claim.form](tuple(claim.over), claim.margin, table.better == "lower")
 
     def weigh(cells: list[Cell], pick: Pick, clients: Clients | None = None) -> Evidence:
-        form = Form(claim.form, over, claim.margin, lower, pick, Yardstick(pick, of_clients, clients))
-        return _weigh(form, matches(claim, table.axes, cells))
+        scale = Yardstick(pick, table.metric == "clients", clients)
+        return _weigh(form, matches(claim, table.axes, cells, form.least), scale)
 
     planned = [cell for cell in results.cells if cell.runs]
-    printed = [cell for cell in results.cells if cell.published]
-    if claim.reach is not None:
-        obtained, printed = weigh(planned, rounds_to_reach(claim.reach, results.runs)), []
-    else:
-        obtained = weigh(planned, lambda cell: cell.obtained if cell.complete else None, clients)
-    if claim.form == "spread":
-        printed = [cell for cell in printed if cell.published and cell.published.std is not None]
+    printed = [cell for cell in results.cells if cell.published and form.tells(cell.published)]
+    obtained = weigh(planned, lambda cell: cell.obtained if cell.complete else None, clients)
     published = weigh(printed, lambda cell: cell.published)
-    return Judgement(claim.text, claim.form, over, claim.margin, obtained, published if published.pairs else None)
+    return Judgement(claim.text, form, obtained, published if published.pairs else None)
 
 
-def _weigh(form: Form, pairs: list[Match]) -> Evidence:
-    judged = [form.apply(match) for match in pairs if form.can_tell(match)]
+def _weigh(form: Form, pairs: list[Match], scale: Yardstick) -> Evidence:
+    judged = [form.measure(match, scale) for match in pairs if form.can_tell(match, scale)]
     judged.sort(key=lambda pair: (_SEVERITY[pair.verdict], pair.surplus))
     worst = judged[0] if judged else None
     lacking = len(pairs) - len(judged)

@@ -16,7 +16,7 @@ ERRORS = 2.0
 """Standard errors by which a mean over clients must differ: with many clients, some 95 % confidence."""
 
 Pick = Callable[[Cell], Value | None]
-"""A cell's value that claims are judged on: obtained, published, or counted in rounds."""
+"""A cell's value that claims are judged on: obtained or published."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,15 @@ class Yardstick:
             of_clients: Whether the ± of a single run is the spread between clients.
             clients: Those behind obtained values; None for published ones.
         """
-        self._pick = pick
+        self.pick = pick
         self._of_clients = of_clients
         self._clients = clients if of_clients else None
+
+    def value(self, cell: Cell) -> Value:
+        """A cell's value, which is known to be there."""
+        value = self.pick(cell)
+        assert value is not None
+        return value
 
     def between(self, one: Cell, other: Cell) -> Uncertainty:
         """The noise of the difference of two cells."""
@@ -85,7 +91,7 @@ class Yardstick:
         if paired is not None:
             return paired
         exact = Value(0.0)
-        deviations = [noise(self._pick(one) or exact, self._pick(other) or exact) for one, other in pairs]
+        deviations = [noise(self.pick(one) or exact, self.pick(other) or exact) for one, other in pairs]
         size = math.hypot(*deviations) / len(pairs)
         single = all(len(cell.runs) <= 1 and cell.client is None for pair in pairs for cell in pair)
         return Uncertainty(size, between_clients=self._of_clients and single and size > 0)

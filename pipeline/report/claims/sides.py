@@ -30,12 +30,12 @@ class Match:
     labels: dict[str, str]
 
 
-def matches(claim: TableClaim, axes: list[str], cells: Iterable[Cell]) -> list[Match]:
-    """All that a claim compares among `cells` of a table with these axes. Groups are cut down to what both have."""
+def matches(claim: TableClaim, axes: list[str], cells: Iterable[Cell], least: int) -> list[Match]:
+    """All that a claim compares among `cells` of a table with these axes. Groups are cut down to what both have, of
+    which there have to be `least`.
+    """
     compared = [axis for axis in axes if axis in claim.side]
     shared = [axis for axis in axes if axis not in compared and axis not in claim.over]
-    # A range needs two cells; of one alone there is a mean.
-    least = 2 if claim.over and claim.form in ("steadier", "within") else 1
 
     def groups(by: dict[str, list[str]]) -> dict[tuple[Key, Key], dict[Key, Cell]]:
         by_labels: dict[tuple[Key, Key], dict[Key, Cell]] = {}

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 from pipeline.report.claims.claims import Evidence, Judgement
-from pipeline.report.claims.forms import Pair
+from pipeline.report.claims.form import Form, Pair, in_words
 from pipeline.report.claims.noise import ERRORS, Uncertainty
-from pipeline.report.table.layout import headed, short
 from pipeline.report.table.printed import format_value, signed
 
 MOST_PAIRS = 40
-
-_SENSES = {
-    "better": ("better", "worse"),
-    "sooner": ("sooner", "later"),
-    "steadier": ("narrower", "wider"),
-    "spread": ("narrower", "wider"),
-    "within": ("apart", "apart"),
-}
-"""How the first side of a claim's form is said to be where it speaks for the claim, and where against."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +45,13 @@ class ClaimText:
 def claim_in_words(judgement: Judgement, decimals: int) -> ClaimText:
     """The claim as a template prints it."""
     published = judgement.published
-    decimals = 0 if judgement.form == "sooner" else decimals
     pairs = _compared(judgement, decimals)
     return ClaimText(
         text=judgement.text,
         verdict=judgement.obtained.verdict,
-        detail=_detail(judgement.obtained, judgement, decimals),
+        detail=_detail(judgement.obtained, judgement.form, decimals),
         published=published.verdict if published else "",
-        published_detail=_detail(published, judgement, decimals) if published else "",
+        published_detail=_detail(published, judgement.form, decimals) if published else "",
         contradicted=judgement.contradicted_by_paper,
         pairs=pairs[:MOST_PAIRS],
         more=max(0, len(pairs) - MOST_PAIRS),
@@ -74,9 +62,7 @@ def _compared(judgement: Judgement, decimals: int) -> list[Compared]:
     """The pairs by what the obtained values say against the claim, then those of which only the paper has values."""
 
     def words(pair: Pair) -> tuple[str, str]:
-        if judgement.form == "within":  # its ends need not be the same cells in print
-            return f"highest and lowest over {_named(judgement.over)}", _headed(pair.labels)
-        return f"{_headed(pair.better)} against {_headed(pair.than)}", _headed(pair.labels)
+        return judgement.form.what(pair), in_words(pair.labels)
 
     def numbers(pair: Pair) -> tuple[str, str, str, str]:
         ours, theirs = (format_value(value, decimals) for value in pair.values)
@@ -88,62 +74,26 @@ def _compared(judgement: Judgement, decimals: int) -> list[Compared]:
     return [Compared(*at, obtained.get(at, nothing), published.get(at, nothing)) for at in {**obtained, **published}]
 
 
-def _detail(finding: Evidence, judgement: Judgement, decimals: int) -> str:
-    done = finding.pairs - finding.lacking
+def _detail(finding: Evidence, form: Form, decimals: int) -> str:
+    def counted(number: int) -> str:
+        noun, more = form.things
+        return f"{number} {noun}{'' if number == 1 else 's'}{more}"
+
     if finding.worst is None:
-        none = f"none of {finding.pairs} {_things(judgement, finding.pairs)} can be compared"
-        return none if finding.pairs else "no pair of cells is planned"
+        return f"none of {counted(finding.pairs)} can be compared" if finding.pairs else "no pair of cells is planned"
     pair = finding.worst
     lacking = f" ({finding.lacking} more without values)" if finding.lacking else ""
-    where = f" at {_headed(pair.labels)}" if pair.labels else ""
-    cells = f", {pair.cells} cells {'each' if judgement.form != 'within' else 'in all'}" if judgement.over else ""
-    sense = _SENSES[judgement.form][pair.difference < 0]
-    rounds = " rounds" if judgement.form == "sooner" else ""
+    where = f" at {in_words(pair.labels)}" if pair.labels else ""
     return (
-        f"weakest of {done} {_things(judgement, done)}{lacking}: "
-        f"{_sides(pair, judgement.form, decimals)}{where}{cells}, "
-        f"{sense} by {abs(pair.difference):.{decimals}f}{rounds}{_noise(pair.noise, judgement.form, decimals)}"
-        f"{_asked(judgement)}"
+        f"weakest of {counted(finding.pairs - finding.lacking)}{lacking}: "
+        f"{form.sides(pair, decimals)}{where}{form.size(pair)}, "
+        f"{form.senses[pair.difference < 0]} by {abs(pair.difference):.{decimals}f}"
+        f"{'' if form.exact else _noise(pair.noise, decimals)}{form.asked}"
     )
 
 
-def _things(judgement: Judgement, count: int) -> str:
-    one = "" if count == 1 else "s"
-    over = f" over {_named(judgement.over)}" if judgement.over else ""
-    if judgement.form == "within":
-        return f"range{one}{over}"
-    kind = {"spread": " of spreads", "steadier": f" of ranges{over}", "sooner": " of rounds to convergence"}
-    return f"pair{one}{kind.get(judgement.form, f' of means{over}' if over else '')}"
-
-
-def _sides(pair: Pair, form: str, decimals: int) -> str:
-    ours, theirs = (format_value(value, decimals) for value in pair.values)
-    if form == "within":
-        return f"from {theirs} ({_headed(pair.than)}) to {ours} ({_headed(pair.better)})"
-    ends = [f" ({_headed(low)} to {_headed(high)})" for high, low in pair.ends] or ["", ""]
-    return f"{_headed(pair.better)} {ours}{ends[0]} against {_headed(pair.than)} {theirs}{ends[1]}"
-
-
-def _noise(noise: Uncertainty, form: str, decimals: int) -> str:
-    if form == "spread":
-        return ""
+def _noise(noise: Uncertainty, decimals: int) -> str:
     words = f" with noise {noise.size:.{decimals}f}"
     if noise.paired:
         return f"{words} ({ERRORS:g} standard errors, paired over {noise.paired} clients)"
     return f"{words} (from the spread between clients)" if noise.between_clients else words
-
-
-def _asked(judgement: Judgement) -> str:
-    if judgement.form == "within":
-        return f", at most {judgement.margin:g}"
-    return f", margin {judgement.margin:g}" if judgement.margin else ""
-
-
-def _named(axes: tuple[str, ...]) -> str:
-    """Axes as prose: ``dataset, partition and clients``."""
-    *most, last = map(short, axes)
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _headed(labels: dict[str, str]) -> str:
-    return " · ".join(itertools.starmap(headed, labels.items()))

@@ -1,4 +1,4 @@
-"""Claims on more than two cells: means, ranges, spreads, rounds to convergence, and differences by client."""
+"""Claims on more than two cells: means, ranges, spreads, and differences by client."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from support.figure_demo import TOTAL, record, study, write_rounds
 from support.report_demo import cell, claim, results_of, table, write_metrics
 
-from pflcore.artifacts import write_table
 from pipeline.report.claims.claims import Evidence, Judgement, judge_claims
-from pipeline.report.claims.forms import Pair
+from pipeline.report.claims.form import Pair
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.spec.table import ResolvedTable, TableClaim
 
@@ -109,13 +107,13 @@ def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, verdict: 
 
 def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": (90.0, 0.2), "y": (80.0, 0.5)}, "B": {"x": (99.0, 0.3), "y": (99.0, 0.4)}}
-    found, words = obtained(tmp_path, rows, a_and_b("spread"))
+    found, words = obtained(tmp_path, rows, a_and_b("steadier"))
     assert found.verdict == "fails"
     assert [pair.verdict for pair in found.judged] == ["fails", "holds"]
     assert words == "weakest of 2 pairs of spreads: A 0.50 against B 0.40 at y, wider by 0.10"
     rows["B"]["y"] = (99.0, None)
     (tmp_path / "other").mkdir()
-    found, _ = obtained(tmp_path / "other", rows, a_and_b("spread"))
+    found, _ = obtained(tmp_path / "other", rows, a_and_b("steadier"))
     assert (found.verdict, found.lacking) == ("not yet", 1)  # a run without a spread
 
 
@@ -155,7 +153,7 @@ def test_the_published_side_is_judged_alike(tmp_path: Path) -> None:
         for method, settings in values.items()
         for setting, value in settings.items()
     ]
-    steadier, spread = a_and_b("steadier", over=["setting"]), a_and_b("spread")
+    steadier, spread = a_and_b("steadier", over=["setting"]), a_and_b("steadier")
     found, words = judge(table(cells, ["method"], ["setting"], claims=[steadier]), tmp_path)
     assert (found.obtained.verdict, found.contradicted_by_paper) == ("not yet", True)
     assert words.published_detail.startswith("weakest of 1 pair of ranges over setting: A 10.00±0.14 (y to x) against")
@@ -165,36 +163,6 @@ def test_the_published_side_is_judged_alike(tmp_path: Path) -> None:
     assert found.published.pairs == 1  # y has no printed spread to compare
     cells = [one.model_copy(update={"published": None}) for one in cells]
     assert judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)[0].published is None
-
-
-def write_curve(root: Path, run: str, accuracies: list[float]) -> None:
-    """A run that was measured every ten rounds."""
-    count = len(accuracies)
-    columns = {
-        "round": pa.array(range(10, 10 * count + 1, 10), pa.int32()),
-        "client": pa.array([0] * count, pa.int32()),
-        "population": ["test"] * count,
-        "moment": ["after_aggregation"] * count,
-        "correct": pa.array([round(10 * accuracy) for accuracy in accuracies], pa.int64()),
-        "total": pa.array([1000] * count, pa.int64()),
-        "loss": pa.array([1.0] * count, pa.float64()),
-    }
-    write_table(root / f"artifacts/runs/{run}/rounds.parquet", pa.table(columns), "rounds/2", diverged=None)
-    write_metrics(root, run, accuracies[-1])
-
-
-def test_convergence(tmp_path: Path) -> None:
-    write_curve(tmp_path, "a-0", [40.0, 50.0, 44.0, 50.0])  # 90 % are reached in round 20
-    write_curve(tmp_path, "a-1", [46.0, 40.0, 30.0, 50.0])  # in round 10
-    write_curve(tmp_path, "b-0", [20.0, 30.0, 40.0, 40.0])
-    cells = [cell({"method": "A"}, ["a-0", "a-1"]), cell({"method": "B"}, ["b-0"], (40.0, 1.0))]
-    found, words = judge(table(cells, ["method"], [], claims=[a_and_b("sooner", reach=0.9)]), tmp_path)
-    assert (found.obtained.verdict, found.published) == ("holds", None)
-    assert words.detail == (
-        "weakest of 1 pair of rounds to convergence: A 15±5 against B 30, sooner by 15 rounds with noise 5"
-    )
-    far = table(cells, ["method"], [], claims=[a_and_b("sooner", reach=0.9, margin=11.0)])
-    assert judge(far, tmp_path)[0].obtained.verdict == "within noise"
 
 
 def write_clients(root: Path, run: str, correct: list[int]) -> None:

@@ -1,0 +1,144 @@
+"""What the forms of a claim have in common: what a comparison is, when it holds, and how it is told."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipeline.report.claims.noise import Uncertainty, Yardstick
+from pipeline.report.claims.sides import Group, Match
+from pipeline.report.table.cells import Cell
+from pipeline.report.table.layout import headed, short
+from pipeline.report.table.measured import Value
+from pipeline.report.table.printed import format_value
+
+HOLDS, FAILS, WITHIN_NOISE, NOT_YET = "holds", "fails", "within noise", "not yet"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a claim compares once: two cells, the means or the ranges of two groups, or the ends of one range.
+
+    Attributes:
+        better: The labels that the claim speaks for; of one range those of its highest cell.
+        than: Those they are compared with; of one range those of its lowest cell.
+        labels: The labels that are shared.
+        values: Of either side; where ranges are compared, how wide they are, and where spreads are, the spreads.
+        difference: How much better the first is, in percentage points; negative: it is worse. Or how much narrower; of
+            one range how wide it is.
+        surplus: By how much that is more than what the claim asks for.
+        noise: How much of it may be chance.
+        cells: How many cells either side is made of.
+        ends: Where ranges are compared, per side the labels of the highest and of the lowest cell.
+    """
+
+    better: dict[str, str]
+    than: dict[str, str]
+    labels: dict[str, str]
+    values: tuple[Value, Value]
+    difference: float
+    surplus: float
+    noise: Uncertainty
+    cells: int = 1
+    ends: tuple[tuple[dict[str, str], dict[str, str]], ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """It holds or fails by more than the noise."""
+        return HOLDS if self.surplus > self.noise.size else FAILS if self.surplus < -self.noise.size else WITHIN_NOISE
+
+
+@dataclass(frozen=True)
+class Form(ABC):
+    """A claim's form. What is not overridden is that of a form which compares two sides.
+
+    Attributes:
+        senses: How the first side is said to be where it speaks for the claim, and where against.
+        over: The axes that a group of cells runs along.
+        margin: What the claim asks for: by how much better or narrower, or how wide a range may be.
+        lower: Whether lower values are better.
+    """
+
+    senses: ClassVar[tuple[str, str]]
+
+    over: tuple[str, ...]
+    margin: float
+    lower: bool
+
+    @property
+    @abstractmethod
+    def things(self) -> tuple[str, str]:
+        """What is counted, in the singular, and words to follow it."""
+
+    @abstractmethod
+    def measure(self, match: Match, scale: Yardstick) -> Pair:
+        """The comparison, of cells that all have a value which tells."""
+
+    @property
+    def least(self) -> int:
+        """How many cells a group needs."""
+        return 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether there is no noise in what is compared."""
+        return False
+
+    def tells(self, value: Value) -> bool:
+        """Whether a value has what the claim is about."""
+        return True
+
+    def can_tell(self, match: Match, scale: Yardstick) -> bool:
+        """Whether every cell has what the claim is about."""
+        values = [scale.pick(cell) for cell in (*match.first, *match.second)]
+        return all(value is not None and self.tells(value) for value in values)
+
+    def pair(
+        self, match: Match, values: tuple[Value, Value], difference: float, noise: Uncertainty, **more: Any
+    ) -> Pair:
+        """A pair with its surplus, rounded so that the last digit of a float decides nothing."""
+        surplus = round(difference - self.margin, 9)
+        one, other = match.compared
+        return Pair(one, other, match.labels, values, difference, surplus, noise, len(match.first), **more)
+
+    def ends(self, group: Group, scale: Yardstick) -> tuple[Cell, Cell]:
+        """The highest and the lowest cell; of equal ones the first."""
+        return max(group, key=lambda cell: scale.value(cell).mean), min(group, key=lambda cell: scale.value(cell).mean)
+
+    def along(self, cell: Cell) -> dict[str, str]:
+        """The labels of a cell within its group."""
+        return {axis: cell.labels[axis] for axis in self.over}
+
+    @property
+    def span(self) -> str:
+        """The axes of a group as prose: ``" over dataset, partition and clients"``, or ""."""
+        if not self.over:
+            return ""
+        *most, last = map(short, self.over)
+        return f" over {', '.join(most)} and {last}" if most else f" over {last}"
+
+    def what(self, pair: Pair) -> str:
+        """What is compared with what."""
+        return f"{in_words(pair.better)} against {in_words(pair.than)}"
+
+    def sides(self, pair: Pair, decimals: int) -> str:
+        """The same with values."""
+        ours, theirs = (format_value(value, decimals) for value in pair.values)
+        ends = [f" ({in_words(low)} to {in_words(high)})" for high, low in pair.ends] or ["", ""]
+        return f"{in_words(pair.better)} {ours}{ends[0]} against {in_words(pair.than)} {theirs}{ends[1]}"
+
+    def size(self, pair: Pair) -> str:
+        """Of how many cells it is."""
+        return f", {pair.cells} cells each" if self.over else ""
+
+    @property
+    def asked(self) -> str:
+        """What the claim asks for beside its direction."""
+        return f", margin {self.margin:g}" if self.margin else ""
+
+
+def in_words(labels: dict[str, str]) -> str:
+    """Labels in one line."""
+    return " · ".join(itertools.starmap(headed, labels.items()))
