@@ -1,4 +1,4 @@
-"""The guide's analysis is one file: specs, the command line, runs and reports know it when it is there."""
+"""The guides' analysis and figure are a file each: specs, the command line, runs and reports know them once there."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from support.pages import squeezed
 from support.project import Project, spec
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs/analyses.md").read_text(encoding="utf-8")
+GUIDES = [(ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("analyses", "figures")]
 ASKED = "curve_every: 1}\n    analyses: [{name: distance, order: 1.0}]"
+FIGURES = "figures: [distance, evenness]\n"
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A copy of the project with the guide's file, and a spec that asks for it."""
+    """A copy of the project with the guides' files, and a spec that asks for them."""
     made = Project(tmp_path_factory.mktemp("checkout"))
     for name in ("pflcore", "pipeline"):
         shutil.copytree(ROOT / name, made.root / name, ignore=shutil.ignore_patterns("__pycache__"))
     made.write("pyproject.toml", '[tool.pfl]\ndefault = ["a"]\n')
-    ((name, content),) = re.findall(r"```python\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL)
-    made.write(name, content)
-    made.write("specs/a.yaml", spec("[fedavg, local]").replace("curve_every: 1}", ASKED))
+    for guide in GUIDES:
+        ((name, content),) = re.findall(r"```python\n# (\S+)\n(.*?)```", guide, re.DOTALL)
+        made.write(name, content)
+    made.write("specs/a.yaml", spec("[fedavg, local]", more=FIGURES).replace("curve_every: 1}", ASKED))
     return made
 
 
@@ -50,6 +52,20 @@ def test_it_is_run_and_its_numbers_are_in_the_report(project: Project) -> None:
     assert "| fedavg | distance | 3 | 0 | 0 | 0 | 0 |" in lines[start:]
     data = pd.read_csv(project.root / "reports/a/figures/distance.csv").set_index(["method", "client"])["value"]
     assert data["fedavg"].tolist() == [0.0] * 3 and (data["local"] > 0.1).all()
+
+
+def test_the_figure_is_drawn_and_its_code_is_what_the_report_depends_on(project: Project) -> None:
+    assert pfl(project, "run")[0] == 0
+    lines = squeezed((project.root / "reports/a/report.md").read_text(encoding="utf-8"))
+    assert "| method | worst | best |" in lines[lines.index("## Clients from the worst to the best") :]
+    accuracy = pd.read_csv(project.root / "reports/a/figures/evenness.csv").groupby("method")["accuracy"].apply(list)
+    assert accuracy["local"] == sorted(accuracy["local"]) and len(accuracy["local"]) == 3
+    assert (project.root / "reports/a/figures/evenness.png").is_file()
+    assert "stages/code/figure.evenness.txt" in (project.root / "stages/dvc.yaml").read_text(encoding="utf-8")
+    wrong = (project.root / "specs/a.yaml").read_text(encoding="utf-8").replace("evenness", "evennes")
+    project.write("specs/b.yaml", wrong)
+    assert "'evennes' is no figure of a report; did you mean 'evenness'?" in pfl(project, "validate", "b")[1]
+    (project.root / "specs/b.yaml").unlink()
 
 
 def test_its_mistakes_are_one_line(project: Project) -> None:

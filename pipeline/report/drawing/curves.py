@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from pflcore.artifacts import read_table
 from pflcore.protocols import curve
-from pipeline.report.drawing.panels import MAX_PANELS, Style, add_legend, panel_grid, styles_of
+from pipeline.report.drawing.panels import MAX_PANELS, Style, columns_of, draw_columns, panel_grid
 from pipeline.report.drawing.svg import Box, svg_with_boxes
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, Layout
@@ -30,6 +30,10 @@ class Curve:
     row: tuple[str, ...]
     column: tuple[str, ...]
     points: pd.Series[float]  # accuracy in percent, indexed by round
+
+    @property
+    def name(self) -> Key:
+        return self.row
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def draw_curves(layout: Layout, curves: list[Curve]) -> Drawn:
 
 def panels_of(layout: Layout, curves: list[Curve]) -> list[Key]:
     """The columns that have a panel."""
-    return [column for column in layout.columns if any(c.column == column for c in curves)][:MAX_PANELS]
+    return columns_of(layout, curves)[:MAX_PANELS]
 
 
 def panels_left_out(curves: list[Curve]) -> int:
@@ -111,13 +115,7 @@ def _draw(layout: Layout, curves: list[Curve]) -> Figure:
         panel.set_axis_off()
         panel.text(0.5, 0.5, "no run has been measured yet", ha="center", transform=panel.transAxes)
         return figure
-    styles = styles_of(layout.rows)
-    figure, panels = panel_grid([layout.column_title(column) for column in columns], "round", ACCURACY)
-    for panel, column in zip(panels, columns, strict=True):
-        _panel(panel, [c for c in curves if c.column == column], styles)
-    drawn = [row for row in layout.rows if any(c.row == row and c.column in columns for c in curves)]
-    add_legend(figure, [(" · ".join(row), styles[row]) for row in drawn])
-    return figure
+    return draw_columns(layout, curves, layout.rows, columns, ("round", ACCURACY), _panel)
 
 
 def _panel(panel: Axes, curves: list[Curve], styles: dict[tuple[str, ...], Style]) -> None:

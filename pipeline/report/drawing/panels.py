@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.report.table.layout import Key
+from pipeline.report.table.layout import Key, Layout
 
 MAX_PANELS = 8
 _LEGEND_LINES = 3
@@ -19,6 +19,19 @@ _LINE = 0.2  # inches
 
 Style = dict[str, Any]
 K = TypeVar("K")
+
+
+class Placed(Protocol):
+    """What is drawn of a cell, and what it is called in the legend."""
+
+    @property
+    def column(self) -> Key: ...
+
+    @property
+    def name(self) -> Key: ...
+
+
+P = TypeVar("P", bound=Placed)
 
 # Okabe and Ito's colours, told apart by colour-blind readers; line styles and markers carry the same in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
@@ -29,6 +42,12 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 def styles_of(keys: Iterable[K]) -> dict[K, Style]:
     """A colour, a line style and a marker for each key, by its position: a row looks the same in every figure."""
     return dict(zip(keys, _line_styles(), strict=False))
+
+
+def columns_of(layout: Layout, shown: Iterable[Placed]) -> list[Key]:
+    """The columns of which anything is shown, in the table's order."""
+    present = {one.column for one in shown}
+    return [column for column in layout.columns if column in present]
 
 
 def with_room(columns: Sequence[Key], name: str) -> tuple[list[Key], str]:
@@ -65,6 +84,32 @@ def panel_grid(titles: Sequence[str], xlabel: str, ylabel: str, *, height: float
         panel.set_ylabel(ylabel if index % across == 0 else "")
         panel.set_xlabel(xlabel if index + across >= len(titles) else "")
     return figure, panels
+
+
+def draw_columns(
+    layout: Layout,
+    shown: Sequence[P],
+    names: Iterable[Key],
+    columns: Sequence[Key],
+    labels: tuple[str, str],
+    draw: Callable[[Axes, list[P], dict[Key, Style]], None],
+    **legend: Any,
+) -> Figure:
+    """A panel for each of some columns of a table, and a legend of what is in them.
+
+    Args:
+        names: Of all that may be shown, in the order of their styles.
+        labels: Of the axis to the right and of the one upwards.
+        draw: Draws what is shown of a column, in the styles of the names.
+        legend: What is different from these styles in the legend.
+    """
+    styles = styles_of(names)
+    figure, panels = panel_grid([layout.column_title(column) for column in columns], *labels)
+    for panel, column in zip(panels, columns, strict=True):
+        draw(panel, [one for one in shown if one.column == column], styles)
+    drawn = {one.name for one in shown if one.column in columns}
+    add_legend(figure, [(" · ".join(name), {**style, **legend}) for name, style in styles.items() if name in drawn])
+    return figure
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, Style]], title: str = "") -> None:

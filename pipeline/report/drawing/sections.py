@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -55,6 +55,40 @@ class Section:
     data: pd.DataFrame = field(default_factory=pd.DataFrame)
     name: str = ""
     title: str = ""
+
+
+@dataclass(frozen=True)
+class OfCell:
+    """What a figure shows of one cell.
+
+    Attributes:
+        points: The numbers, as they stand in its CSV file.
+    """
+
+    row: Key
+    column: Key
+    points: pd.DataFrame
+
+    @property
+    def name(self) -> Key:
+        """What it is called in a legend, and told apart by within a panel."""
+        return self.row
+
+
+Shown = TypeVar("Shown", bound=OfCell)
+
+
+def line_per_cell(
+    layout: Layout, shown: Sequence[Shown], header: Sequence[str], numbers: Callable[[Shown], Iterable[str]]
+) -> PlainTable:
+    """The cells with what `numbers` says of each, under `header`."""
+    lines = [(*layout.place(one.row, one.column), *numbers(one)) for one in shown]
+    return PlainTable((*layout.place_header, *header), lines, labels=len(layout.place_header))
+
+
+def all_points(layout: Layout, shown: Iterable[OfCell]) -> pd.DataFrame:
+    """The data of all cells with their labels in front."""
+    return pd.concat([labelled(layout, one.row, one.column, one.points) for one in shown], ignore_index=True)
 
 
 def labelled(layout: Layout, row: Key, column: Key, data: pd.DataFrame) -> pd.DataFrame:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.report.drawing.panels import Style, add_legend, panel_grid, styles_of, with_room
+from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
 from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture, labelled
 from pipeline.report.table.findings import Findings
 from pipeline.report.table.layout import Key, Layout
@@ -35,6 +34,10 @@ class Adaptation:
     column: Key
     part: str
     points: pd.Series[float]
+
+    @property
+    def name(self) -> Key:
+        return *self.row, self.part
 
 
 def draw(results: Results) -> Section:
@@ -65,9 +68,10 @@ def draw(results: Results) -> Section:
         ],
         labels=len(header),
     )
-    columns = [column for column in layout.columns if any(c.column == column for c in curves)]
-    drawn, left_out = with_room(columns, "adaptation")
-    picture = draw_picture(lambda: _draw(layout, curves, drawn), _alt(curves))
+    columns, left_out = with_room(columns_of(layout, curves), "adaptation")
+    names = dict.fromkeys(c.name for c in curves if c.column in columns)
+    labels = "epoch", "accuracy of novel clients (%)"
+    picture = draw_picture(lambda: draw_columns(layout, curves, names, columns, labels, _panel), _alt(curves))
     data = pd.concat([_data(layout, c) for c in curves], ignore_index=True)
     return Section(_TEXT + left_out, picture, table, data)
 
@@ -90,20 +94,9 @@ def _curves(of_cell: list[Findings]) -> dict[str, pd.Series[float]]:
     return {part: pd.concat(series, axis=1, join="inner").mean(axis=1) for part, series in by_part.items()}
 
 
-def _draw(layout: Layout, curves: list[Adaptation], columns: list[Key]) -> Figure:
-    drawn = [c for c in curves if c.column in columns]
-    styles = styles_of(dict.fromkeys((c.row, c.part) for c in drawn))
-    titles = [layout.column_title(column) for column in columns]
-    figure, panels = panel_grid(titles, "epoch", "accuracy of novel clients (%)")
-    for panel, column in zip(panels, columns, strict=True):
-        _panel(panel, [c for c in drawn if c.column == column], styles)
-    add_legend(figure, [(" · ".join((*row, part)), style) for (row, part), style in styles.items()])
-    return figure
-
-
-def _panel(panel: Axes, curves: list[Adaptation], styles: dict[tuple[Key, str], Style]) -> None:
+def _panel(panel: Axes, curves: list[Adaptation], styles: dict[Key, Style]) -> None:
     for c in curves:
-        style = {"linewidth": 1.3, "markersize": 3.5, **styles[c.row, c.part]}
+        style = {"linewidth": 1.3, "markersize": 3.5, **styles[c.name]}
         panel.plot(np.asarray(c.points.index), c.points.to_numpy(), **style)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -118,5 +111,5 @@ def _alt(curves: list[Adaptation]) -> str:
     best = max(curves, key=lambda c: float(c.points.iloc[-1]))
     return (
         f"Accuracy of novel clients over epochs of tuning, {counted(len(curves), 'curve')}; the highest ends at "
-        f"{best.points.iloc[-1]:.2f} percent ({' · '.join((*best.row, best.part))})."
+        f"{best.points.iloc[-1]:.2f} percent ({' · '.join(best.name)})."
     )

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from pipeline.report.drawing.chart import NOTHING, chart, draw_values
 from pipeline.report.drawing.panels import Style
-from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section, draw_picture, labelled
+from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, draw_picture, line_per_cell
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.measured import Value
 from pipeline.report.table.results import Results
@@ -44,29 +44,24 @@ def draw(results: Results) -> Section:
         means = [Value(cell.obtained.mean) if cell.obtained else None for cell in cells]
         draw_values(axes, at, means, {**style, "linewidth": 0.9})
 
-    spreads = [(at, numbers(cell)) for at in layout.places if (cell := layout.cell(*at)) and cell.obtained]
-    text = _TEXT + _FEW * any(len(spread) < FEWEST for _, spread in spreads) + drawn.words
-    summary = PlainTable(
-        header=(*layout.place_header, "runs", "mean", *_NUMBERS),
-        rows=[
-            (*layout.place(*at), str(len(spread)), *_summary(list(spread.values()), results.table.decimals))
-            for at, spread in spreads
-        ],
-        labels=len(layout.place_header),
-    )
-    data = [
-        labelled(layout, *at, pd.DataFrame({"run": list(spread), "accuracy": list(spread.values())}))
-        for at, spread in spreads
+    spreads = [
+        OfCell(*at, pd.DataFrame({"run": list(spread), "accuracy": list(spread.values())}))
+        for at in layout.places
+        if (cell := layout.cell(*at)) and cell.obtained and (spread := numbers(cell))
     ]
+    text = _TEXT + _FEW * any(len(one.points) < FEWEST for one in spreads) + drawn.words
+    header = ("runs", "mean", *_NUMBERS)
+    summary = line_per_cell(layout, spreads, header, lambda one: _summary(one.points, results.table.decimals))
     picture = draw_picture(lambda: drawn.draw(draw_series), drawn.alt)
-    return Section(text, picture, summary, pd.concat(data, ignore_index=True))
+    return Section(text, picture, summary, all_points(layout, spreads))
 
 
-def _summary(numbers: list[float], decimals: int) -> list[str]:
-    """Mean and the five numbers of a box; no quartiles of fewer runs than a box needs."""
+def _summary(points: pd.DataFrame, decimals: int) -> list[str]:
+    """Runs, mean and the five numbers of a box; no quartiles of fewer runs than a box needs."""
+    count, numbers = len(points), points["accuracy"].to_numpy()
     least, *middle, greatest = (f"{x:.{decimals}f}" for x in np.percentile(numbers, [0, 25, 50, 75, 100]))
-    quartiles = middle if len(numbers) >= FEWEST else [NO_VALUE] * len(middle)
-    return [f"{np.mean(numbers):.{decimals}f}", least, *quartiles, greatest]
+    quartiles = middle if count >= FEWEST else [NO_VALUE] * len(middle)
+    return [str(count), f"{np.mean(numbers):.{decimals}f}", least, *quartiles, greatest]
 
 
 def _box(axes: Axes, numbers: list[float], x: float, width: float, color: str) -> None:

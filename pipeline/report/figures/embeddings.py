@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from pipeline.report.drawing.panels import MAX_PANELS, add_legend, panel_grid, styles_of
-from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, counted, draw_picture, line_per_cell
 from pipeline.report.table.findings import Findings
+from pipeline.report.table.layout import Layout
 from pipeline.report.table.results import Results
 
 _MAX_NAMED = 40  # groups that a legend is made for
@@ -23,17 +23,8 @@ _TEXT = (
 )
 
 
-@dataclass(frozen=True)
-class Map:
-    """The clients of one run in the plane.
-
-    Attributes:
-        points: By client: x, y (of no unit) and group (whole number).
-    """
-
-    title: str
-    place: tuple[str, ...]
-    points: pd.DataFrame
+class Map(OfCell):
+    """The clients of one run in the plane: client, x, y (of no unit) and group (whole number)."""
 
     @property
     def same(self) -> float | None:
@@ -59,24 +50,12 @@ def draw(results: Results) -> Section:
         UserError: A client has no position or no group.
     """
     layout = results.of_runs.layout
-    maps, data = [], []
-    for row, column, (first, *_) in results.of_runs.found("embeddings"):
-        points = _points(first)
-        title = " · ".join(filter(None, (*row, layout.column_title(column) if len(layout.columns) > 1 else "")))
-        maps.append(Map(title, layout.place(row, column), points))
-        data.append(labelled(layout, row, column, points.rename_axis("client").reset_index()))
-    table = PlainTable(
-        header=(*layout.place_header, "clients", "groups", "same group (%)", "by chance (%)"),
-        rows=[
-            (*m.place, f"{len(m.points):,}", f"{m.points['group'].nunique():,}", _percent(m.same), _percent(m.chance))
-            for m in maps
-        ],
-        labels=len(layout.place_header),
-    )
+    maps = [Map(row, column, _points(first)) for row, column, (first, *_) in results.of_runs.found("embeddings")]
+    table = line_per_cell(layout, maps, ("clients", "groups", "same group (%)", "by chance (%)"), _numbers)
     left_out = len(maps) - MAX_PANELS
     text = _TEXT + (f" Cells without a panel: {left_out}; see embeddings.csv." if left_out > 0 else "")
-    picture = draw_picture(lambda: _draw(maps[:MAX_PANELS]), _alt(maps), {"axes.grid": False})
-    return Section(text, picture, table, pd.concat(data, ignore_index=True))
+    picture = draw_picture(lambda: _draw(layout, maps[:MAX_PANELS]), _alt(maps), {"axes.grid": False})
+    return Section(text, picture, table, all_points(layout, maps))
 
 
 def _points(findings: Findings) -> pd.DataFrame:
@@ -84,11 +63,18 @@ def _points(findings: Findings) -> pd.DataFrame:
     if not np.isfinite(points.to_numpy()).all():
         client = points.index[~np.isfinite(points.to_numpy()).all(1)][0]
         raise findings.damaged(f"client {client} lacks a position or a group")
-    return points.astype({"group": int})
+    return points.astype({"group": int}).rename_axis("client").reset_index()
 
 
-def _draw(maps: Sequence[Map]) -> Figure:
-    figure, panels = panel_grid([m.title for m in maps], "", "", height=3.0)
+def _numbers(one: Map) -> tuple[str, ...]:
+    clients, groups = len(one.points), one.points["group"].nunique()
+    return f"{clients:,}", f"{groups:,}", _percent(one.same), _percent(one.chance)
+
+
+def _draw(layout: Layout, maps: Sequence[Map]) -> Figure:
+    columns = [layout.column_title(m.column) if len(layout.columns) > 1 else "" for m in maps]
+    titles = [" · ".join(filter(None, (*m.row, column))) for m, column in zip(maps, columns, strict=True)]
+    figure, panels = panel_grid(titles, "", "", height=3.0)
     groups = sorted({int(group) for m in maps for group in m.points["group"]})
     styles = {group: {**style, "linestyle": "none"} for group, style in styles_of(groups).items()}
     for panel, m in zip(panels, maps, strict=True):

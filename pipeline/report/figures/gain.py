@@ -6,18 +6,15 @@ backbone. The densities are Gaussian kernel estimates with Scott's bandwidth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pipeline.report.drawing.panels import Style, add_legend, panel_grid, styles_of, with_room
-from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
+from pipeline.report.drawing.sections import OfCell, Section, all_points, counted, draw_picture, line_per_cell
 from pipeline.report.table.clients import client_accuracies, closest
-from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.layout import Key
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import MINUS
 from pipeline.report.table.results import Results
@@ -33,17 +30,8 @@ _TEXT = (
 _NOTHING = "Nothing to compare: no measured run of Local shares its partition and backbone with another method here."
 
 
-@dataclass(frozen=True)
-class Gain:
-    """The gains of one cell.
-
-    Attributes:
-        points: A row per client of each run: run, local (the run compared with), client, gain.
-    """
-
-    row: Key
-    column: Key
-    points: pd.DataFrame
+class Gain(OfCell):
+    """The gains of one cell: a row per client of each run: run, local (the run compared with), client, gain."""
 
     @property
     def values(self) -> NDArray[np.float64]:
@@ -66,24 +54,12 @@ def draw(results: Results) -> Section:
     layout, gains = results.layout, collect_gains(results)
     if not gains:
         return Section(_NOTHING)
-    table = PlainTable(
-        header=(*layout.place_header, "mean gain", "clients that gain (%)", "clients"),
-        rows=[
-            (
-                *layout.place(g.row, g.column),
-                _signed(g.mean, results.table.decimals),
-                f"{g.winners:.1f}",
-                f"{len(g.values):,}",
-            )
-            for g in gains
-        ],
-        labels=len(layout.place_header),
-    )
-    columns = [column for column in layout.columns if any(g.column == column for g in gains)]
-    drawn, left_out = with_room(columns, "gain")
-    picture = draw_picture(lambda: _draw(layout, gains, drawn), _alt(gains))
-    data = pd.concat([labelled(layout, g.row, g.column, g.points) for g in gains], ignore_index=True)
-    return Section(_TEXT + left_out, picture, table, data)
+    header = ("mean gain", "clients that gain (%)", "clients")
+    table = line_per_cell(layout, gains, header, lambda g: _numbers(g, results.table.decimals))
+    drawn, left_out = with_room(columns_of(layout, gains), "gain")
+    labels = "gain over Local (points)", "density of clients"
+    picture = draw_picture(lambda: draw_columns(layout, gains, layout.rows, drawn, labels, _panel), _alt(gains))
+    return Section(_TEXT + left_out, picture, table, all_points(layout, gains))
 
 
 def collect_gains(results: Results) -> list[Gain]:
@@ -125,15 +101,8 @@ def _points(run: Measured, local: Measured) -> pd.DataFrame:
     return pd.DataFrame({"run": run.id, "local": local.id, "client": gained.index, "gain": gained.to_numpy()})
 
 
-def _draw(layout: Layout, gains: list[Gain], columns: list[Key]) -> Figure:
-    styles = styles_of(layout.rows)
-    titles = [layout.column_title(column) for column in columns]
-    figure, panels = panel_grid(titles, "gain over Local (points)", "density of clients")
-    for panel, column in zip(panels, columns, strict=True):
-        _panel(panel, [g for g in gains if g.column == column], styles)
-    drawn = [row for row in layout.rows if any(g.row == row and g.column in columns for g in gains)]
-    add_legend(figure, [(" · ".join(row), styles[row]) for row in drawn])
-    return figure
+def _numbers(gain: Gain, decimals: int) -> tuple[str, ...]:
+    return _signed(gain.mean, decimals), f"{gain.winners:.1f}", f"{len(gain.values):,}"
 
 
 def _panel(panel: Axes, gains: list[Gain], styles: dict[Key, Style]) -> None:

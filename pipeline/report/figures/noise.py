@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from pflcore.artifacts import read_meta
 from pflcore.data.assignment import SCHEMA
 from pflcore.errors import UserError
-from pipeline.report.drawing.panels import Style, add_legend, panel_grid, styles_of, with_room
-from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture, labelled
+from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
+from pipeline.report.drawing.sections import OfCell, Section, all_points, counted, draw_picture, line_per_cell
 from pipeline.report.table.clients import client_accuracies
-from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.layout import Key
 from pipeline.report.table.printed import ACCURACY
 from pipeline.report.table.results import Results
 from pipeline.workspace import partition_path
@@ -32,17 +30,9 @@ _TEXT = (
 _NOTHING = "No measured run of this table has clients with noise on their images."
 
 
-@dataclass(frozen=True)
-class Cloud:
-    """The clients of one cell.
-
-    Attributes:
-        points: A row per client of each run: run, client, noise (standard deviation), accuracy (percent).
-    """
-
-    row: Key
-    column: Key
-    points: pd.DataFrame
+class Cloud(OfCell):
+    """The clients of one cell: a row per client of each run: run, client, noise (standard deviation), accuracy
+    (percent)."""
 
     @property
     def mean(self) -> float:
@@ -61,22 +51,17 @@ def draw(results: Results) -> Section:
         UserError: A partition artifact is damaged.
     """
     results = results.of_runs
-    layout, decimals, clouds = results.layout, results.table.decimals, collect_clouds(results)
+    layout, clouds = results.layout, collect_clouds(results)
     if not clouds:
         return Section(_NOTHING)
-    table = PlainTable(
-        header=(*layout.place_header, "mean", "least noise", "most noise", "clients"),
-        rows=[
-            (*layout.place(c.row, c.column), *(f"{x:.{decimals}f}" for x in _numbers(c)), f"{len(c.points):,}")
-            for c in clouds
-        ],
-        labels=len(layout.place_header),
+    header = ("mean", "least noise", "most noise", "clients")
+    table = line_per_cell(layout, clouds, header, lambda c: _numbers(c, results.table.decimals))
+    drawn, left_out = with_room(columns_of(layout, clouds), "noise")
+    labels = "noise of the client (std)", ACCURACY
+    picture = draw_picture(
+        lambda: draw_columns(layout, clouds, layout.rows, drawn, labels, _panel, linestyle=":"), _alt(clouds)
     )
-    columns = [column for column in layout.columns if any(c.column == column for c in clouds)]
-    drawn, left_out = with_room(columns, "noise")
-    picture = draw_picture(lambda: _draw(layout, clouds, drawn), _alt(clouds))
-    data = pd.concat([labelled(layout, c.row, c.column, c.points) for c in clouds], ignore_index=True)
-    return Section(_TEXT + left_out, picture, table, data)
+    return Section(_TEXT + left_out, picture, table, all_points(layout, clouds))
 
 
 def collect_clouds(results: Results) -> list[Cloud]:
@@ -110,20 +95,10 @@ def _noise(path: Path) -> pd.Series[float] | None:
         raise UserError(f"{path}: damaged metadata, noise: {noise}; delete it and run `dvc repro`") from None
 
 
-def _numbers(cloud: Cloud) -> tuple[float, float, float]:
+def _numbers(cloud: Cloud, decimals: int) -> tuple[str, ...]:
     noise = cloud.points["noise"]
-    return cloud.mean, cloud.mean_at(noise.min()), cloud.mean_at(noise.max())
-
-
-def _draw(layout: Layout, clouds: list[Cloud], columns: list[Key]) -> Figure:
-    styles = styles_of(layout.rows)
-    titles = [layout.column_title(column) for column in columns]
-    figure, panels = panel_grid(titles, "noise of the client (std)", ACCURACY)
-    for panel, column in zip(panels, columns, strict=True):
-        _panel(panel, [c for c in clouds if c.column == column], styles)
-    drawn = [row for row in layout.rows if any(c.row == row and c.column in columns for c in clouds)]
-    add_legend(figure, [(" · ".join(row), {**styles[row], "linestyle": ":"}) for row in drawn])
-    return figure
+    means = (cloud.mean, cloud.mean_at(noise.min()), cloud.mean_at(noise.max()))
+    return *(f"{mean:.{decimals}f}" for mean in means), f"{len(noise):,}"
 
 
 def _panel(panel: Axes, clouds: list[Cloud], styles: dict[Key, Style]) -> None:

@@ -7,7 +7,6 @@ for 10) give a row several lines, each of which names the columns it holds for.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -31,49 +30,54 @@ _RELATIVE = " Relative: multiply-adds against FedAvg on the same backbone"
 _SMALLEST = "; with a star, where there is no FedAvg, against the cheapest method"
 
 
+_FACTS = {
+    "model": "parameters",
+    "kept": "stored",
+    "received": "received",
+    "bytes_up": "communicated_up",
+    "bytes_down": "communicated_down",
+    "macs": "macs",
+    "server": "server",
+}
+"""What a count is called in the metadata of runs."""
+_IN_DATA = ("model", "stored", "kept", "bytes_up", "bytes_down", "macs", "server")
+
+
 @dataclass(frozen=True)
-class MethodCost:
-    """What one cell of the table costs, on average over its runs; a number is None where runs do not say it.
+class Cost:
+    """What one cell of the table costs, on average over its runs.
 
     Attributes:
-        model: Parameters of the model.
-        kept: Numbers a client holds between its rounds.
-        received: Numbers it receives at the beginning of a round.
-        up, down: Bytes one sampled client sends and receives in a round.
-        macs: Multiply-adds per sample of one local step.
-        server: Parameters the server holds.
-        relative: `macs` against those of FedAvg on the same backbone in the same column, or of the cheapest method.
+        counts: By name: what :data:`_FACTS` has, ``stored``, which is kept and received, and ``up`` and ``down``, the
+            numbers that the bytes are; None where runs do not say it.
+        relative: Multiply-adds against those of FedAvg on the same backbone in the same column, or of the cheapest
+            method.
         to_smallest: The latter.
     """
 
-    model: int | None
-    kept: int | None
-    received: int | None
-    up: int | None
-    down: int | None
-    macs: int | None
-    server: int | None
+    counts: dict[str, int | None]
     relative: float | None
     to_smallest: bool
 
     @property
-    def stored(self) -> int | None:
-        """What a client holds during a round."""
-        return None if self.kept is None or self.received is None else self.kept + self.received
+    def printed(self) -> tuple[str, ...]:
+        """The numbers under :data:`_HEADER`."""
+        ratio = NO_VALUE if self.relative is None else f"{self.relative:.2f}{'*' if self.to_smallest else ''}"
+        numbers = {name: NO_VALUE if n is None else f"{n:,}" for name, n in self.counts.items()}
+        return tuple({**numbers, "relative": ratio}[name] for name in _HEADER)
 
 
-_Print = Callable[[MethodCost], str]
-_COLUMNS: dict[str, _Print] = {
-    "model": lambda cost: _count(cost.model),
-    "stored": lambda cost: _count(cost.stored),
-    "kept": lambda cost: _count(cost.kept),
-    "sent up": lambda cost: _count(_numbers(cost.up)),
-    "sent down": lambda cost: _count(_numbers(cost.down)),
-    "bytes up": lambda cost: _count(cost.up),
-    "bytes down": lambda cost: _count(cost.down),
-    "multiply-adds": lambda cost: _count(cost.macs),
-    "relative": lambda cost: _ratio(cost),
-    "server": lambda cost: _count(cost.server),
+_HEADER = {
+    "model": "model",
+    "stored": "stored",
+    "kept": "kept",
+    "up": "sent up",
+    "down": "sent down",
+    "bytes_up": "bytes up",
+    "bytes_down": "bytes down",
+    "macs": "multiply-adds",
+    "relative": "relative",
+    "server": "server",
 }
 
 
@@ -91,7 +95,7 @@ def draw(results: Results) -> Section:
     several = any(layout.settings(columns) for _, columns, _ in lines) and len(layout.columns) > 1
     header = layout.place_header if several else layout.place_header[: len(layout.row_axes)]
     table = PlainTable(
-        header=(*header, *_COLUMNS),
+        header=(*header, *_HEADER.values()),
         rows=[
             (*row, *([layout.settings(columns) or "all"] if several else []), *numbers)
             for row, columns, numbers in lines
@@ -103,7 +107,7 @@ def draw(results: Results) -> Section:
     return Section(text, table=table, data=_data(layout, costs))
 
 
-def collect_costs(results: Results) -> dict[tuple[Key, Key], MethodCost]:
+def collect_costs(results: Results) -> dict[tuple[Key, Key], Cost]:
     """The cost of every (row, column) with a run that has been made and did not diverge, rows first."""
     measured = {place: runs for place in results.layout.places if (runs := results.measured(*place))}
     return {
@@ -112,9 +116,14 @@ def collect_costs(results: Results) -> dict[tuple[Key, Key], MethodCost]:
     }
 
 
-def _cost(runs: list[Measured], column: list[Measured]) -> MethodCost:
+def _cost(runs: list[Measured], column: list[Measured]) -> Cost:
     """Of the runs of a cell, given all runs of its column."""
-    macs = _mean("macs", runs)
+    counts = {name: _mean(fact, runs) for name, fact in _FACTS.items()}
+    kept, received, macs = (counts[name] for name in ("kept", "received", "macs"))
+    counts["stored"] = None if kept is None or received is None else kept + received
+    for way in ("up", "down"):
+        size = counts[f"bytes_{way}"]
+        counts[way] = None if size is None else round(size / _FLOAT32)
     with_macs = [run for run in column if run.facts.get("macs")]
     yardstick = closest(runs[0], [run for run in with_macs if run.resolved.method == "fedavg"])
     to_smallest = yardstick is None
@@ -122,17 +131,7 @@ def _cost(runs: list[Measured], column: list[Measured]) -> MethodCost:
         rivals = [run for run in with_macs if run.resolved.backbone == runs[0].resolved.backbone]
         yardstick = min(rivals, key=lambda run: (run.facts["macs"], run.id), default=None)
     relative = macs / yardstick.facts["macs"] if macs is not None and yardstick else None
-    return MethodCost(
-        model=_mean("parameters", runs),
-        kept=_mean("stored", runs),
-        received=_mean("received", runs),
-        up=_mean("communicated_up", runs),
-        down=_mean("communicated_down", runs),
-        macs=macs,
-        server=_mean("server", runs),
-        relative=relative,
-        to_smallest=to_smallest and relative is not None,
-    )
+    return Cost(counts, relative, to_smallest and relative is not None)
 
 
 def _mean(fact: str, runs: list[Measured]) -> int | None:
@@ -140,30 +139,18 @@ def _mean(fact: str, runs: list[Measured]) -> int | None:
     return round(statistics.fmean(numbers)) if numbers else None
 
 
-def _lines(costs: dict[Key, MethodCost]) -> dict[tuple[str, ...], list[Key]]:
+def _lines(costs: dict[Key, Cost]) -> dict[tuple[str, ...], list[Key]]:
     """Printed numbers → the columns of one row that have them, in order."""
     lines: dict[tuple[str, ...], list[Key]] = {}
     for column, cost in costs.items():
-        lines.setdefault(tuple(write(cost) for write in _COLUMNS.values()), []).append(column)
+        lines.setdefault(cost.printed, []).append(column)
     return lines
 
 
-def _numbers(size: int | None) -> int | None:
-    return None if size is None else round(size / _FLOAT32)
-
-
-def _count(number: int | None) -> str:
-    return NO_VALUE if number is None else f"{number:,}"
-
-
-def _ratio(cost: MethodCost) -> str:
-    return NO_VALUE if cost.relative is None else f"{cost.relative:.2f}{'*' if cost.to_smallest else ''}"
-
-
-def _data(layout: Layout, costs: dict[tuple[Key, Key], MethodCost]) -> pd.DataFrame:
+def _data(layout: Layout, costs: dict[tuple[Key, Key], Cost]) -> pd.DataFrame:
     axes = [*layout.row_axes, *layout.column_axes]
     frame = pd.DataFrame([dict(zip(axes, [*row, *column], strict=True)) for row, column in costs])
-    for name in ("model", "stored", "kept", "up", "down", "macs", "server"):
-        frame[name] = pd.array([getattr(cost, name) for cost in costs.values()], dtype="Int64")
+    for name in _IN_DATA:
+        frame[name] = pd.array([cost.counts[name] for cost in costs.values()], dtype="Int64")
     frame["relative"] = [cost.relative for cost in costs.values()]
-    return frame.rename(columns={"up": "bytes_up", "down": "bytes_down"})
+    return frame
