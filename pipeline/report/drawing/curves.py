@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from pflcore.artifacts import read_table
 from pflcore.protocols import curve
-from pipeline.report.drawing.panels import MAX_PANELS, Style, columns_of, draw_columns, panel_grid
+from pipeline.report.drawing.panels import MAX_PANELS, Placed, Style, columns_of, draw_columns, panel_grid
 from pipeline.report.drawing.svg import Box, svg_with_boxes
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, Layout
@@ -24,16 +24,10 @@ from pipeline.report.table.results import Results
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(Placed):
     """The curve of one cell, averaged over its runs at the rounds that all of them measured."""
 
-    row: tuple[str, ...]
-    column: tuple[str, ...]
     points: pd.Series[float]  # accuracy in percent, indexed by round
-
-    @property
-    def name(self) -> Key:
-        return self.row
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,7 @@ def _draw(layout: Layout, curves: list[Curve]) -> Figure:
     return draw_columns(layout, curves, layout.rows, columns, ("round", ACCURACY), _panel)
 
 
-def _panel(panel: Axes, curves: list[Curve], styles: dict[tuple[str, ...], Style]) -> None:
+def _panel(panel: Axes, curves: list[Curve], styles: dict[Key, Style]) -> None:
     for order, c in enumerate(curves):
         # Markers of different curves start at different points, so that they do not hide one another.
         every = max(1, len(c.points) // 6)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,14 +22,17 @@ Style = dict[str, Any]
 K = TypeVar("K")
 
 
-class Placed(Protocol):
-    """What is drawn of a cell, and what it is called in the legend."""
+@dataclass(frozen=True)
+class Placed:
+    """What is shown of a cell."""
+
+    row: Key
+    column: Key
 
     @property
-    def column(self) -> Key: ...
-
-    @property
-    def name(self) -> Key: ...
+    def name(self) -> Key:
+        """What it is called in a legend, and told apart by within a panel."""
+        return self.row
 
 
 P = TypeVar("P", bound=Placed)

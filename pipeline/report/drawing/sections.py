@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from matplotlib.figure import Figure
 
+from pipeline.report.drawing.panels import Placed
 from pipeline.report.drawing.svg import svg_and_png
 from pipeline.report.table.layout import Key, Layout
 
@@ -58,21 +59,10 @@ class Section:
 
 
 @dataclass(frozen=True)
-class OfCell:
-    """What a figure shows of one cell.
+class OfCell(Placed):
+    """What a figure shows of one cell: numbers, as they stand in its CSV file."""
 
-    Attributes:
-        points: The numbers, as they stand in its CSV file.
-    """
-
-    row: Key
-    column: Key
     points: pd.DataFrame
-
-    @property
-    def name(self) -> Key:
-        """What it is called in a legend, and told apart by within a panel."""
-        return self.row
 
 
 Shown = TypeVar("Shown", bound=OfCell)

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
+from pipeline.report.drawing.panels import Placed, Style, columns_of, draw_columns, with_room
 from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture, labelled
 from pipeline.report.table.findings import Findings
 from pipeline.report.table.layout import Key, Layout
@@ -23,15 +23,13 @@ _TEXT = (
 
 
 @dataclass(frozen=True)
-class Adaptation:
+class Adaptation(Placed):
     """One cell, one tuned part.
 
     Attributes:
         points: Accuracy in percent by epoch, ascending.
     """
 
-    row: Key
-    column: Key
     part: str
     points: pd.Series[float]
 

@@ -5,6 +5,9 @@ Of all clients together; where the table has cells of single clients, client by 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import pandas as pd
 
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section, labelled
@@ -22,9 +25,6 @@ _BY_CLIENT = (
 )
 _AVERAGE = "average"
 
-Weights = dict[tuple[str, str], tuple[float, float | None]]
-"""(Position, kind) → mean and standard deviation."""
-
 
 def draw(results: Results) -> Section:
     """The section: a line per cell and position and a column per kind of attention, or, of single clients, a line per
@@ -36,60 +36,45 @@ def draw(results: Results) -> Section:
         UserError: An item is called otherwise.
     """
     results = results.of_runs
-    layout = results.layout
-    if layout.client_names:
-        return _by_client(results)
-    lines: list[tuple[tuple[str, ...], Weights]] = []
-    data = []
-    for row, column, of_cell in results.found("mixing"):
-        weights = _named(of_cell).groupby(["position", "kind"], sort=False)["value"]
-        summary = pd.DataFrame({"mean": weights.mean(), "std": weights.std(ddof=0), "clients": weights.size()})
-        lines.append((layout.place(row, column), _weights(summary)))
-        data.append(labelled(layout, row, column, summary.reset_index()))
-    kinds = list(dict.fromkeys(kind for _, weights in lines for _, kind in weights))
-    header = (*layout.place_header, "position")
-    table = PlainTable(
-        header=(*header, *kinds),
-        rows=[
-            (*place, position, *(_printed(weights.get((position, kind))) for kind in kinds))
-            for place, weights in lines
-            for position in dict.fromkeys(position for position, _ in weights)
-        ],
-        labels=len(header),
-    )
-    return Section(_TEXT, table=table, data=pd.concat(data, ignore_index=True))
-
-
-def _by_client(results: Results) -> Section:
-    layout = results.layout
-    lines: list[tuple[tuple[str, ...], Weights]] = []
+    layout, alone = results.layout, bool(results.layout.client_names)
+    lines, columns = ("kind", "position") if alone else ("position", "kind")
+    rows: list[tuple[tuple[str, ...], dict[str, str]]] = []
     data = []
     for row, column, of_cell in results.found("mixing"):
         named = _named(of_cell)
-        average = named.groupby(["run", "client", "kind"], sort=False)["value"].mean().reset_index()
-        for client, own in pd.concat([named, average.assign(position=_AVERAGE)]).groupby("client"):
-            name = layout.client_names.get(int(str(client)), f"client {client}")
-            weights = own.groupby(["position", "kind"], sort=False)["value"]
-            # A deviation over one run is none.
-            spread = weights.std(ddof=0).where(weights.size() > 1)
-            summary = pd.DataFrame({"mean": weights.mean(), "std": spread, "runs": weights.size()})
-            lines.append(((*layout.place(row, column), name), _weights(summary)))
-            summary = summary.reset_index()
-            summary.insert(0, "client", name)
+        for client, own in _by_client(named, layout.client_names) if alone else [((), named)]:
+            summary = _summary(own, "runs" if alone else "clients")
+            for line, of_line in summary.groupby(lines, sort=False):
+                printed = dict(zip(of_line[columns], map(_printed, of_line["mean"], of_line["std"]), strict=True))
+                rows.append(((*layout.place(row, column), *client, str(line)), printed))
+            for name in client:
+                summary.insert(0, "client", name)
             data.append(labelled(layout, row, column, summary))
-    positions = list(dict.fromkeys(position for _, weights in lines for position, _ in weights))
-    positions.sort(key=lambda position: position == _AVERAGE)
-    header = (*layout.place_header, "client", "kind")
+    heads = list(dict.fromkeys(head for _, printed in rows for head in printed))
+    heads.sort(key=lambda head: head == _AVERAGE)
+    header = (*layout.place_header, *(["client"] if alone else []), lines)
     table = PlainTable(
-        header=(*header, *positions),
-        rows=[
-            (*place, kind, *(_printed(weights.get((position, kind))) for position in positions))
-            for place, weights in lines
-            for kind in dict.fromkeys(kind for _, kind in weights)
-        ],
+        header=(*header, *heads),
+        rows=[(*place, *(printed.get(head, NO_VALUE) for head in heads)) for place, printed in rows],
         labels=len(header),
     )
-    return Section(_BY_CLIENT, table=table, data=pd.concat(data, ignore_index=True))
+    return Section(_BY_CLIENT if alone else _TEXT, table=table, data=pd.concat(data, ignore_index=True))
+
+
+def _by_client(named: pd.DataFrame, names: dict[int, str]) -> Iterator[tuple[tuple[str], pd.DataFrame]]:
+    """Each client's name and rows, with those of the average over its positions."""
+    average = named.groupby(["run", "client", "kind"], sort=False)["value"].mean().reset_index()
+    for client, own in pd.concat([named, average.assign(position=_AVERAGE)]).groupby("client"):
+        yield (names.get(int(str(client)), f"client {client}"),), own
+
+
+def _summary(rows: pd.DataFrame, counted: str) -> pd.DataFrame:
+    """position, kind, mean, std, and of how many values; the deviation over runs needs several."""
+    weights = rows.groupby(["position", "kind"], sort=False)["value"]
+    spread = weights.std(ddof=0)
+    if counted == "runs":
+        spread = spread.where(weights.size() > 1)
+    return pd.DataFrame({"mean": weights.mean(), "std": spread, counted: weights.size()}).reset_index()
 
 
 def _named(of_cell: list[Findings]) -> pd.DataFrame:
@@ -105,16 +90,5 @@ def _named(of_cell: list[Findings]) -> pd.DataFrame:
     return rows[["run", "client", "position", "kind", "value"]]
 
 
-def _weights(summary: pd.DataFrame) -> Weights:
-    """The rows of a summary indexed by position and kind."""
-    return {
-        (str(position), str(kind)): (float(mean), None if pd.isna(std) else float(std))
-        for (position, kind), mean, std in zip(summary.index, summary["mean"], summary["std"], strict=True)
-    }
-
-
-def _printed(weight: tuple[float, float | None] | None) -> str:
-    if weight is None:
-        return NO_VALUE
-    mean, std = weight
-    return f"{mean:.3f}" if std is None else f"{mean:.3f}±{std:.3f}"
+def _printed(mean: float, std: float) -> str:
+    return f"{mean:.3f}" if math.isnan(std) else f"{mean:.3f}±{std:.3f}"

@@ -29,7 +29,6 @@ _TEXT = (
 _RELATIVE = " Relative: multiply-adds against FedAvg on the same backbone"
 _SMALLEST = "; with a star, where there is no FedAvg, against the cheapest method"
 
-
 _FACTS = {
     "model": "parameters",
     "kept": "stored",
@@ -40,6 +39,18 @@ _FACTS = {
     "server": "server",
 }
 """What a count is called in the metadata of runs."""
+_HEADER = {
+    "model": "model",
+    "stored": "stored",
+    "kept": "kept",
+    "up": "sent up",
+    "down": "sent down",
+    "bytes_up": "bytes up",
+    "bytes_down": "bytes down",
+    "macs": "multiply-adds",
+    "relative": "relative",
+    "server": "server",
+}
 _IN_DATA = ("model", "stored", "kept", "bytes_up", "bytes_down", "macs", "server")
 
 
@@ -65,20 +76,6 @@ class Cost:
         ratio = NO_VALUE if self.relative is None else f"{self.relative:.2f}{'*' if self.to_smallest else ''}"
         numbers = {name: NO_VALUE if n is None else f"{n:,}" for name, n in self.counts.items()}
         return tuple({**numbers, "relative": ratio}[name] for name in _HEADER)
-
-
-_HEADER = {
-    "model": "model",
-    "stored": "stored",
-    "kept": "kept",
-    "up": "sent up",
-    "down": "sent down",
-    "bytes_up": "bytes up",
-    "bytes_down": "bytes down",
-    "macs": "multiply-adds",
-    "relative": "relative",
-    "server": "server",
-}
 
 
 def draw(results: Results) -> Section:
