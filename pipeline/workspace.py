@@ -115,3 +115,8 @@ def report_path(spec_id: str) -> str:
 def report_files(spec_id: str) -> list[str]:
     """What a spec's report consists of, the last two being folders; whatever else lies beside it is a person's own."""
     return [f"{report_path(spec_id)}/{name}" for name in _REPORT_FILES]
+
+
+def timings_path(spec_id: str) -> Path:
+    """Where the durations of a spec's runs are written, relative to the workspace."""
+    return Path(".pfl", "timings", f"{spec_id}.md")

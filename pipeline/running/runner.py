@@ -30,7 +30,7 @@ from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.request import Request, Wish
 from pipeline.running.scheduler import Scheduler
 from pipeline.running.work import Work, wanted
-from pipeline.workspace import Workspace, raw_data_folder, report_path
+from pipeline.workspace import Workspace, raw_data_folder, report_path, timings_path
 
 _MOST_SHOWN = 3  # reports that are printed; of more, only where they are
 
@@ -170,8 +170,6 @@ def _print_reports(root: Path, names: list[str]) -> None:
 
 def _summary(root: Path, name: str) -> str:
     """The first part of a report, down to its first section, and where the rest lies."""
-    from pipeline.report.pages.provenance import timings_path  # with pandas
-
     report = root / report_path(name) / "report.md"
     top, _, _ = report.read_text(encoding="utf-8").partition("\n## ")
     times = os.path.relpath(root / timings_path(name))

@@ -9,6 +9,7 @@ from pathlib import Path
 from pflcore.files import write_text
 from pipeline.report.table.measured import Measured
 from pipeline.spec.table import ResolvedTable
+from pipeline.workspace import timings_path
 
 COLUMNS = ("run", "data", "partition", "code", "device", "torch", "parameters", "bytes up", "bytes down")
 
@@ -23,11 +24,6 @@ class Row:
 def provenance(runs: dict[str, Measured]) -> list[Row]:
     """Footer rows, by run id."""
     return [Row((run.id, *_facts(run))) for run in runs.values()]
-
-
-def timings_path(spec: str) -> Path:
-    """Where the durations of a spec's runs are written, relative to the workspace root."""
-    return Path(".pfl", "timings", f"{spec}.md")
 
 
 def write_timings(table: ResolvedTable, root: Path) -> None:

@@ -10,14 +10,14 @@ from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_left_out
 from pipeline.report.drawing.sections import Section
-from pipeline.report.pages.provenance import COLUMNS, Row, provenance, timings_path
+from pipeline.report.pages.provenance import COLUMNS, Row, provenance
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.layout import Layout, Span, short
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import format_value, signed
 from pipeline.report.table.results import Results
 from pipeline.spec.table import ResolvedTable, TablePaper
-from pipeline.workspace import partition_report_path, report_path
+from pipeline.workspace import partition_report_path, report_path, timings_path
 
 DASH = "—"
 
