@@ -11,7 +11,6 @@ import pytest
 from filelock import FileLock
 from support.project import Project, make_project
 
-
 # Started in the background by a shell, pytest would hand on to all processes of tests that they ignore interruptions.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
