@@ -150,7 +150,7 @@ def test_code_is_compared_module_by_module(tmp_path: Path) -> None:
     code = ours.fingerprint("pipeline.stages.report", "pipeline.report.pages.build")
     assert ".j2 " in code
     assert ours.altered(code, ours.on_disk(code)) is None
-    gone = code.replace("pflcore.seeds ", "pflcore.gone ")
+    gone = code.replace("pflcore.protocols ", "pflcore.gone ")
     assert ours.altered(gone, ours.on_disk(gone)) == "pflcore.gone"
     for package in ("pflcore", "pipeline"):
         shutil.copytree(source_folder() / package, tmp_path / package)
