@@ -63,13 +63,14 @@ def show_preparation() -> Iterator[Callable[[str, int, int], None]]:
 @contextmanager
 def _bar(printer: Printer) -> Iterator[Bar]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),  # on a narrow terminal only the bar is shortened
         TextColumn("{task.fields[state]}"),
-        TimeRemainingColumn(compact=True),
+        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
     )
     bar = Progress(*columns)  # shown by the printer, so that it never waits for the terminal itself
     with printer.live(lambda: bar, per_second=10):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from pipeline.workspace import PAPER, Workspace
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pipeline.compile.compiler import Compilation
     from pipeline.spec.selection import Selection
 
 _UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there
@@ -81,9 +81,17 @@ def compile_(
 @app.command()
 def add(specs: Some) -> None:
     """Let DVC see the stages of specs, on this machine: `dvc repro` and all its other commands know them then."""
+    from pipeline.compile.compiler import compile_workspace
     from pipeline.spec.selection import add
 
-    _select(add, specs)
+    workspace = Workspace.find()
+    names, selection = _named(workspace, specs), _selection(workspace)
+    compilation = compile_workspace(workspace, sorted({*selection.compiled, *names}))
+    concrete = [name for name in names if name in compilation.tables]
+    if not concrete:
+        raise UserError(f"{', '.join(names)}: only to be extended; add a spec that extends it")
+    add(workspace, [name for name in concrete if name not in selection.shared])
+    _write(workspace, compilation)
 
 
 @app.command()
@@ -92,11 +100,20 @@ def drop(
     all_: Annotated[bool, typer.Option("--all", help="All that were added.")] = False,
 ) -> None:
     """Undo `pfl add`. What has been computed stays in DVC's cache, and is found there when they are added again."""
+    from pipeline.compile.compiler import compile_workspace
     from pipeline.spec.selection import drop
 
     if bool(specs) == all_:
         raise UserError("name specs, or give --all")
-    _select(drop, specs)
+    workspace = Workspace.find()
+    names, selection = _named(workspace, specs), _selection(workspace)
+    dropped = [name for name in selection.added if all_ or name in names]
+    if names and not dropped:
+        why = "pyproject.toml names it" if names[0] in selection.shared else "it has not been added here"
+        raise UserError(f"{names[0]}: {why}; there is nothing to drop")
+    compilation = compile_workspace(workspace, [name for name in selection.compiled if name not in dropped])
+    drop(workspace, dropped)
+    _write(workspace, compilation)
 
 
 @app.command()
@@ -289,17 +306,7 @@ def _named(workspace: Workspace, specs: list[str] | None) -> list[str]:
     return named(specs or [], _found(workspace)) if specs else []
 
 
-def _select(change: Callable[[Workspace, list[str]], None], specs: list[str] | None) -> None:
-    """Change which specs are selected on this machine, and compile."""
-    from pipeline.compile.compiler import compile_workspace
+def _write(workspace: Workspace, compilation: Compilation) -> None:
     from pipeline.compile.generated import write
 
-    workspace = Workspace.find()
-    names = _named(workspace, specs) if specs else _selection(workspace).added
-    tables = compile_workspace(workspace, names).tables
-    concrete = [name for name in names if name in tables]
-    if names and not concrete:
-        raise UserError(f"{', '.join(names)}: only to be extended; add a spec that extends it")
-    change(workspace, concrete)
-    compilation = compile_workspace(workspace)
     print(f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: {write(workspace, compilation).summary()}")

@@ -30,6 +30,7 @@ from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.request import Request, Wish
 from pipeline.running.scheduler import Scheduler
 from pipeline.running.work import Work, wanted
+from pipeline.stages.guard import leave_output
 from pipeline.workspace import Workspace, raw_data_folder, report_path, timings_path
 
 _MOST_SHOWN = 3  # reports that are printed; of more, only where they are
@@ -56,6 +57,8 @@ def _run(workspace: Workspace, wish: Wish, printer: Printer) -> int:
             request = Request.compiled(workspace, wish)
         initialise(workspace.root)
         write(workspace, request.compilation)
+        if request.compilation.skipped:  # the guard has to wait
+            leave_output(workspace)
         if workspace.root != workspace.home:  # the raw data of the project, not of the profile's workspace
             os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))
         with chdir(workspace.root):  # DVC takes a few paths from there

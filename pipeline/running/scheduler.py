@@ -46,10 +46,12 @@ class Scheduler:
         self.work, self.graph, self.stale = work, work.graph, set(work.stale)
         self.recorder, self.pool, self.board, self.display = recorder, pool, board, display
         self.heights = work.graph.heights(work.order, work.seconds)
-        self.waits = {address: len(work.graph.upstream[address]) for address in work.order}
         self.touched: set[str] = set()  # what was made anew, so that who depends on it must be looked at
         self.ready: list[tuple[bool, float, int, str]] = []
         self.position = {address: index for index, address in enumerate(work.order)}
+        self.waits = {
+            address: sum(other in self.position for other in work.graph.upstream[address]) for address in work.order
+        }
         self.prepared: list[tuple[str, Verdict]] = []  # to be started when there is room
         self.blocked: dict[str, float] = {}  # held by another process, and when to look again
         self.executed: list[str] = []  # to be recorded

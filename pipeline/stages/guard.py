@@ -29,10 +29,15 @@ def run(workspace: Workspace) -> str:
     if changes:
         again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"
         raise UserError(f"specs or code changed: {changes.summary()}. Compiled; type `{again} to run it")
-    write_text(workspace.root / GUARD, _TOKEN)
+    leave_output(workspace)
     kept = _keep(workspace, compilation)
     told = f"; {kept} of them were lost from DVC's cache and are in it again" if kept else ""
     return f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date{told}"
+
+
+def leave_output(workspace: Workspace) -> None:
+    """Write what every other stage depends on."""
+    write_text(workspace.root / GUARD, _TOKEN)
 
 
 def _keep(workspace: Workspace, compilation: Compilation) -> int:

@@ -125,6 +125,26 @@ def test_list_entries(project: Project, pfl: Pfl, kind: str) -> None:
     assert max(map(len, rows)) > 160  # as wide as the terminal is said to be
 
 
+def test_adding_and_dropping(project: Project, pfl: Pfl) -> None:
+    project.write("pyproject.toml", "[tool.pfl]\ndefault = ['tiny']\ncompile = []\n")
+    project.write("specs/paper/base.yaml", "abstract: true\n")
+    for name, method in {"one": "local", "two": "ditto"}.items():
+        project.write(f"specs/paper/{name}.yaml", spec(f"[{method}]"))
+    pfl("compile")
+    before = project.generated()
+    assert pfl("add", "paper").out.startswith("3 specs, 4 runs: 2 runs and 2 reports")
+    assert refused(pfl("add", "paper/base")) == "paper/base: only to be extended; add a spec that extends it"
+    assert pfl("drop", "specs/paper/two.yaml").out.startswith("2 specs, 3 runs: ")
+    assert refused(pfl("drop", "paper/two")) == "paper/two: it has not been added here; there is nothing to drop"
+    # What is broken can be dropped, and nothing can be added beside it.
+    project.write("specs/paper/one.yaml", "gird: {}\n")
+    added = tree(project.root)
+    assert refused(pfl("add", "paper/two")).startswith("specs/paper/one.yaml:1: gird")
+    assert tree(project.root) == added
+    assert pfl("drop", "--all").code == 0
+    assert project.generated() == before
+
+
 def test_list_specs(project: Project, pfl: Pfl) -> None:
     project.write("specs/paper/base.yaml", "abstract: true\n")
     project.write("specs/odd.yaml", spec(title='"[/] [bold]brackets[/bold] [a]"'))
@@ -228,6 +248,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["run", "base"], "specs/base.yaml: abstract; run a spec that extends it"),
     (["add", "base"], "base: only to be extended; add a spec that extends it"),
     (["drop"], "name specs, or give --all"),
+    (["drop", "tiny"], "tiny: pyproject.toml names it; there is nothing to drop"),
     (["run", "--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'?"),
     (["plan", "--profile", "../x"], "unknown profile '../x'; known: paper, smoke"),
     (["list", "methds"], "cannot list 'methds'; did you mean 'methods'?"),

@@ -297,13 +297,14 @@ def test_what_others_could_reach_or_made_is_not_used(dvc: Dvc) -> None:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    project = make_project(tmp_path, {"specs/tiny.yaml": spec(rounds=400)}, default=["tiny"])
+    specs = {"specs/first.yaml": spec("[fedavg]"), "specs/second.yaml": spec("[fedper]", rounds=9999)}
+    project = make_project(tmp_path, specs, default=["first", "second"])
     project.compile()
     environment = project.environment(PFL_CHECKPOINT_SECONDS="0", PFL_DEVICE="cpu", TERM="xterm")
     process, descriptor = pty.fork()
     if not process:
         os.chdir(tmp_path)
-        os.execvpe("dvc", ["dvc", "repro"], environment)
+        os.execvpe("dvc", ["dvc", "repro", "stages/dvc.yaml:first", "stages/dvc.yaml:second"], environment)
     termios.tcsetwinsize(descriptor, (24, 87))
     yield Terminal(process, descriptor)
     os.close(descriptor)  # which ends all that still runs there
@@ -339,12 +340,12 @@ def parent(folder: Path) -> int:
 
 
 def test_a_terminal_sees_the_bar_and_interrupts(terminal: Terminal, tmp_path: Path) -> None:
-    """Everything as it is: DVC, two runs of which the second begins when all has been imported, and Ctrl-C."""
+    """Everything as it is: DVC, a short run, a long one that begins when all has been imported, and Ctrl-C."""
     while not list(tmp_path.glob(".pfl/checkpoints/fedper-*/round-*")):
         assert terminal.read()
     (command,) = terminal.commands()
     assert b"train" in (command / "cmdline").read_bytes() and "torch" not in (command / "maps").read_text()
-    while not re.search(r"fedper-[^\n]{,60}━[^\n]{,99}/400\b", terminal.shown[-500:]):
+    while not re.search(r"fedper-[^\n]{,60}━[^\n]{,99}[1-9]\d*/9999\b", terminal.shown[-500:]):
         assert terminal.read()
     os.write(terminal.descriptor, b"\x03")
     while terminal.read():

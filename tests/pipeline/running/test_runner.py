@@ -105,6 +105,18 @@ def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytes
     assert done <= {"guard", "report"}
 
 
+def test_a_broken_spec_that_nobody_asked_for(reproduced: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    reproduced.write("specs/broken.yaml", "gird: {}\n")
+    (reproduced.root / "reports/tiny/report.md").unlink()
+    with chdir(reproduced.root):
+        assert run_specs(reproduced.workspace(), Wish(("tiny",))) == 0
+    assert "pfl: left alone: specs/broken.yaml:1: gird: unknown key" in capsys.readouterr().err
+    assert "guard" not in states(reproduced) and states(reproduced)["report tiny"] == "cached"
+    # It does not count as looked at: DVC still finds it.
+    done = reproduced.repro()
+    assert done.code == 255 and done.ran == ["guard"] and "specs/broken.yaml:1: gird" in done.output
+
+
 @pytest.mark.matrix
 def test_fail_fast_starts_nothing_more(project: Project) -> None:
     project.write("specs/tiny.yaml", spec(FEDTP_NEEDS_A_TRANSFORMER, training=", local_steps: 1"))
