@@ -12,6 +12,8 @@ from pathlib import Path
 from pflcore.errors import UserError
 
 PAPER = "paper"
+RESULTS = "results"
+RECALLED = ".pfl/recalled"
 TABLES = "stages/tables"
 PARTITION_REPORTS = "reports/partitions"
 PAPERS = "reports/papers"

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pflcore.errors import UserError
+from pipeline.cli.common import all_specs, console, named_specs, selected, write_stages
+from pipeline.cli.results import results, verify
 from pipeline.stages.cli import stage
 from pipeline.workspace import PAPER, Workspace
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from pipeline.compile.compiler import Compilation
-    from pipeline.spec.selection import Selection
-
-_UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there
-
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(stage, name="stage")
+app.add_typer(results, name="results")
+app.command()(verify)
 
 Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a folder of them, e.g. fedtp.")]
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all when left out.")]
@@ -54,7 +50,7 @@ def validate(specs: Specs = None) -> None:
     from pipeline.compile.compiler import compile_workspace
 
     workspace = Workspace.find()
-    compilation = compile_workspace(workspace, _named(workspace, specs) or _found(workspace))
+    compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
     print(f"{len(compilation.tables)} specs are valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
 
 
@@ -85,13 +81,13 @@ def add(specs: Some) -> None:
     from pipeline.spec.selection import add
 
     workspace = Workspace.find()
-    names, selection = _named(workspace, specs), _selection(workspace)
+    names, selection = named_specs(workspace, specs), selected(workspace)
     compilation = compile_workspace(workspace, sorted({*selection.compiled, *names}))
     concrete = [name for name in names if name in compilation.tables]
     if not concrete:
         raise UserError(f"{', '.join(names)}: only to be extended; add a spec that extends it")
     add(workspace, [name for name in concrete if name not in selection.shared])
-    _write(workspace, compilation)
+    write_stages(workspace, compilation)
 
 
 @app.command()
@@ -106,14 +102,14 @@ def drop(
     if bool(specs) == all_:
         raise UserError("name specs, or give --all")
     workspace = Workspace.find()
-    names, selection = _named(workspace, specs), _selection(workspace)
+    names, selection = named_specs(workspace, specs), selected(workspace)
     dropped = [name for name in selection.added if all_ or name in names]
     if names and not dropped:
         why = "pyproject.toml names it" if names[0] in selection.shared else "it has not been added here"
         raise UserError(f"{names[0]}: {why}; there is nothing to drop")
     compilation = compile_workspace(workspace, [name for name in selection.compiled if name not in dropped])
     drop(workspace, dropped)
-    _write(workspace, compilation)
+    write_stages(workspace, compilation)
 
 
 @app.command()
@@ -130,7 +126,7 @@ def plan(
     from pipeline.plan.plan import make_plan
 
     workspace = Workspace.find(profile=profile)
-    names = _named(workspace, specs) or (_found(workspace) if all_ else _selection(workspace).default)
+    names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
     compilation = compile_workspace(workspace, names)
     figures = make_plan(workspace, compilation)
     missing = len(figures.missing)
@@ -159,7 +155,7 @@ def list_(
     from pipeline.spec.catalog import load_catalog
 
     workspace = Workspace.find()
-    list_kind(what, workspace, load_catalog(workspace.home), _console())
+    list_kind(what, workspace, load_catalog(workspace.home), console())
 
 
 @app.command()
@@ -177,22 +173,22 @@ def describe(
 
     if len(names) > 2 or (len(names) == 2 and names[0] not in KINDS):
         raise UserError(f"describe takes a name, or a kind ({', '.join(KINDS)}) and a name; got {' '.join(names)!r}")
-    workspace, console = Workspace.find(), _console()
+    workspace, terminal = Workspace.find(), console()
     catalog = load_catalog(workspace.home)
     kind, name = names[0] if len(names) == 2 else None, names[-1]
     drawn = kind in (None, "partition") and name in catalog.names("partition")
-    if not drawn and not (kind == "partition" and name in _found(workspace)):
+    if not drawn and not (kind == "partition" and name in all_specs(workspace)):
         if dataset or clients or set_:
             raise UserError(f"--dataset, --clients and --set draw a partition; {name!r} is none")
-        return describe_entry(name, workspace, catalog, console, kind)
+        return describe_entry(name, workspace, catalog, terminal, kind)
     from pipeline.browse.partition_view import Drawing, draw_spec, example_record  # with NumPy and pyarrow
 
     if not drawn:
-        return draw_spec(name, workspace, catalog, console)
+        return draw_spec(name, workspace, catalog, terminal)
     record = example_record(name, catalog, dataset=dataset, clients=clients, seed=seed, options=set_ or [])
     drawing = Drawing.make(record, workspace.root)
-    describe_entry(name, workspace, catalog, console, kind)
-    drawing.show(console)
+    describe_entry(name, workspace, catalog, terminal, kind)
+    drawing.show(terminal)
 
 
 @app.command()
@@ -225,7 +221,7 @@ def run(
     from pipeline.running.runner import run_specs
 
     workspace = Workspace.find(profile=profile)
-    names = _named(workspace, specs)
+    names = named_specs(workspace, specs)
     if names and all_:
         raise UserError("name specs, or give --all; not both")
     wish = Wish(tuple(names), all_, jobs, gpus, per_gpu, keep_going, dry_run, cluster)
@@ -245,7 +241,7 @@ def status(
     if board is None:
         print("nothing has been run here yet; see `pfl run`")
     else:
-        show_status(board, _console(), everything)
+        show_status(board, console(), everything)
 
 
 @app.command()
@@ -275,38 +271,3 @@ def setup() -> None:
     from pipeline.dvc.program import initialise
 
     initialise(Workspace.find().root)
-
-
-def _console() -> Console:
-    """Standard output: a terminal as wide as it is; a file or a pipe so wide that nothing is wrapped or cut off."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = _UNBROKEN
-    return console
-
-
-def _found(workspace: Workspace) -> list[str]:
-    from pipeline.spec.specs import find_specs
-
-    return list(find_specs(workspace.specs))
-
-
-def _selection(workspace: Workspace) -> Selection:
-    from pipeline.spec.selection import read_selection
-
-    return read_selection(workspace, _found(workspace))
-
-
-def _named(workspace: Workspace, specs: list[str] | None) -> list[str]:
-    """Specs by what they are called on the command line. Raises :class:`UserError` for an unknown one."""
-    from pipeline.spec.selection import named
-
-    return named(specs or [], _found(workspace)) if specs else []
-
-
-def _write(workspace: Workspace, compilation: Compilation) -> None:
-    from pipeline.compile.generated import write
-
-    print(f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: {write(workspace, compilation).summary()}")

@@ -17,6 +17,7 @@ from pipeline.compile.fingerprint import PACKAGES, Code
 from pipeline.compile.graph import ROOT, Stage
 from pipeline.compile.seal import command, seal, text_hash
 from pipeline.compile.serialise import Records, to_json, to_yaml
+from pipeline.ledger.ledger import Ledger, result_path
 from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.figures import figure_names, figure_needs
 from pipeline.spec.resolve import resolve
@@ -27,6 +28,7 @@ from pipeline.spec.specs import find_specs, load_spec
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import (
     PARTITION_REPORTS,
+    RESULTS,
     TABLES,
     Workspace,
     dataset_path,
@@ -57,6 +59,8 @@ class Compilation:
         files: Path relative to the workspace → text.
         stages: Their stages.
         resources: Run id → what it needs on a cluster; of several specs, the most.
+        kept: Runs that the ledger holds, so that nothing trains them.
+        made_by: Run id → name of a fingerprint of the code that its result depends on → digest.
         skipped: Specs that are invalid and were not asked for → what is wrong with them.
     """
 
@@ -66,19 +70,26 @@ class Compilation:
     files: dict[str, str] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
     resources: dict[str, Resources] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    made_by: dict[str, dict[str, str]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
 
 def compile_workspace(
-    workspace: Workspace, only: list[str] | None = None, wanted: Collection[str] | None = None
+    workspace: Workspace,
+    only: list[str] | None = None,
+    wanted: Collection[str] | None = None,
+    *,
+    ledger: bool = True,
 ) -> Compilation:
     """Compile the specs that are selected in a workspace, or `only` some, selected or not.
 
     Args:
         wanted: Others may be invalid; they are skipped. None wants all.
+        ledger: Runs that the workspace's ledger holds are taken from there; otherwise all are trained.
 
     Raises:
-        UserError: A wanted spec is invalid. Nothing has been written then.
+        UserError: A wanted spec is invalid, or a kept result cannot be trusted. Nothing has been written then.
     """
     catalog = load_catalog(workspace.home)
     specs = find_specs(workspace.specs)
@@ -94,7 +105,7 @@ def compile_workspace(
     _check_reports(compilation.tables)
     defaults = [name for name in selection.default if name in compilation.tables]
     code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
-    emitter = _Emitter(compilation, code, defaults, workspace)
+    emitter = _Emitter(compilation, code, defaults, workspace, Ledger(workspace.root) if ledger else None)
     compilation.files = emitter.files()
     code.remember()
     compilation.stages = [stage for stages in emitter.shards.values() for stage in stages]
@@ -139,7 +150,9 @@ def _check_reports(tables: dict[str, ResolvedTable]) -> None:
 class _Emitter:
     """Turns a compilation into files."""
 
-    def __init__(self, compilation: Compilation, code: Code, defaults: list[str], workspace: Workspace) -> None:
+    def __init__(
+        self, compilation: Compilation, code: Code, defaults: list[str], workspace: Workspace, ledger: Ledger | None
+    ) -> None:
         self.compilation = compilation
         self.code = code
         self.defaults = defaults
@@ -150,12 +163,19 @@ class _Emitter:
         self.shards: dict[str, list[Stage]] = {}
         self.records = Records()
         self.hashes: dict[str, str] = {}
+        self.fingerprints: dict[str, str] = {}
+        self.ledger = ledger
 
     def files(self) -> dict[str, str]:
         for run in sorted(self.compilation.runs.values(), key=lambda run: run.id):
-            self._data(run)
-            self._partition(run)
-            self._train(run)
+            made_by = self.compilation.made_by[run.id] = self._made_by(run)
+            if self.ledger and self.ledger.find(run, made_by):
+                self.compilation.kept.add(run.id)
+                self._recall(run)
+            else:
+                self._data(run)
+                self._partition(run)
+                self._train(run)
             self._evaluate(run)
         for name, table in sorted(self.compilation.tables.items()):
             self._report(name, table)
@@ -169,7 +189,7 @@ class _Emitter:
         if record in self.text:
             return
         self.text[record] = HEADER + to_yaml(run.data["dataset"])
-        deps = [record, *self._code("data", "pipeline.stages.data", ("dataset", run.dataset))]
+        deps = [record, *self._trained_by("data", run)]
         deps += [GUARD] if self.guarded else []
         self._stage("stages/data", run.data_id, "data", [record], deps, [dataset_path(run.data_id)])
 
@@ -178,15 +198,18 @@ class _Emitter:
         if record in self.text:
             return
         self.text[record] = HEADER + to_yaml(run.federation)
-        code = self._code("partition", "pipeline.stages.partition", ("partition", run.partition))
         self._stage(
             f"stages/federations/{run.federation_id}",
             "partition",
             "partition",
             [record],
-            [record, *code, dataset_path(run.data_id)],
+            [record, *self._trained_by("partition", run), dataset_path(run.data_id)],
             [partition_path(run.federation_id)],
         )
+
+    def _has_partition(self, federation: str) -> bool:
+        """Whether a stage deals this federation's samples, as some run of it is trained."""
+        return f"stages/federations/{federation}/federation.yaml" in self.text
 
     def _describe(self, federation: str) -> str:
         """The stage that shows a partition; its page."""
@@ -206,16 +229,41 @@ class _Emitter:
             outs.append(run_path(run.id, "weights.safetensors"))
         if run.analyses:
             outs.append(run_path(run.id, "analysis.parquet"))
-        entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
-        code = self._code("train", "pipeline.stages.train", *entries)
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"train-{run.id}",
             "train",
             [record],
-            [record, *code, dataset_path(run.data_id), partition_path(run.federation_id)],
+            [record, *self._trained_by("train", run), dataset_path(run.data_id), partition_path(run.federation_id)],
             outs,
         )
+
+    def _recall(self, run: Run) -> None:
+        """The stage that stands in for training: it takes the run from the ledger."""
+        self.text[record_path(run.federation_id, run.id)] = HEADER + self.records.to_yaml(run.record)
+        code = self._code("recall", "pipeline.stages.recall")
+        self._stage(
+            f"stages/federations/{run.federation_id}",
+            f"recall-{run.id}",
+            "recall",
+            [result_path(run)],
+            [result_path(run), *code, *([GUARD] if self.guarded else [])],
+            [run_path(run.id, "rounds.parquet")],
+        )
+
+    def _made_by(self, run: Run) -> dict[str, str]:
+        """The code that the result of a run depends on: name of a fingerprint → digest."""
+        paths = [path for kind in ("data", "partition", "train") for path in self._trained_by(kind, run)]
+        return {PurePosixPath(path).stem: self._hash(path)[:12] for path in paths}
+
+    def _trained_by(self, kind: str, run: Run) -> list[str]:
+        """The fingerprints of a stage on the way to the result of a run."""
+        entries = {
+            "data": [("dataset", run.dataset)],
+            "partition": [("partition", run.partition)],
+            "train": [("method", run.method), ("backbone", run.backbone), *(("analysis", one) for one in run.analyses)],
+        }
+        return self._code(kind, f"pipeline.stages.{kind}", *entries[kind])
 
     def _evaluate(self, run: Run) -> None:
         record = record_path(run.federation_id, run.id)
@@ -231,12 +279,16 @@ class _Emitter:
 
     def _report(self, name: str, table: ResolvedTable) -> None:
         path = table_path(name)
+        inputs = [run_path(run, name) for run in table.runs for name in ("evaluation.parquet", "rounds.parquet")]
+        inputs += self._figure_inputs(table)
+        # Of runs that are all kept the data are not needed, so their clients cannot be shown.
+        made = [one.federation for one in table.partitions if self._has_partition(one.federation)]
+        pages = [self._describe(federation) for federation in made]
+        shown = [one.model_copy(update={"page": one.federation in made}) for one in table.partitions]
+        table = self.compilation.tables[name] = table.model_copy(update={"partitions": shown})
         self.text[path] = to_json(table.model_dump(mode="json")) + "\n"
         code = self._code("report", "pipeline.stages.report")
         records = [record_path(federation, run) for run, federation in table.runs.items()]
-        pages = [self._describe(partition.federation) for partition in table.partitions]
-        inputs = [run_path(run, name) for run in table.runs for name in ("evaluation.parquet", "rounds.parquet")]
-        inputs += self._figure_inputs(table)
         shard, _, stage = f"stages/{name}".rpartition("/")
         self._stage(shard, stage, "report", [path], [path, *code, *records, *inputs, *pages], report_files(name))
 
@@ -247,6 +299,9 @@ class _Emitter:
         folder, report = "pipeline.report.figures", "pipeline.stages.report"
         inputs = [self._fingerprint(f"figure.{name}", f"{folder}.{name}", without=report) for name in files]
         if "partitions" in map(figure_needs, files):
+            for run in map(self.compilation.runs.__getitem__, table.runs):
+                self._data(run)
+                self._partition(run)
             inputs += sorted({partition_path(federation) for federation in table.runs.values()})
         if table.analyses.keys() & set(drawn):
             analysed = [run for run in table.runs if self.compilation.runs[run].analyses]
@@ -277,8 +332,8 @@ class _Emitter:
         Without the latter DVC would pass over the guard when an edit is undone, as it has seen those specs before.
         """
         packages = [name for name in PACKAGES if (self.workspace.root / name).is_dir()]
-        settings = ["pyproject.toml"] if (self.workspace.root / "pyproject.toml").is_file() else []
-        return ["specs", *packages, *settings, *([TABLES, "stages/code"] if self.compilation.tables else [])]
+        beside = [name for name in ("pyproject.toml", RESULTS) if (self.workspace.root / name).exists()]
+        return ["specs", *packages, *beside, *([TABLES, "stages/code"] if self.compilation.tables else [])]
 
     def _code(self, stage: str, root: str, *entries: tuple[str, str]) -> list[str]:
         """The fingerprints of a stage: of its own code, and of what entries (kind, name) have beside that."""
@@ -289,8 +344,8 @@ class _Emitter:
 
     def _fingerprint(self, name: str, root: str, without: str | None = None) -> str:
         path = f"stages/code/{name}.txt"
-        if path not in self.text:
-            self.text[path] = self.code.fingerprint(root, without=without)
+        if path not in self.fingerprints:
+            self.fingerprints[path] = self.code.fingerprint(root, without=without)
         return path
 
     def _stage(self, shard: str, name: str, kind: str, files: list[str], deps: list[str], outs: list[str]) -> None:
@@ -299,6 +354,7 @@ class _Emitter:
         Args:
             kind, files: What its command names. Without files it has no seal: it is the guard, which compiles.
         """
+        self.text.update({dep: self.fingerprints[dep] for dep in deps if dep in self.fingerprints})
         mark = seal({dep: self._hash(dep) for dep in deps if dep in self.text})
         line = command(kind, files, mark) if files else f"pfl stage {kind}"
         file = f"{shard}/{ROOT}" if shard else ROOT
@@ -308,7 +364,7 @@ class _Emitter:
 
     def _hash(self, path: str) -> str:
         if path not in self.hashes:  # a fingerprint is part of hundreds of seals
-            self.hashes[path] = text_hash(self.text[path])
+            self.hashes[path] = text_hash(self.fingerprints.get(path) or self.text[path])
         return self.hashes[path]
 
 

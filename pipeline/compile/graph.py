@@ -36,7 +36,7 @@ class Stage:
 
     @property
     def kind(self) -> str:
-        """guard, data, partition, describe, train, evaluate, report or index."""
+        """guard, data, partition, describe, train, recall, evaluate, report or index."""
         return self.command.split()[2]
 
     @property
@@ -51,8 +51,8 @@ class Stage:
 
     @property
     def run(self) -> str | None:
-        """The id of the run that it trains or evaluates."""
-        return self.subject if self.kind in ("train", "evaluate") else None
+        """The id of the run that it trains, recalls or evaluates."""
+        return self.subject if self.kind in ("train", "recall", "evaluate") else None
 
 
 class Graph:

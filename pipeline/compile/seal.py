@@ -25,7 +25,7 @@ import yaml
 from pflcore import sources
 from pflcore.errors import UserError
 from pipeline.compile.fingerprint import Code
-from pipeline.workspace import TABLES, Workspace
+from pipeline.workspace import TABLES, Workspace, shard_path
 
 AGAIN = "type the same command again"
 _CODE = "stages/code/"
@@ -171,6 +171,8 @@ def _stage_file(kind: str, file: Path) -> Path:
     """Where the stage stands whose command names this file first."""
     if kind == "index":
         return Path("dvc.yaml")
+    if kind == "recall":
+        return Path(shard_path(file.parent.name))
     if kind == "report" and file.is_relative_to(TABLES):
         return (Path("stages") / file.relative_to(TABLES)).with_name("dvc.yaml")
     return file.with_name("dvc.yaml")

@@ -19,6 +19,7 @@ from pipeline.compile.compiler import Compilation, compile_workspace
 from pipeline.papers.coverage import STATES, Coverage
 from pipeline.papers.paper import Paper, Summary, in_order, papers_of, summary
 from pipeline.papers.paper_page import mark_of, write_paper
+from pipeline.papers.recalled import recall
 from pipeline.report.pages.render import html
 from pipeline.report.pages.study import put
 from pipeline.report.pages.view import banner
@@ -28,6 +29,7 @@ from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import (
     INDEX,
     PAPERS,
+    RESULTS,
     Workspace,
     partition_path,
     partition_report_path,
@@ -41,6 +43,7 @@ class Papers:
     """The papers of a workspace, as compiled.
 
     Attributes:
+        compilation: What it was compiled to.
         inputs: Paper → the files that its page is made of, relative to the workspace.
         identities: Paper → a hash of what it asks for, and of the code that renders it.
         partial: There are more, of which the index says what was known of them last.
@@ -48,6 +51,7 @@ class Papers:
 
     workspace: Workspace
     papers: dict[str, Paper]
+    compilation: Compilation
     inputs: dict[str, list[str]] = field(default_factory=dict)
     identities: dict[str, str] = field(default_factory=dict)
     partial: bool = False
@@ -59,9 +63,18 @@ class Papers:
         return cls(
             workspace,
             papers,
+            compilation,
             {name: sorted(set(_inputs(paper))) for name, paper in papers.items()},
             {
-                name: _hash([*(table.model_dump_json() for table in paper.tables.values()), _source()])
+                name: _hash(
+                    [
+                        *(table.model_dump_json() for table in paper.tables.values()),
+                        *sorted(
+                            run for table in paper.tables.values() for run in compilation.kept.intersection(table.runs)
+                        ),
+                        _source(),
+                    ]
+                )
                 for name, paper in papers.items()
             },
         )
@@ -117,6 +130,7 @@ class Papers:
         Raises:
             UserError: An artifact is damaged.
         """
+        recall(self.workspace.root, self.compilation)
         path = self.workspace.private / "papers.json"
         known, wanted, written = _remembered(path), set(names), []
         now: dict[str, Any] = {name: entry for name, entry in known.items() if self.partial and _readable(entry)}
@@ -165,6 +179,7 @@ def _inputs(paper: Paper) -> Iterator[str]:
         for partition in table.partitions:
             yield f"{partition_report_path(partition.federation)}/index.html"
         for run, federation in table.runs.items():
+            yield f"{RESULTS}/{federation}/{run}.yaml"
             yield run_path(run, "evaluation.parquet")
             yield run_path(run, "rounds.parquet")
             yield run_path(run, "analysis.parquet")

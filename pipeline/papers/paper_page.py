@@ -11,7 +11,7 @@ from markupsafe import Markup
 from pipeline.papers.coverage import STATES, Claims, Coverage
 from pipeline.papers.paper import Brief, Paper, Summary, brief
 from pipeline.report.pages.details import Details
-from pipeline.report.pages.provenance import COLUMNS, Row, provenance
+from pipeline.report.pages.provenance import Row, provenance
 from pipeline.report.pages.render import html, latex, markdown
 from pipeline.report.pages.study import Study, examine, put, write_pictures
 from pipeline.report.pages.view import Page, banner
@@ -99,6 +99,7 @@ def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: boo
     for section in sections:
         details.add(section.key, section.study)
     runs = {id_: run for section in sections for id_, run in section.study.results.runs.items()}
+    columns, facts = provenance(dict(sorted(runs.items())))
     return PaperPage(
         name=paper.name,
         heading=f"{paper.title} ({mark})" if mark else paper.title,
@@ -110,8 +111,8 @@ def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: boo
         overview=_overview(sections),
         notes=notes,
         sections=[_without(section, notes) for section in sections],
-        provenance_columns=COLUMNS,
-        provenance=provenance(dict(sorted(runs.items()))),
+        provenance_columns=columns,
+        provenance=facts,
         data=details.script(),
         live=live,
     )

@@ -22,7 +22,7 @@ class Plan:
     Attributes:
         stages: DVC stages.
         slots, runs: (spec, run) pairs, and distinct runs.
-        cached: Runs whose training DVC has recorded with the present specs and code.
+        cached: Runs whose training DVC has recorded with the present specs and code, or that the ledger holds.
         visits: Training samples that the missing runs visit.
         seconds: Estimated time for the missing runs whose kind has been timed.
         missing: The runs that are to be trained.
@@ -43,7 +43,7 @@ class Plan:
 
 def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
     """The plan of a compilation in a workspace."""
-    cached = _cached(workspace, compilation)
+    cached = _cached(workspace, compilation) | compilation.kept
     missing = [run for name, run in compilation.runs.items() if name not in cached]
     speed = Speed(compilation.runs.values(), workspace.private / "timings")
     sizes = {run.data_id: samples(run) * math.prod(dataset_of(run).shape) for run in compilation.runs.values()}

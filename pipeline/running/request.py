@@ -25,6 +25,7 @@ class Wish:
         keep_going: After a failure, start what does not depend on it.
         dry: Only say what there is to do.
         cluster: The address of a Ray cluster that does the work.
+        runs: Of the specs only these runs, and no reports; empty for all that reports need.
     """
 
     specs: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class Wish:
     keep_going: bool = True
     dry: bool = False
     cluster: str | None = None
+    runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,17 @@ def _run(workspace: Workspace, wish: Wish, printer: Printer) -> int:
     if board is None:
         return 0
     print("\n".join(summary(board, board.title)), file=sys.stderr, flush=True)
+    if not wish.runs:
+        _show_reports(request, board)
+    return 1 if board.of_state("failed") else 0
+
+
+def _show_reports(request: Request, board: Board) -> None:
+    workspace = request.workspace
     complete = {entry.subject for entry in board.of_kind("report") if entry.state in ("done", "cached")}
     _print_reports(workspace.root, [name for name in request.specs if name in complete])
     idle = all(entry.state == "cached" for entry in board.entries.values())
     print(f"\n{refresh(workspace, request.compilation, request.specs, idle=idle)}")
-    return 1 if board.of_state("failed") else 0
 
 
 def _bring_up_to_date(request: Request, gpus: list[str] | None, printer: Printer) -> Board | None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from pipeline.compile.graph import Graph
 from pipeline.running.board import StageState, duration
 from pipeline.running.request import Request
-from pipeline.workspace import report_path
+from pipeline.workspace import report_path, run_path
 
 # Expected seconds of stages other than training; only the order of work and the time left depend on them.
-_SECONDS = {"data": 2.0, "partition": 0.5, "describe": 1.0, "evaluate": 0.2, "report": 2.0}
+_SECONDS = {"data": 2.0, "partition": 0.5, "describe": 1.0, "recall": 0.2, "evaluate": 0.2, "report": 2.0}
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,15 @@ class Work:
 
 
 def wanted(request: Request, graph: Graph) -> list[str]:
-    """The stages that the wanted reports need, each after what it depends on.
+    """The stages that the wanted reports or runs need, each after what it depends on.
 
     The guard vouches for all specs, so it has to wait while one is invalid that nobody has asked for.
     """
     makers = {out: address for address, stage in graph.stages.items() for out in stage.outs}
     targets = [makers[f"{report_path(name)}/table.parquet"] for name in request.specs]
-    if not request.wish.specs:
+    if request.wish.runs:
+        targets = [makers[run_path(run, "evaluation.parquet")] for run in request.wish.runs]
+    elif not request.wish.specs:
         targets += [address for address, stage in graph.stages.items() if stage.kind == "index"]
     order = graph.needed(targets)
     return [address for address in order if not (request.compilation.skipped and graph.stages[address].kind == "guard")]

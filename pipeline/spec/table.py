@@ -56,10 +56,11 @@ class TableCell(_Frozen):
 
 
 class TablePartition(_Frozen):
-    """A partition behind the table, shown for the first of its seeds."""
+    """A partition behind the table, for the first of its seeds, and whether there is a page that shows it."""
 
     federation: str
     words: str
+    page: bool = True
 
 
 class TableClaim(_Frozen):

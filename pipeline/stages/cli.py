@@ -95,6 +95,15 @@ def _train(record: Path, sealed_stage: Sealed) -> None:
 
 
 @stage.command()
+def recall(record: Record, seal: Seal = None) -> None:
+    """Take a run from the ledger."""
+    from pipeline.stages.recall import run
+
+    with sealed("recall", [record], seal):
+        print(run(record, _run_folder(record)))
+
+
+@stage.command()
 def evaluate(record: Record, seal: Seal = None) -> None:
     """Turn a run's measurements into figures."""
     from pipeline.stages.evaluate import run

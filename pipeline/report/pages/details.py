@@ -116,7 +116,7 @@ class Details:
             "facts": {name: run.facts[key] for key, name in _FACTS.items() if run.facts.get(key) is not None},
             "values": {metric: [value.mean, value.std] for metric, value in run.values.items()},
             "diverged": run.facts.get("diverged"),
-            "train": f"{shard_path(resolved.federation_id)}:train-{run.id}",
+            "train": f"{shard_path(resolved.federation_id)}:{'recall' if run.facts.get('kept') else 'train'}-{run.id}",
         }
 
     def _part(self, part: dict[str, Any]) -> int:

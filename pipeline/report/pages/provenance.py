@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,21 @@ class Row:
     values: tuple[str, ...]
 
 
-def provenance(runs: dict[str, Measured]) -> list[Row]:
-    """Footer rows, by run id."""
-    return [Row((run.id, *_facts(run))) for run in runs.values()]
+def provenance(runs: dict[str, Measured]) -> tuple[tuple[str, ...], list[Row]]:
+    """The footer's columns and its rows by run id. With kept results there is one column more: since when."""
+    if not any(run.kept for run in runs.values()):
+        return COLUMNS, [Row((run.id, *_facts(run))) for run in runs.values()]
+    return (*COLUMNS, "kept since"), [Row((run.id, *_facts(run), run.kept or "—")) for run in runs.values()]
+
+
+def kept_in_words(runs: Iterable[Measured]) -> str:
+    """How many of the runs were not made in this workspace but taken from the ledger, and when they were obtained."""
+    every = list(runs)
+    days = sorted(run.kept for run in every if run.kept)
+    if not days:
+        return ""
+    when = f"on {days[0]}" if days[0] == days[-1] else f"between {days[0]} and {days[-1]}"
+    return f"Kept results (see Provenance): {len(days)} of {len(every)} runs, obtained {when}."
 
 
 def write_timings(table: ResolvedTable, root: Path) -> None:

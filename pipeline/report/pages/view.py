@@ -10,13 +10,13 @@ from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_left_out
 from pipeline.report.drawing.sections import Section
-from pipeline.report.pages.provenance import COLUMNS, Row, provenance
+from pipeline.report.pages.provenance import Row, kept_in_words, provenance
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.layout import Layout, Span, short
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import format_value, signed
 from pipeline.report.table.results import Results
-from pipeline.spec.table import ResolvedTable, TablePaper
+from pipeline.spec.table import ResolvedTable, TablePaper, TablePartition
 from pipeline.workspace import partition_report_path, report_path, timings_path
 
 DASH = "—"
@@ -101,6 +101,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         for row in layout.rows
     ]
     has_published = any(cell.published for cell in cells)
+    columns, facts = provenance(results.runs)
     return Page(
         spec=table.spec,
         title=table.title,
@@ -115,25 +116,26 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         has_published=has_published,
         has_differences=has_published and any(cell.difference is not None for cell in cells),
         tally=_tally(cells),
-        legend=_legend(table, cells),
+        legend=[*_legend(table, cells), *filter(None, [kept_in_words(results.runs.values())])],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
         protocol=_protocol(results) + _alone(layout),
         notes=[*table.notes, *_published_notes(layout, cells)],
         claims=[claim_in_words(judgement, table.decimals) for judgement in judgements],
-        partitions=[(one.words, _page_of(table.spec, one.federation)) for one in table.partitions],
+        partitions=[(one.words, _page_of(table.spec, one)) for one in table.partitions],
         has_curves=bool(curves),
         curves_caption=_curves_caption(panels_left_out(curves), bool(layout.client_names)),
         curves_alt=curves_alt(curves),
         sections=sections,
-        provenance_columns=COLUMNS,
-        provenance=provenance(results.runs),
+        provenance_columns=columns,
+        provenance=facts,
         timings=timings_path(table.spec).as_posix(),
     )
 
 
-def _page_of(spec: str, federation: str) -> str:
-    """The page of a partition, as a link in the report of a spec."""
-    return posixpath.relpath(f"{partition_report_path(federation)}/index", report_path(spec))
+def _page_of(spec: str, partition: TablePartition) -> str:
+    """The page of a partition, as a link in the report of a spec; "" when there is none."""
+    page = f"{partition_report_path(partition.federation)}/index"
+    return posixpath.relpath(page, report_path(spec)) if partition.page else ""
 
 
 def _protocol(results: Results) -> str:

@@ -16,7 +16,7 @@ from pflcore.errors import UserError
 from pflcore.protocols import curve, summarise
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
-from pipeline.workspace import run_path
+from pipeline.workspace import RECALLED, run_path
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Measured:
     def diverged(self) -> bool:
         return self.facts.get("diverged") is not None
 
+    @property
+    def kept(self) -> str:
+        """The day on which it was obtained, if it comes from the ledger; else ""."""
+        return str(self.facts.get("kept") or "")
+
     def values_of(self, client: int | None) -> dict[str, Value]:
         """By protocol: of one client, or of all for None."""
         if client is None:
@@ -74,7 +79,7 @@ def measure(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> dict[s
 
     Args:
         runs: These and maybe more, by id.
-        root: The workspace, under which ``artifacts/runs/<run id>`` lies.
+        root: The workspace, under which ``artifacts/runs/<run id>`` lies; in its place may be what was recalled.
 
     Raises:
         UserError: An artifact exists and cannot be read.
@@ -88,10 +93,11 @@ def measure(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> dict[s
 
 
 def _measure(id_: str, run: Run, root: Path, alone: Collection[int]) -> Measured:
-    rounds = root / run_path(id_, "rounds.parquet")
-    evaluation = root / run_path(id_, "evaluation.parquet")
+    rounds, recalled = root / run_path(id_, "rounds.parquet"), root / RECALLED / id_ / "rounds.parquet"
+    if not rounds.is_file() and recalled.is_file():
+        rounds = recalled
     facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
-    values = {} if facts.get("diverged") is not None else _values(evaluation)
+    values = {} if facts.get("diverged") is not None else _values(rounds.with_name("evaluation.parquet"))
     clients = _clients(rounds, run, alone) if alone and facts else {}
     return Measured(id_, run, values, facts, rounds, clients)
 

@@ -30,6 +30,7 @@ _COLUMNS = pa.schema(
         ("best_obtained", pa.bool_()),
         ("verdict", pa.string()),
         ("runs", pa.string()),
+        ("kept_since", pa.string()),
     ]
 )
 
@@ -89,8 +90,9 @@ class Results:
         return read_findings(self.runs.values())
 
     def to_arrow(self) -> pa.Table:
-        """Tidy rows, one per cell, as the columns of a ``table/1`` artifact: spec, a column per axis, values, verdict
-        and run ids joined by spaces; unknown numbers are null.
+        """Tidy rows, one per cell, as the columns of a ``table/1`` artifact: spec, a column per axis, values, verdict,
+        run ids joined by spaces, and the last day on which a kept run of the cell was obtained; what is unknown is
+        null.
 
         Raises:
             UserError: An axis has the name of one of the other columns.
@@ -118,4 +120,5 @@ class Results:
             "best_obtained": cell.best_obtained,
             "verdict": cell.verdict,
             "runs": " ".join(cell.runs),
+            "kept_since": max((self.runs[run].kept for run in cell.runs), default="") or None,
         }

@@ -1,0 +1,121 @@
+"""``pfl results …`` and ``pfl verify``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import astuple
+from typing import Annotated
+
+import typer
+
+from pflcore.errors import UserError
+from pipeline.cli.common import all_specs, console, named_specs, write_stages
+from pipeline.workspace import Workspace
+
+results = typer.Typer(help="Kept results: the ledger in results/, which git keeps.", no_args_is_help=True)
+Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or a folder of them.")]
+
+
+@results.command()
+def keep(specs: Kept) -> None:
+    """Write what is up to date of some specs into results/; from then on nothing trains it again."""
+    from pipeline.results.keep import keep
+
+    workspace = Workspace.find()
+    kept = keep(workspace, named_specs(workspace, specs))
+    size = sum(path.stat().st_size for path in kept.paths)
+    before = f", {kept.before} were before" if kept.before else ""
+    print(f"{len(kept.paths)} runs kept in {size / 1000:,.1f} kB{before}")
+    for reason, count in kept.left.items():
+        print(f"{count} left out: they {reason}")
+    if not kept.paths and not kept.before:
+        raise UserError("nothing is kept; `pfl run` the spec first")
+    _compile(workspace)
+
+
+@results.command()
+def drop(specs: Kept) -> None:
+    """Remove kept results of some specs, so that they are trained when they are wanted."""
+    from pipeline.compile.compiler import compile_workspace
+    from pipeline.ledger.ledger import Ledger
+
+    workspace = Workspace.find()
+    runs = compile_workspace(workspace, named_specs(workspace, specs), ledger=False).runs.values()
+    paths = [path for path in map(Ledger(workspace.root).path, runs) if path.is_file()]
+    for path in paths:
+        path.unlink()
+        if not any(path.parent.iterdir()):
+            path.parent.rmdir()
+    print(f"{len(paths)} runs dropped")
+    _compile(workspace)
+
+
+@results.command("list")
+def list_() -> None:
+    """What is kept, since when, and whether it is what the specs ask for and the code would give."""
+    from pipeline.compile.compiler import compile_workspace
+    from pipeline.ledger.ledger import Ledger
+    from pipeline.results.listing import CURRENT, lines
+
+    workspace = Workspace.find()
+    compilation = compile_workspace(workspace, all_specs(workspace), ledger=False)
+    kept = lines(Ledger(workspace.root), compilation)
+    if kept:
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("run", "accuracy", "obtained", "device", "seconds", "state"):
+            table.add_column(name, justify="right" if name in ("accuracy", "seconds") else "left", overflow="fold")
+        for line in kept:
+            table.add_row(*(escape(word) for word in astuple(line)))
+        console().print(table)
+    current = sum(line.state == CURRENT for line in kept)
+    print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
+
+
+@results.command()
+def show(run: Annotated[str, typer.Argument(help="The id of a run, or the file of a kept result.")]) -> None:
+    """A kept result: what was run, by which code, where, and its curve."""
+    from pipeline.compile.serialise import to_yaml
+    from pipeline.ledger.ledger import Ledger
+    from pipeline.results.listing import curve_of, find
+
+    entry = find(Ledger(Workspace.find().root), run)
+    seconds = None if entry.seconds is None else f"{entry.seconds:,.1f}"
+    print(to_yaml({"run": entry.run.id, "obtained": entry.obtained, "seconds": seconds}), end="")
+    print(to_yaml({"made_by": entry.made_by, "facts": entry.facts, "settings": entry.run.record}), end="")
+    print("\nround  accuracy %      loss")
+    for round_, accuracy, loss in curve_of(entry):
+        print(f"{round_:5d}  {accuracy:10.2f}  {loss:8.4f}")
+
+
+def verify(
+    spec: Annotated[str, typer.Argument(help="A spec of which cells are kept.")],
+    cells: Annotated[int, typer.Option(min=1, help="How many cells, drawn at random.")] = 3,
+    cell: Annotated[
+        list[str] | None, typer.Option(help="A cell by its labels, e.g. 'FedAvg, IID'; repeatable.")
+    ] = None,
+) -> None:
+    """Train cells of a kept table again, and compare every count with what is kept."""
+    from pipeline.results.verify import verify
+
+    workspace = Workspace.find()
+    (name, *others) = named_specs(workspace, [spec])
+    if others:
+        raise UserError(f"{spec}: a folder of specs; verify one of them")
+    comparisons = verify(workspace, name, cells, cell or [])
+    for one in comparisons:
+        print(f"{one.cell}: kept {one.kept:.2f}, again {one.again:.2f}: {one.verdict} ({one.run})")
+    bad = sum(not one.good for one in comparisons)
+    print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified", flush=True)
+    if bad:
+        print(f"trained again in {os.path.relpath(workspace.home / 'build/verify')}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _compile(workspace: Workspace) -> None:
+    from pipeline.compile.compiler import compile_workspace
+
+    write_stages(workspace, compile_workspace(workspace))

@@ -1,0 +1,32 @@
+"""Kept results for the pages of papers, which show what there is of all specs without running a stage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pipeline.compile.compiler import Compilation
+from pipeline.ledger.ledger import result_path
+from pipeline.stages import recall as stage
+from pipeline.stages.evaluate import evaluate
+from pipeline.workspace import RECALLED, run_path
+
+
+def recall(root: Path, compilation: Compilation) -> None:
+    """Unpack kept results that the workspace has no artifacts of, and remove those that are not valid any more.
+
+    Raises:
+        UserError: A kept result is damaged.
+    """
+    folder = root / RECALLED
+    for left in folder.glob("*"):
+        if left.name in compilation.runs and left.name not in compilation.kept:
+            shutil.rmtree(left)
+    for name in sorted(compilation.kept):
+        run, out = compilation.runs[name], folder / name
+        made, entry = out / "evaluation.parquet", root / result_path(run)
+        if (root / run_path(name, "rounds.parquet")).is_file():
+            continue
+        if not made.is_file() or made.stat().st_mtime_ns < entry.stat().st_mtime_ns:
+            stage.run(entry, out)
+            evaluate(run, out)

@@ -1,0 +1,116 @@
+"""``pfl results keep``: runs that are up to date in the workspace go into the ledger."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pflcore.artifacts import read_table
+from pflcore.errors import UserError
+from pipeline.compile.compiler import Compilation, compile_workspace
+from pipeline.compile.graph import Stage
+from pipeline.dvc.program import locked_stages
+from pipeline.ledger.entry import FACTS, Entry
+from pipeline.ledger.ledger import Ledger
+from pipeline.ledger.measurements import to_lines
+from pipeline.spec.run import Run
+from pipeline.workspace import Workspace, run_path
+
+
+@dataclass
+class Kept:
+    """What became of the runs of some specs.
+
+    Attributes:
+        paths: Files that were written.
+        before: Runs that were kept already.
+        left: Why runs were left out, each reason with how many.
+    """
+
+    paths: list[Path] = field(default_factory=list)
+    before: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+
+
+def keep(workspace: Workspace, specs: list[str]) -> Kept:
+    """Write a file for each run of some specs that DVC has recorded with the present specs and code.
+
+    Raises:
+        UserError: A spec is invalid, or an artifact or a lock file is damaged.
+    """
+    compilation = compile_workspace(workspace, specs)
+    recorded, ledger, kept = _Recorded(workspace.root, compilation), Ledger(workspace.root), Kept()
+    for run in compilation.runs.values():
+        if run.id in compilation.kept:
+            kept.before += 1
+        elif run.analyses or run.training.save_weights:
+            kept.left["have more to keep than accuracies (analyses, weights)"] += 1
+        elif not recorded.is_current(run):
+            kept.left["are not up to date here"] += 1
+        else:
+            path = ledger.path(run)
+            _entry(workspace, run, compilation.made_by[run.id]).write(path)
+            kept.paths.append(path)
+    return kept
+
+
+def _entry(workspace: Workspace, run: Run, made_by: dict[str, str]) -> Entry:
+    path = workspace.root / run_path(run.id, "rounds.parquet")
+    rounds, meta = read_table(path, "rounds/2")
+    obtained, seconds = _time(workspace.private / "timings" / f"{run.id}.json", run)
+    facts = {name: meta.get(name) for name in FACTS}
+    try:
+        return Entry(run, made_by, obtained, seconds, facts, to_lines(rounds, meta["positions"]))
+    except UserError as error:
+        raise UserError(f"{path}: {error}, so it cannot be kept") from None
+
+
+def _time(path: Path, run: Run) -> tuple[str, float | None]:
+    """The day on which a run was trained and how long that took, as far as this machine knows."""
+    try:
+        timing = json.loads(path.read_text(encoding="utf-8"))
+        whole = float(timing["seconds"]) * run.training.rounds / timing["rounds"]  # it may have been resumed
+        moment = path.stat().st_mtime
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+        return datetime.datetime.now(datetime.UTC).date().isoformat(), None
+    return datetime.datetime.fromtimestamp(moment, datetime.UTC).date().isoformat(), round(whole, 1)
+
+
+class _Recorded:
+    """What lock files say of the stages of a compilation."""
+
+    def __init__(self, root: Path, compilation: Compilation) -> None:
+        self.root = root
+        self.makers: dict[str, Stage] = {out: stage for stage in compilation.stages for out in stage.outs}
+        files = dict.fromkeys(stage.file for stage in compilation.stages)
+        self.locked = locked_stages(root / file for file in files)
+
+    def is_current(self, run: Run) -> bool:
+        """Whether a run's artifact is what its stage left, from what the stages before it left, all as compiled now."""
+        path = run_path(run.id, "rounds.parquet")
+        made = self._made(path)
+        return made is not None and (self.root / path).is_file() and _md5(self.root / path) == made
+
+    def _made(self, out: str) -> str | None:
+        """The recorded hash of an output if its stage, and all before it, were recorded with these commands."""
+        stage = self.makers[out]
+        lock = self.locked.get(f"{Path(stage.file).parent.name}:{stage.name}")
+        if not lock or lock.get("cmd") != stage.command:
+            return None
+        inputs = {dep["path"]: dep.get("md5") for dep in lock.get("deps") or []}
+        before = [dep for dep in stage.deps if dep in self.makers and self.makers[dep].kind != "guard"]
+        if any(inputs.get(dep) is None or self._made(dep) != inputs[dep] for dep in before):
+            return None
+        outs: dict[str, Any] = {one["path"]: one.get("md5") for one in lock.get("outs") or []}
+        found = outs.get(out)
+        return None if found is None else str(found)
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
