@@ -214,6 +214,10 @@ def run(
     ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and why.")] = False,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster that does the work.")] = None,
+    cell: Annotated[
+        list[str] | None, typer.Option(help="Only runs of this cell, no report: labels, e.g. 'FedAvg, *'; repeatable.")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Only runs with this seed; repeatable.")] = None,
     profile: Profile = PAPER,
 ) -> None:
     """Compile, then bring specs' reports up to date: the same as `dvc repro`, in parallel."""
@@ -224,7 +228,9 @@ def run(
     names = named_specs(workspace, specs)
     if names and all_:
         raise UserError("name specs, or give --all; not both")
-    wish = Wish(tuple(names), all_, jobs, gpus, per_gpu, keep_going, dry_run, cluster)
+    wish = Wish(
+        tuple(names), all_, jobs, gpus, per_gpu, keep_going, dry_run, cluster, tuple(cell or ()), tuple(seed or ())
+    )
     raise typer.Exit(run_specs(workspace, wish))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import dataclass
+from glob import escape
 
 import numpy as np
 import pyarrow as pa
@@ -74,8 +75,7 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     apart = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
     for name in ("artifacts", "stages", "reports", ".dvc", ".pfl/kept"):  # not checkpoints, so that it can be resumed
         shutil.rmtree(apart.root / name, ignore_errors=True)
-    runs = dict.fromkeys(run for cell in chosen.values() for run in cell.runs)
-    if run_specs(apart, Wish((spec,), runs=tuple(runs))):
+    if run_specs(apart, Wish((spec,), cells=tuple(map(escape, chosen)))):
         raise UserError(f"{spec}: a run failed; see above")
     ledger = Ledger(workspace.root)
     comparisons = []

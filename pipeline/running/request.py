@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from shlex import quote
 
 from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import Compilation, compile_workspace
 from pipeline.spec.selection import add, read_selection
 from pipeline.spec.specs import find_specs
@@ -25,7 +28,8 @@ class Wish:
         keep_going: After a failure, start what does not depend on it.
         dry: Only say what there is to do.
         cluster: The address of a Ray cluster that does the work.
-        runs: Of the specs only these runs, and no reports; empty for all that reports need.
+        cells: Of the specs only runs of these cells, and no reports: patterns of their labels, joined by ``, ``.
+        seeds: Of these, or of all cells, only runs with these seeds.
     """
 
     specs: tuple[str, ...] = ()
@@ -36,7 +40,8 @@ class Wish:
     keep_going: bool = True
     dry: bool = False
     cluster: str | None = None
-    runs: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,19 +51,21 @@ class Request:
     Attributes:
         specs: Those whose reports are wanted.
         compilation: They, and whatever else has been selected in the workspace.
+        runs: Of the specs only these, and no reports; None for all that reports need.
     """
 
     workspace: Workspace
     wish: Wish
     specs: list[str]
     compilation: Compilation
+    runs: list[str] | None = None
 
     @classmethod
     def compiled(cls, workspace: Workspace, wish: Wish) -> Request:
         """Compile a wish. Writes nothing but which specs are selected here from now on.
 
         Raises:
-            UserError: A spec is invalid, or only to be extended, or there is none.
+            UserError: A spec is invalid, or only to be extended, or there is none; or no cell is meant.
         """
         known = list(find_specs(workspace.specs))
         selection = read_selection(workspace, known)
@@ -78,7 +85,7 @@ class Request:
             add(workspace, new)
         for problem in compilation.skipped.values():
             print(f"pfl: left alone: {problem}", file=sys.stderr)
-        return cls(workspace, wish, specs, compilation)
+        return cls(workspace, wish, specs, compilation, _runs(wish, specs, compilation))
 
     @property
     def command(self) -> str:
@@ -92,5 +99,26 @@ class Request:
             "--cluster": wish.cluster,
         }
         words = ["pfl run", *wish.specs, *(["--all"] if wish.everything else [])]
+        words += [f"--cell {quote(cell)}" for cell in wish.cells] + [f"--seed {seed}" for seed in wish.seeds]
         words += [f"{option} {value}" for option, value in options.items() if value is not None]
         return " ".join(words + ([] if wish.keep_going else ["--fail-fast"]))
+
+
+def _runs(wish: Wish, specs: list[str], compilation: Compilation) -> list[str] | None:
+    """The runs of the wanted cells and seeds; None where neither is said."""
+    if not (wish.cells or wish.seeds):
+        return None
+    cells = [(", ".join(cell.labels.values()), cell.runs) for spec in specs for cell in compilation.tables[spec].cells]
+    for pattern in wish.cells:
+        if not any(fnmatchcase(labels, pattern) for labels, runs in cells if runs):
+            near = did_you_mean(pattern, [labels for labels, runs in cells if runs])
+            raise UserError(
+                f"no cell {pattern!r}{near}; its labels are joined by a comma and a space, * stands for any"
+            )
+    named = {
+        run for labels, runs in cells if any(fnmatchcase(labels, one) for one in wish.cells or ("*",)) for run in runs
+    }
+    chosen = [run for run in sorted(named) if not wish.seeds or compilation.runs[run].seed in wish.seeds]
+    if not chosen:
+        raise UserError(f"no run of these cells has the seed {', '.join(map(str, wish.seeds))}")
+    return chosen

@@ -66,7 +66,7 @@ def _run(workspace: Workspace, wish: Wish, printer: Printer) -> int:
     if board is None:
         return 0
     print("\n".join(summary(board, board.title)), file=sys.stderr, flush=True)
-    if not wish.runs:
+    if request.runs is None:
         _show_reports(request, board)
     return 1 if board.of_state("failed") else 0
 

@@ -86,8 +86,8 @@ def wanted(request: Request, graph: Graph) -> list[str]:
     """
     makers = {out: address for address, stage in graph.stages.items() for out in stage.outs}
     targets = [makers[f"{report_path(name)}/table.parquet"] for name in request.specs]
-    if request.wish.runs:
-        targets = [makers[run_path(run, "evaluation.parquet")] for run in request.wish.runs]
+    if request.runs is not None:
+        targets = [makers[run_path(run, "evaluation.parquet")] for run in request.runs]
     elif not request.wish.specs:
         targets += [address for address, stage in graph.stages.items() if stage.kind == "index"]
     order = graph.needed(targets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from pipeline.running import local
 from pipeline.running.board import Board, status_path
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
+from pipeline.spec.records import read_run
 
 FEDTP_NEEDS_A_TRANSFORMER = "{FedTP: fedtp, FedAvg: fedavg}"
 
@@ -103,6 +105,22 @@ def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytes
     assert run_specs(project.workspace(), Wish(specs=("tiny", "well"), jobs=1)) == 0
     done = {entry.kind for entry in board_of(project).of_state("done")}
     assert done <= {"guard", "report"}
+
+
+def test_only_some_cells(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}", more="    seed: [0, 7]\n"))
+    with chdir(project.root):
+        assert run_specs(project.workspace(), Wish(("tiny",), cells=("Fed*",), seeds=(7,))) == 0
+    trained = [path.parent.name for path in project.root.glob("artifacts/runs/*/evaluation.parquet")]
+    records = [read_run(path) for run in trained for path in project.root.glob(f"stages/federations/*/{run}.yaml")]
+    assert sorted((run.method, run.seed) for run in records) == [("fedavg", 7), ("fedper", 7)]
+    assert not (project.root / "reports/tiny").exists()
+    for wish, line in (
+        (Wish(("tiny",), cells=("FedAv",)), "no cell 'FedAv'; did you mean 'FedAvg"),
+        (Wish(("tiny",), seeds=(3,)), "no run of these cells has the seed 3"),
+    ):
+        with chdir(project.root), pytest.raises(UserError, match=re.escape(line)):
+            run_specs(project.workspace(), wish)
 
 
 def test_a_broken_spec_that_nobody_asked_for(reproduced: Project, capsys: pytest.CaptureFixture[str]) -> None:
