@@ -13,6 +13,8 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS
+from pipeline.compile.engine import ENGINE, Engine, root_of, unprobed
+from pipeline.compile.engine import STAGES as ENGINE_STAGES
 from pipeline.compile.fingerprint import PACKAGES, Code
 from pipeline.compile.graph import ROOT, Stage
 from pipeline.compile.seal import command, seal, text_hash
@@ -58,6 +60,7 @@ class Compilation:
         stages: Their stages.
         resources: Run id → what it needs on a cluster; of several specs, the most.
         skipped: Specs that are invalid and were not asked for → what is wrong with them.
+        unprobed: Why nothing can be trained as the engine is now; None when it can.
     """
 
     tables: dict[str, ResolvedTable] = field(default_factory=dict)
@@ -67,6 +70,12 @@ class Compilation:
     stages: list[Stage] = field(default_factory=list)
     resources: dict[str, Resources] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    unprobed: str | None = None
+
+    def check_probed(self) -> None:
+        """Raise :class:`UserError` while the engine has been edited and not been probed."""
+        if self.unprobed:
+            raise UserError(self.unprobed)
 
 
 def compile_workspace(
@@ -96,6 +105,7 @@ def compile_workspace(
     code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
     emitter = _Emitter(compilation, code, defaults, workspace)
     compilation.files = emitter.files()
+    compilation.unprobed = unprobed(code)
     code.remember()
     compilation.stages = [stage for stages in emitter.shards.values() for stage in stages]
     return compilation
@@ -169,7 +179,7 @@ class _Emitter:
         if record in self.text:
             return
         self.text[record] = HEADER + to_yaml(run.data["dataset"])
-        deps = [record, *self._code("data", "pipeline.stages.data", ("dataset", run.dataset))]
+        deps = [record, *self._code("data", ("dataset", run.dataset))]
         deps += [GUARD] if self.guarded else []
         self._stage("stages/data", run.data_id, "data", [record], deps, [dataset_path(run.data_id)])
 
@@ -178,7 +188,7 @@ class _Emitter:
         if record in self.text:
             return
         self.text[record] = HEADER + to_yaml(run.federation)
-        code = self._code("partition", "pipeline.stages.partition", ("partition", run.partition))
+        code = self._code("partition", ("partition", run.partition))
         self._stage(
             f"stages/federations/{run.federation_id}",
             "partition",
@@ -192,7 +202,7 @@ class _Emitter:
         """The stage that shows a partition; its page."""
         shard = f"stages/federations/{federation}"
         record = f"{shard}/federation.yaml"
-        code = self._code("describe", "pipeline.stages.describe")
+        code = self._code("describe")
         data = next(stage.deps[-1] for stage in self.shards[f"{shard}/dvc.yaml"] if stage.name == "partition")
         deps = [record, *code, data, partition_path(federation)]
         self._stage(shard, "describe", "describe", [record], deps, partition_report_files(federation))
@@ -207,7 +217,7 @@ class _Emitter:
         if run.analyses:
             outs.append(run_path(run.id, "analysis.parquet"))
         entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
-        code = self._code("train", "pipeline.stages.train", *entries)
+        code = self._code("train", *entries)
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"train-{run.id}",
@@ -219,7 +229,7 @@ class _Emitter:
 
     def _evaluate(self, run: Run) -> None:
         record = record_path(run.federation_id, run.id)
-        code = self._code("evaluate", "pipeline.stages.evaluate")
+        code = self._code("evaluate")
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"evaluate-{run.id}",
@@ -232,7 +242,7 @@ class _Emitter:
     def _report(self, name: str, table: ResolvedTable) -> None:
         path = table_path(name)
         self.text[path] = to_json(table.model_dump(mode="json")) + "\n"
-        code = self._code("report", "pipeline.stages.report")
+        code = self._code("report")
         records = [record_path(federation, run) for run, federation in table.runs.items()]
         pages = [self._describe(partition.federation) for partition in table.partitions]
         inputs = [run_path(run, name) for run in table.runs for name in ("evaluation.parquet", "rounds.parquet")]
@@ -244,7 +254,7 @@ class _Emitter:
         """What the figures of a report need beside what the table needs, their code included."""
         drawn = list(table.analyses) if table.figures is None else table.figures
         files = [name for name in drawn if name in figure_names()]
-        folder, report = "pipeline.report.figures", "pipeline.stages.report"
+        folder, report = "pipeline.report.figures", root_of("report")
         inputs = [self._fingerprint(f"figure.{name}", f"{folder}.{name}", without=report) for name in files]
         if "partitions" in map(figure_needs, files):
             inputs += sorted({partition_path(federation) for federation in table.runs.values()})
@@ -260,7 +270,7 @@ class _Emitter:
             self._stage("", "guard", "guard", [], self._compiled_from(), [GUARD])
         if self.defaults:
             reports = [f"{report_path(name)}/table.parquet" for name in self.defaults]
-            code = self._code("index", "pipeline.stages.index")
+            code = self._code("index")
             inputs = [table_path(name) for name in self.defaults]
             self._stage("", "index", "index", inputs, [*inputs, *code, *reports], ["reports/index.md"])
         root["stages"] = _entries(self.shards.get(ROOT, []))
@@ -280,12 +290,19 @@ class _Emitter:
         settings = ["pyproject.toml"] if (self.workspace.root / "pyproject.toml").is_file() else []
         return ["specs", *packages, *settings, *([TABLES, "stages/code"] if self.compilation.tables else [])]
 
-    def _code(self, stage: str, root: str, *entries: tuple[str, str]) -> list[str]:
-        """The fingerprints of a stage: of its own code, and of what entries (kind, name) have beside that."""
-        paths = [self._fingerprint(stage, root)]
+    def _code(self, stage: str, *entries: tuple[str, str]) -> list[str]:
+        """What stands for the code of a stage: for its own, and for what entries (kind, name) have beside that."""
+        root = root_of(stage)
+        paths = [self._engine() if stage in ENGINE_STAGES else self._fingerprint(stage, root)]
         for kind, name in entries:
             paths.append(self._fingerprint(f"{kind}.{name}", f"{KINDS[kind][0]}.{name}", without=root))
         return paths
+
+    def _engine(self) -> str:
+        """The results version."""
+        if ENGINE not in self.text:
+            self.text[ENGINE] = f"{Engine.recorded(self.code).title}\n"
+        return ENGINE
 
     def _fingerprint(self, name: str, root: str, without: str | None = None) -> str:
         path = f"stages/code/{name}.txt"
