@@ -13,6 +13,8 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS
+from pipeline.compile.engine import ENGINE, Engine, root_of, unprobed
+from pipeline.compile.engine import STAGES as ENGINE_STAGES
 from pipeline.compile.fingerprint import PACKAGES, Code
 from pipeline.compile.graph import ROOT, Stage
 from pipeline.compile.seal import command, seal, text_hash
@@ -62,6 +64,7 @@ class Compilation:
         kept: Runs that the ledger holds, so that nothing trains them.
         made_by: Run id → name of a fingerprint of the code that its result depends on → digest.
         skipped: Specs that are invalid and were not asked for → what is wrong with them.
+        unprobed: Why nothing can be trained as the engine is now; None when it can.
     """
 
     tables: dict[str, ResolvedTable] = field(default_factory=dict)
@@ -73,6 +76,12 @@ class Compilation:
     kept: set[str] = field(default_factory=set)
     made_by: dict[str, dict[str, str]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    unprobed: str | None = None
+
+    def check_probed(self) -> None:
+        """Raise :class:`UserError` while the engine has been edited and not been probed."""
+        if self.unprobed:
+            raise UserError(self.unprobed)
 
 
 def compile_workspace(
@@ -107,6 +116,7 @@ def compile_workspace(
     code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
     emitter = _Emitter(compilation, code, defaults, workspace, Ledger(workspace.root) if ledger else None)
     compilation.files = emitter.files()
+    compilation.unprobed = unprobed(code)
     code.remember()
     compilation.stages = [stage for stages in emitter.shards.values() for stage in stages]
     return compilation
@@ -215,7 +225,7 @@ class _Emitter:
         """The stage that shows a partition; its page."""
         shard = f"stages/federations/{federation}"
         record = f"{shard}/federation.yaml"
-        code = self._code("describe", "pipeline.stages.describe")
+        code = self._code("describe")
         data = next(stage.deps[-1] for stage in self.shards[f"{shard}/dvc.yaml"] if stage.name == "partition")
         deps = [record, *code, data, partition_path(federation)]
         self._stage(shard, "describe", "describe", [record], deps, partition_report_files(federation))
@@ -241,7 +251,7 @@ class _Emitter:
     def _recall(self, run: Run) -> None:
         """The stage that stands in for training: it takes the run from the ledger."""
         self.text[record_path(run.federation_id, run.id)] = HEADER + self.records.to_yaml(run.record)
-        code = self._code("recall", "pipeline.stages.recall")
+        code = self._code("recall")
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"recall-{run.id}",
@@ -252,9 +262,10 @@ class _Emitter:
         )
 
     def _made_by(self, run: Run) -> dict[str, str]:
-        """The code that the result of a run depends on: name of a fingerprint → digest."""
-        paths = [path for kind in ("data", "partition", "train") for path in self._trained_by(kind, run)]
-        return {PurePosixPath(path).stem: self._hash(path)[:12] for path in paths}
+        """The code that the result of a run depends on: the results version, and name of a fingerprint → digest."""
+        paths = dict.fromkeys(path for kind in ENGINE_STAGES for path in self._trained_by(kind, run))
+        made_by = {PurePosixPath(path).stem: self._hash(path)[:12] for path in paths}
+        return made_by | {PurePosixPath(ENGINE).stem: self.fingerprints[ENGINE].strip()}
 
     def _trained_by(self, kind: str, run: Run) -> list[str]:
         """The fingerprints of a stage on the way to the result of a run."""
@@ -263,11 +274,11 @@ class _Emitter:
             "partition": [("partition", run.partition)],
             "train": [("method", run.method), ("backbone", run.backbone), *(("analysis", one) for one in run.analyses)],
         }
-        return self._code(kind, f"pipeline.stages.{kind}", *entries[kind])
+        return self._code(kind, *entries[kind])
 
     def _evaluate(self, run: Run) -> None:
         record = record_path(run.federation_id, run.id)
-        code = self._code("evaluate", "pipeline.stages.evaluate")
+        code = self._code("evaluate")
         self._stage(
             f"stages/federations/{run.federation_id}",
             f"evaluate-{run.id}",
@@ -287,7 +298,7 @@ class _Emitter:
         shown = [one.model_copy(update={"page": one.federation in made}) for one in table.partitions]
         table = self.compilation.tables[name] = table.model_copy(update={"partitions": shown})
         self.text[path] = to_json(table.model_dump(mode="json")) + "\n"
-        code = self._code("report", "pipeline.stages.report")
+        code = self._code("report")
         records = [record_path(federation, run) for run, federation in table.runs.items()]
         shard, _, stage = f"stages/{name}".rpartition("/")
         self._stage(shard, stage, "report", [path], [path, *code, *records, *inputs, *pages], report_files(name))
@@ -296,7 +307,7 @@ class _Emitter:
         """What the figures of a report need beside what the table needs, their code included."""
         drawn = list(table.analyses) if table.figures is None else table.figures
         files = [name for name in drawn if name in figure_names()]
-        folder, report = "pipeline.report.figures", "pipeline.stages.report"
+        folder, report = "pipeline.report.figures", root_of("report")
         inputs = [self._fingerprint(f"figure.{name}", f"{folder}.{name}", without=report) for name in files]
         if "partitions" in map(figure_needs, files):
             for run in map(self.compilation.runs.__getitem__, table.runs):
@@ -315,7 +326,7 @@ class _Emitter:
             self._stage("", "guard", "guard", [], self._compiled_from(), [GUARD])
         if self.defaults:
             reports = [f"{report_path(name)}/table.parquet" for name in self.defaults]
-            code = self._code("index", "pipeline.stages.index")
+            code = self._code("index")
             inputs = [table_path(name) for name in self.defaults]
             self._stage("", "index", "index", inputs, [*inputs, *code, *reports], ["reports/index.md"])
         root["stages"] = _entries(self.shards.get(ROOT, []))
@@ -335,12 +346,19 @@ class _Emitter:
         beside = [name for name in ("pyproject.toml", RESULTS) if (self.workspace.root / name).exists()]
         return ["specs", *packages, *beside, *([TABLES, "stages/code"] if self.compilation.tables else [])]
 
-    def _code(self, stage: str, root: str, *entries: tuple[str, str]) -> list[str]:
-        """The fingerprints of a stage: of its own code, and of what entries (kind, name) have beside that."""
-        paths = [self._fingerprint(stage, root)]
+    def _code(self, stage: str, *entries: tuple[str, str]) -> list[str]:
+        """What stands for the code of a stage: for its own, and for what entries (kind, name) have beside that."""
+        root = root_of(stage)
+        paths = [self._engine() if stage in ENGINE_STAGES else self._fingerprint(stage, root)]
         for kind, name in entries:
             paths.append(self._fingerprint(f"{kind}.{name}", f"{KINDS[kind][0]}.{name}", without=root))
         return paths
+
+    def _engine(self) -> str:
+        """The results version."""
+        if ENGINE not in self.fingerprints:
+            self.fingerprints[ENGINE] = f"{Engine.recorded(self.code).title}\n"
+        return ENGINE
 
     def _fingerprint(self, name: str, root: str, without: str | None = None) -> str:
         path = f"stages/code/{name}.txt"

@@ -24,6 +24,7 @@ import yaml
 
 from pflcore import sources
 from pflcore.errors import UserError
+from pipeline.compile.engine import ENGINE, Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.workspace import TABLES, Workspace, shard_path
 
@@ -90,6 +91,7 @@ class Sealed:
     """A stage as its stage file has it, and what it was made of when it began."""
 
     def __init__(self, kind: str, files: Sequence[Path], mark: str | None) -> None:
+        self.kind = kind
         self.file = _stage_file(kind, files[0])
         self.named = ", ".join(map(str, files))
         self.command = command(kind, [file.as_posix() for file in files], mark or "")
@@ -114,8 +116,17 @@ class Sealed:
         if seal({path: text_hash(text) for path, text in self.texts.items()}) != self.command.split()[-1]:
             raise UserError(f"{self.named}: edited by hand, or of another commit than {self.file}; run `pfl compile`")
         for path, text in self.texts.items():
-            if works and path.startswith(_CODE):
-                self._import(path, text)
+            if works and path == ENGINE:
+                engine = Engine.recorded(self.code)
+                if text != f"{engine.title}\n":
+                    raise UserError(f"{path}: not the {engine.title} of the code that is here; run `pfl compile`")
+                self._import(
+                    engine.fingerprint(self.kind),
+                    f"the {engine.title} had been probed",
+                    f"type `pfl probe` and {AGAIN[5:]}",
+                )
+            elif works and path.startswith(_CODE):
+                self._import(text, f"{path} had been compiled", f"{AGAIN}, which compiles it")
         self.code.remember()
         self.confirm()  # importing takes seconds, and the stage reads its record next
 
@@ -131,8 +142,12 @@ class Sealed:
             if now.get(path) != look:
                 raise UserError(f"{path}: replaced while this stage read it, so nothing is recorded; {AGAIN}")
 
-    def _import(self, path: str, fingerprint: str) -> None:
-        """Import all that a fingerprint names, and make sure that it is what it says."""
+    def _import(self, fingerprint: str, made: str, remedy: str) -> None:
+        """Import all that a fingerprint names, and make sure that it is what it says.
+
+        Args:
+            made, remedy: For the error message: when it was so, and what to do beside undoing the edit.
+        """
         names, fault = self.code.names(fingerprint), None
         for name in names:
             try:
@@ -142,9 +157,7 @@ class Sealed:
                 fault = fault or error
         absent = (name for name in names if name not in sources.loaded())
         if altered := next(absent, None) or self.code.altered(fingerprint, sources.loaded()):
-            raise UserError(
-                f"{altered} was edited after {path} had been compiled; undo the edit, or {AGAIN}, which compiles it"
-            )
+            raise UserError(f"{altered} was edited after {made}; undo the edit, or {remedy}")
         if fault:
             raise fault
 

@@ -65,7 +65,8 @@ class Request:
         """Compile a wish. Writes nothing but which specs are selected here from now on.
 
         Raises:
-            UserError: A spec is invalid, or only to be extended, or there is none; or no cell is meant.
+            UserError: A spec is invalid, or only to be extended, or there is none; no cell is meant; or the engine was
+                edited and not probed.
         """
         known = list(find_specs(workspace.specs))
         selection = read_selection(workspace, known)
@@ -74,6 +75,7 @@ class Request:
             raise UserError("nothing to run: there are no specs")
         selected = selection.compiled if workspace.root == workspace.home else []
         compilation = compile_workspace(workspace, sorted({*selected, *wanted}), wanted=wanted)
+        compilation.check_probed()
         specs = [name for name in wanted if name in compilation.tables]
         if not specs:
             raise UserError(f"specs/{wanted[0]}.yaml: abstract; run a spec that extends it")

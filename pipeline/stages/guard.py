@@ -23,8 +23,13 @@ _TOKEN = "The stage files are what the specs compile to.\n"
 
 
 def run(workspace: Workspace) -> str:
-    """Compile. Raises :class:`UserError` when the stage files were not up to date; they are afterwards."""
+    """Compile.
+
+    Raises:
+        UserError: The stage files were not up to date; they are afterwards. Or the engine was edited and not probed.
+    """
     compilation = compile_workspace(workspace)
+    compilation.check_probed()
     changes = write(workspace, compilation)
     if changes:
         again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"

@@ -22,6 +22,8 @@ from pathlib import Path
 import yaml
 
 from pipeline.compile.compiler import source_folder
+from pipeline.compile.engine import RECORD, Engine
+from pipeline.compile.fingerprint import Code
 from support.project import Project, make_project, spec
 
 EDITED = "pflcore/methods/fedprox.py"
@@ -68,6 +70,8 @@ class Laboratory:
         assert text.count(_ROUND) == 1
         loop.write_text(text.replace(_ROUND, _HOLD + _ROUND), encoding="utf-8")
         made = cls(project, environment=_environment(folder))
+        if (folder / RECORD).is_file():  # which earlier versions did not have
+            made.accept()
         made.call("pfl", "compile")
         made.call("git", "init", "-q", "-b", "first")
         project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
@@ -122,6 +126,18 @@ class Laboratory:
         """The method's code as in the first version."""
         path = self.project.root / EDITED
         path.write_text(path.read_text(encoding="utf-8").replace(*reversed(_WEIGHT)), encoding="utf-8")
+
+    def edit_engine(self) -> None:
+        """Another error message in the engine, and nothing else."""
+        path = self.project.root / "pflcore/engine/trainer.py"
+        path.write_text(
+            path.read_text(encoding="utf-8").replace("nothing to normalise", "too little"), encoding="utf-8"
+        )
+
+    def accept(self) -> None:
+        """Record the engine as `pfl probe` does when it gives the numbers that are known."""
+        code = Code(self.project.root)
+        Engine.on_disk(code, Engine.recorded(code).version).write(code)
 
     def compile(self) -> None:
         self.call("pfl", "compile")

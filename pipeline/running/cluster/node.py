@@ -26,6 +26,7 @@ from filelock import FileLock
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import source_folder
+from pipeline.compile.engine import ENGINE, Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables
@@ -125,8 +126,8 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     """Raises :class:`UserError` for anything that is wrong with the remote."""
     code = Code(source_folder())
     for path in order.code:
-        if module := code.altered(order.texts[path], code.on_disk(order.texts[path])):
-            said.put(Refused(f"{module} is not the same there as here; install the same version of the project"))
+        if other := _other(code, path, order.texts[path]):
+            said.put(Refused(f"{other} is not the same there as here; install the same version of the project"))
             return
     folder, remote = node_folder(order.workspace), Remote(order.remote)
     pool = _pool(folder, variables(order, os.environ))
@@ -153,6 +154,14 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
             (folder / path).unlink()
         Finished(folder, pool.notes).forget(order.job.address)
     said.put(ended)
+
+
+def _other(code: Code, path: str, text: str) -> str | None:
+    """What of the code that a small file stands for is not so on this node."""
+    if path != ENGINE:
+        return code.altered(text, code.on_disk(text))
+    engine = Engine.recorded(code)
+    return engine.edited(code) or (None if text == f"{engine.title}\n" else "the results version of the engine")
 
 
 def _follow(pool: LocalPool, job: Job, said: SimpleQueue[Said]) -> Ended:

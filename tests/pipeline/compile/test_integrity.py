@@ -87,6 +87,22 @@ def test_an_edit_that_is_not_compiled_while_it_trains_harms_nothing(laboratory: 
     assert laboratory.faults() == []
 
 
+@pytest.mark.matrix
+def test_an_edited_engine_trains_nothing_until_it_is_probed(laboratory: Laboratory) -> None:
+    with laboratory.amid("dvc", "fedavg") as process:
+        laboratory.edit_engine()
+    output = process.communicate()[0]
+    assert process.returncode == 255 and set(laboratory.results()) == {"fedavg"}
+    told = complaint(output)
+    assert told.startswith("pflcore.engine.trainer was edited after the results version") and "`pfl probe`" in told
+    done = laboratory.call("pfl", "run")
+    assert done.returncode == 2 and done.stderr.startswith("pfl: pflcore.engine.trainer was edited, and results may")
+    laboratory.accept()
+    assert laboratory.faults() == [] and laboratory.results() == laboratory.truth["first"]
+    log = laboratory.call("dvc", "repro", *laboratory.stages("train-")).stdout
+    assert "Running" not in log.replace("Running stage 'guard'", "")  # what was trained before the edit is valid
+
+
 @pytest.mark.slow
 def test_code_edited_when_workers_were_imported_is_not_recorded_as_the_old_one(laboratory: Laboratory) -> None:
     """The process that workers are forked from imports everything at once, maybe long before they work."""
@@ -122,6 +138,7 @@ def test_each_of_several_processes_makes_sure_of_itself(laboratory: Laboratory) 
     )
     backbones = root / "pflcore/backbones/__init__.py"
     backbones.write_text(f"{backbones.read_text(encoding='utf-8')}\nimport late\n", encoding="utf-8")
+    laboratory.accept()
     laboratory.compile()
     process = laboratory.start("dvc")
     laboratory.wait_for("late", process)

@@ -18,9 +18,10 @@ from support.cluster_nodes import RayCluster, RayNode, free_port, stop
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import source_folder
+from pipeline.compile.engine import ENGINE, Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.running.cluster.fleet import Fleet, Node
-from pipeline.running.cluster.node import Order, variables
+from pipeline.running.cluster.node import Order, _other, variables
 from pipeline.running.jobs import Job
 from pipeline.spec.schema import Resources
 
@@ -160,6 +161,18 @@ def test_code_is_compared_module_by_module(tmp_path: Path) -> None:
     (tmp_path / "pflcore/errors.py").write_bytes((source_folder() / "pflcore/errors.py").read_bytes())
     (tmp_path / "pipeline/report/templates/report.md.j2").write_text("other")
     assert theirs.altered(code, theirs.on_disk(code)) == "pipeline/report/templates/report.md.j2"
+
+
+def test_a_node_needs_a_probed_engine_of_the_same_results_version(tmp_path: Path) -> None:
+    for package in ("pflcore", "pipeline"):
+        shutil.copytree(source_folder() / package, tmp_path / package)
+    here, there = Engine.recorded(Code(source_folder())), Code(tmp_path)
+    assert _other(there, ENGINE, f"{here.title}\n") is None
+    (tmp_path / "pflcore/errors.py").write_text("class UserError(Exception): ...\n")
+    assert _other(Code(tmp_path), ENGINE, f"{here.title}\n") == "pflcore.errors"
+    Engine.on_disk(Code(tmp_path), here.version).write(there)
+    assert _other(Code(tmp_path), ENGINE, f"{here.title}\n") is None  # spelled otherwise, with the same results
+    assert _other(Code(tmp_path), ENGINE, "results version 0-000000\n") == "the results version of the engine"
 
 
 class _Ray:

@@ -1,0 +1,190 @@
+"""Whether probes notice mistakes: planted one at a time in a copy of the packages, which is then probed.
+
+    python benchmarks/mutants.py                 # a table; exit code 1 if a mistake was not noticed
+    python benchmarks/mutants.py --only noise    # those of which the description has this word
+
+A mistake is noticed by the first probe that fails, whose ways of training disagree, or that gives other numbers than
+the record has. The table says by how much they deviate, in units of the probe's tolerance.
+"""
+
+# ruff: noqa: E501 - what is planted stands on a line each
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1]
+TRAINER, LOOP, METHOD = "pflcore/engine/trainer.py", "pflcore/engine/loop.py", "pflcore/method.py"
+EVALUATE, NEIGHBOURS, STATE = (f"pflcore/engine/{name}.py" for name in ("evaluate", "neighbours", "state"))
+STACKED, POOLED = (f"pflcore/engine/executors/{name}.py" for name in ("stacked", "pooled"))
+DROPOUT, PRECISION, COST = (f"pflcore/engine/{name}.py" for name in ("dropout", "precision", "cost"))
+DATA, NOISE, SEEDS = "pflcore/data/federation.py", "pflcore/data/noise.py", "pflcore/seeds.py"
+PARTITION, STAND_IN, SETTINGS = "pflcore/partitions/_base.py", "pflcore/datasets/_stand_in.py", "pflcore/settings.py"
+FRESH, GROUPS, STAGE = "pflcore/data/fresh_noise.py", "pflcore/groups.py", "pipeline/stages/train.py"
+DRAWN = "generator(self.seed, self.stream, round_, client)"
+OWN_STATES = "zip(some, self.method.generate(self.server.server, some), strict=True)"
+
+# What goes wrong, the file, a text that occurs once in it, and what stands there instead.
+MUTANTS = (
+    ("last batch of an epoch dropped", TRAINER, "torch.split(shuffled[:used], size)", "(torch.split(shuffled[:used], size)[:-1] or (shuffled[:used],))"),
+    ("clipping scales small gradients up", TRAINER, "(most / (norm + 1e-6)).clamp(max=1.0)", "most / (norm + 1e-6)"),
+    ("momentum kept over rounds", TRAINER, "for name, slope in zip(params, slopes, strict=True)}", "for name, slope in zip(params, slopes, strict=True)}; momenta = self.__dict__.setdefault('kept', momenta)"),
+    ("momentum dampened", TRAINER, "torch._foreach_add_(list(momenta.values()), slopes)", "torch._foreach_add_(list(momenta.values()), slopes, alpha=0.9)"),
+    ("weight decay of the wrong sign", TRAINER, "_foreach_add(slopes, values, alpha=training", "_foreach_add(slopes, values, alpha=-training"),
+    ("same order of batches for all clients", TRAINER, DRAWN, "generator(self.seed, self.stream, round_)"),
+    ("same order of batches in each round", TRAINER, DRAWN, "generator(self.seed, self.stream, 1, client)"),
+    ("same order in each epoch", TRAINER, "order.permutation(len(rows))).to", DRAWN + ".permutation(len(rows))).to"),
+    ("local steps draw with replacement", TRAINER, "order.permutation(len(rows))[:size] for", "order.integers(0, len(rows), size) for"),
+    ("a batch of one sample kept under batch norm", TRAINER, "used = len(rows) - self._leaves_one_out(client)", "used = len(rows)"),
+    ("tuning draws the batches of training", TRAINER, 'tuning.method, "tuning", None', 'tuning.method, "batches", None'),
+    ("tuning with momentum", TRAINER, "momentum=0.0,", "momentum=self.training.momentum,"),
+    ("tuning with the learning rate of training", TRAINER, "lr=tuning.lr or self.training.lr", "lr=self.training.lr"),
+    ("one tuning step too many", TRAINER, "local_steps=tuning.steps,", "local_steps=tuning.steps and tuning.steps + 1,"),
+    ("one tuning epoch too few", TRAINER, "local_epochs=tuning.epochs,", "local_epochs=tuning.epochs - 1 or 1,"),
+    ("same dropout in each step", TRAINER, "ids = (round_, client, step, one_pass) if", "ids = (round_, client, 0, one_pass) if"),
+    ("same dropout in each pass of a step", TRAINER, "step, next(calls))", "step, 0 * next(calls))"),
+    ("dropout in tuning that of training", TRAINER, "one_pass, 1)", "one_pass)"),
+    ("the loss after a step counts as divergence", TRAINER, "if not math.isfinite(mean):", "if not mean < 2.5:"),
+    ("uniform average", METHOD, "return [update.samples / total for", "return [update.samples * 0 + 1 / len(updates) for"),
+    ("buffers not averaged", METHOD, "if not first.is_floating_point():", "if 'running' in name or not first.is_floating_point():"),
+    ("loss summed over samples", METHOD, "labels.flatten())\n", "labels.flatten(), reduction='sum')\n"),
+    ("decay on what is personal only", METHOD, "moving = {name: tensor for name, tensor in model.items() if name in trained}", "moving = {name: tensor for name, tensor in reversed(model.items()) if name in trained and 'bias' not in name}"),
+    ("novel clients train when asked to", LOOP, "[client for client in chosen if client not in self.data.novel]", "list(chosen)"),
+    ("novel clients are sampled", LOOP, "np.array([client for client in range(self.data.clients) if client not in self.data.novel])", "np.arange(self.data.clients)"),
+    ("personal state not stored", LOOP, "self.personal[client] = kept\n", "pass\n"),
+    ("same clients in each round", LOOP, '"sampling", round_)', '"sampling", 1)'),
+    ("last update lost", LOOP, "self.roles, updates)\n", "self.roles, updates[:-1] or updates)\n"),
+    ("weights by test samples", LOOP, "len(self.data.train[outcome.client])", "len(self.data.test[outcome.client])"),
+    ("all measured with the state of client 0", LOOP, "yield client, self._assemble(client, generated)\n\n    def accuracy", "yield client, self._assemble(0, generated)\n\n    def accuracy"),
+    ("generated for the wrong client", LOOP, OWN_STATES, "zip(some, self.method.generate(self.server.server, some[::-1]), strict=True)"),
+    ("trained parts of the model taken for received", LOOP, "received = self._assemble(client, generated)", "received = self._assemble(client, {**generated, **self.initial})"),
+    ("progress off by one", LOOP, "(self.round + 1) / self.training.rounds", "self.round / self.training.rounds"),
+    ("method told of no momentum", LOOP, "momentum=self.training.momentum,", "momentum=0.0,"),
+    ("mean loss not divided", LOOP, "scores.loss / scores.total", "scores.loss / scores.total.mean()"),
+    ("measured a round late", LOOP, "self.evaluation.is_due(round_, self", "self.evaluation.is_due(round_ - 1, self"),
+    ("a run goes on one round late", LOOP, "self.round = self.resumed_from = checkpoint.round", "self.round = self.resumed_from = checkpoint.round + 1"),
+    ("window one round short", SETTINGS, "round_ >= rounds - self.window", "round_ > rounds - self.window"),
+    ("cohorts rounded", SETTINGS, "int(clients * self.sample_rate + 1e-9)", "round(clients * self.sample_rate)"),
+    ("measured in training mode", EVALUATE, "trainer.model.eval()\n    made", "trainer.model.train()\n    made"),
+    ("scores of clients misaligned", EVALUATE, "np.cumsum([len(rows) for rows in data.test])[:-1]", "np.cumsum([len(rows) for rows in data.test])[:-1] - 1"),
+    ("first position of texts for the last", EVALUATE, "hits[..., -1]) if is_text", "hits[..., 0]) if is_text"),
+    ("weight of neighbours inverted", NEIGHBOURS, "weight = trainer.method.knn", "weight = 1 - trainer.method.knn"),
+    ("far neighbours weigh more", NEIGHBOURS, "np.exp(squares[:, :1] - squares)", "np.exp(0.1 * (squares - squares[:, :1]))"),
+    ("one neighbour too many", NEIGHBOURS, "min(trainer.method.neighbours,", "min(trainer.method.neighbours + 1,"),
+    ("neighbours of test samples among test samples", NEIGHBOURS, "torch.split(trainer.data.train[client], batch)", "torch.split(trainer.data.test[client], batch)"),
+    ("personal state restored to the next client", STATE, "self[client] = _below(str(client), tensors)", "self[(client + 1) % self.clients] = _below(str(client), tensors)"),
+    ("momentum of the server forgotten by checkpoints", STATE, '_below("extra", moved))', '{name: t * ("momentum" not in name) for name, t in _below("extra", moved).items()})'),
+    ("mapped personal states overlap", STATE, "torch.from_numpy(self._file[client])", "torch.from_numpy(self._file[0])"),
+    ("bytes up and down exchanged", STATE, "self.up + up, self.down + down", "self.up + down, self.down + up"),
+    ("labels of other samples", DATA, "Batch(images, self.labels[rows])", "Batch(images, self.labels[(rows + 1) % len(self.labels)])"),
+    ("texts predict their own characters", DATA, "Batch(characters[..., :-1], characters[..., 1:])", "Batch(characters[..., :-1], characters[..., :-1])"),
+    ("images not divided by their deviation", DATA, ".sub_(self.mean).div_(self.std)", ".sub_(self.mean)"),
+    ("same noise in each round", DATA, '"noise", round_)', '"noise", 0)'),
+    ("class counts of test samples", DATA, "rows = self.train[client]\n", "rows = self.test[client]\n"),
+    ("other corners when images are scaled", DATA, "align_corners=False", "align_corners=True"),
+    ("fixed noise twice as strong", NOISE, "np.float32) * std", "np.float32) * std * 2"),
+    ("fresh noise not Gaussian", FRESH, "(2 * math.pi * second).cos_()", "(math.pi * second).cos_()"),
+    ("order of a stream's ids ignored", SEEDS, "[seed, word, *ids]", "[seed, word, *sorted(ids)]"),
+    ("streams of different purpose mixed up", SEEDS, "purpose.encode()", "purpose[:1].encode()"),
+    ("buffers generated", GROUPS, "made = (groups.select(generated) - own) & groups.parameters", "made = groups.select(generated) - own"),
+    ("dropout does not scale", DROPOUT, "mul_(_LEVELS / (_LEVELS - dropped))", "mul_(1.0)"),
+    ("attention in bfloat16 not scaled", PRECISION, ".float() / math.sqrt(q.shape[-1])", ".float()"),
+    ("norms in bfloat16", PRECISION, "function(x.float(), *args", "function(x, *args"),
+    ("multiply-adds per batch", COST, "_SAMPLES = 4", "_SAMPLES = 5"),
+    ("stacked: rows of a part exchanged", STACKED, "whole.index_copy(0, index, rows)", "whole.index_copy(0, index.flip(0), rows)"),
+    ("stacked: proximal to another client's model", STACKED, "self._stacked(some, _select(self.received, index),", "self._stacked(some, _select(self.received, index * 0),"),
+    ("stacked: no momentum", STACKED, "momenta[name] * training.momentum + slope", "momenta[name] * 0 + slope"),
+    ("stacked: padding measured", STACKED, "losses[index, :size]", "losses[index]"),
+    ("stacked: buffers lost", STACKED, "_write_back(list(zip(targets, fresh, strict=True)))", "None"),
+    ("stacked: same dropout for all", STACKED, "ids = ((self.clients[one], step, one_pass)", "ids = ((self.clients[0], step, one_pass)"),
+    ("pooled: pieces begin anew", POOLED, "begun.pop(piece.job, None), piece.stop", "begun.pop(piece.job, None) and None, piece.stop and 1"),
+    ("pooled: outcomes of other workers", POOLED, "Outcome(client, worker.copy(), answer)", "Outcome(client, self.workers[0].copy(), answer)"),
+    ("fewest samples off by one", PARTITION, "if reached >= least:", "if reached > least:"),
+    ("parts truncated", PARTITION, "total / total[-1] * count + 0.5)", "total / total[-1] * count)"),
+    ("novel clients rounded down", PARTITION, "round(share * clients)", "int(share * clients)"),
+    ("share of training samples rounded down", PARTITION, "np.floor(held * scheme.train_share + 0.5)", "np.floor(held * scheme.train_share)"),
+    ("test samples drawn for training", PARTITION, "train = ~drawn", "train = drawn"),
+    ("stand-ins with fewer test samples", STAND_IN, "max(train // 4, 1)", "max(train // 5, 1)"),
+    ("stand-ins of one class beside another", STAND_IN, "centres[labels] + spread", "centres[labels - 1] + spread"),
+    ("novel clients reported as others", STAGE, '["test", "novel"]', '["novel", "test"]'),
+)  # fmt: skip
+
+# Said by the process that probes the copy: the probe that noticed, by what, and how clearly.
+PROBING = """
+import sys, warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from pflcore.errors import UserError
+from pipeline.compile.fingerprint import Code
+from pipeline.probe import probing
+from pipeline.probe.cases import PROBES
+from pipeline.probe.perform import same_everywhere
+
+warnings.simplefilter("ignore")
+known = probing.Record.read(Code(Path(sys.argv[1])))
+with TemporaryDirectory() as folder, same_everywhere():
+    for one in PROBES:
+        try:
+            found = probing.performed(one, Path(folder))
+            changes = probing.differences(known.numbers[one.name], found, one.tolerance)
+        except UserError as error:
+            print(one.name, str(error).rpartition("(")[2].partition(")")[0], "ways disagree", sep="|")
+            break
+        except Exception as error:
+            print(one.name, type(error).__name__, "fails", sep="|")
+            break
+        if changes:
+            computed = {name: size for name, size in changes.items() if size < float("inf")}
+            name, size = next(iter((computed or changes).items()))
+            print(one.name, name, f"{size / one.tolerance:.1g} ×" if computed else "exact", sep="|")
+            break
+    else:
+        print("-|-|not noticed")
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="a word in the descriptions of those to plant")
+    chosen = [mutant for mutant in MUTANTS if parser.parse_args().only in mutant[0]]
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for package in ("pflcore", "pipeline"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(SOURCE / package, Path(folder) / package, ignore=ignored)
+        print("| mistake | probe that notices | by | how clearly | seconds |\n|---|---|---|---|---:|")
+        for what, name, old, new in chosen:
+            path = Path(folder) / name
+            text = path.read_text(encoding="utf-8")
+            assert text.count(old) == 1, f"{name}: {old!r} occurs {text.count(old)} times"
+            path.write_text(text.replace(old, new), encoding="utf-8")
+            began = time.monotonic()
+            said = _probe(Path(folder))
+            missed += said.endswith("not noticed")
+            print(f"| {what} | {' | '.join(said.split('|'))} | {time.monotonic() - began:.0f} |", flush=True)
+            path.write_text(text, encoding="utf-8")
+    print(f"\n{len(chosen) - missed} of {len(chosen)} noticed")
+    return bool(missed)
+
+
+def _probe(folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBING, str(folder)],
+        cwd=folder,
+        env={"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "PATH": ""},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    return lines[-1] if lines else f"-|{done.stderr.strip().rpartition(chr(10))[2]}|does not start"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
