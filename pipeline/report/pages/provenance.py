@@ -57,6 +57,17 @@ def write_timings(table: ResolvedTable, root: Path) -> None:
         write_text(root / timings_path(table.spec), head + "".join(lines) + f"| **all** | | {total:.1f} |\n")
 
 
+def unlike_data(runs: Iterable[Measured]) -> str:
+    """That runs which ask for the same data were not given the same, as may happen with raw files of one's own."""
+    hashes: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        for name, part in (("dataset", run.resolved.data_id), ("partition", run.resolved.federation_id)):
+            if known := run.facts.get(f"{name}_hash"):
+                hashes.setdefault((name, part), set()).add(known)
+    unlike = sorted({part for (_, part), found in hashes.items() if len(found) > 1})
+    return f"NOT COMPARABLE: not all runs had the same data of {', '.join(unlike)} (see Provenance)." if unlike else ""
+
+
 def _facts(run: Measured) -> list[str]:
     facts = run.facts
     return [
@@ -71,3 +82,7 @@ def _facts(run: Measured) -> list[str]:
 
 def _count(number: int | None) -> str:
     return "—" if number is None else f"{number:,}"
+
+
+TOLD = (kept_in_words, unlike_data)
+"""What is said of the runs' origin under the table itself, if there is anything to say."""

@@ -10,7 +10,7 @@ from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_left_out
 from pipeline.report.drawing.sections import Section
-from pipeline.report.pages.provenance import Row, kept_in_words, provenance
+from pipeline.report.pages.provenance import TOLD, Row, provenance
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.layout import Layout, Span, short
 from pipeline.report.table.measured import Measured
@@ -116,7 +116,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         has_published=has_published,
         has_differences=has_published and any(cell.difference is not None for cell in cells),
         tally=_tally(cells),
-        legend=[*_legend(table, cells), *filter(None, [kept_in_words(results.runs.values())])],
+        legend=[*_legend(table, cells), *filter(None, [told(results.runs.values()) for told in TOLD])],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
         protocol=_protocol(results) + _alone(layout),
         notes=[*table.notes, *_published_notes(layout, cells)],

@@ -151,3 +151,17 @@ def test_verify(kept: Project) -> None:
     assert caught.returncode == 1 and "DIFFERS, on the same kind of machine" in caught.stdout, caught.stderr
     unknown = pfl(kept, "verify", "tiny", "--cell", "FedAv")
     assert unknown.returncode == 2 and "did you mean 'FedAvg'" in unknown.stderr
+
+
+def test_results_on_other_data_are_not_mixed_in_silence(kept: Project, tmp_path: Path) -> None:
+    entry = entries(kept)["fedper"]
+    facts = {**entry.facts, "dataset_hash": "0" * 64}
+    Entry(entry.run, entry.made_by, entry.obtained, None, facts, entry.measurements).write(
+        Ledger(kept.root).path(entry.run)
+    )
+    copy = clone(kept, tmp_path / "clone")
+    assert pfl(copy, "run").returncode == 0
+    report = (copy.root / "reports/tiny/report.md").read_text("utf-8")
+    assert (
+        f"NOT COMPARABLE: not all runs had the same data of {entry.run.data_id.replace('_', chr(92) + '_')}" in report
+    )
