@@ -32,7 +32,6 @@ _DROPOUT = 2  # tells its masks from those of rounds, which have no such number,
 
 
 @ANALYSES.register
-@dataclass(frozen=True, kw_only=True)
 class Adaptation(Analysis):
     """How well clients that took no part in training can join, by tuning on their own samples.
 
@@ -40,8 +39,8 @@ class Adaptation(Analysis):
     epoch. Needs novel clients. The paper gives neither epochs nor learning rate.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, study of novel clients"
-    title: ClassVar[str] = "Adaptation to novel clients"
+    citation = "Li et al., FedTP, TNNLS 2023, study of novel clients"
+    title = "Adaptation to novel clients"
     smoke: ClassVar[dict[str, Any]] = {"epochs": 2}
 
     parts: tuple[str, ...] = option(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -18,15 +16,14 @@ KINDS = ("se", "eca", "ca")
 
 
 @ANALYSES.register
-@dataclass(frozen=True, kw_only=True)
 class Mixing(Analysis):
     """Which kind of local attention clients learned to rely on.
 
     The weights of a hybrid, position by position. Needs a backbone with ``attention: hybrid``.
     """
 
-    citation: ClassVar[str] = "Liang et al., Personalized Federated Learning with Local Attention, Table 5"
-    title: ClassVar[str] = "How local attention is mixed"
+    citation = "Liang et al., Personalized Federated Learning with Local Attention, Table 5"
+    title = "How local attention is mixed"
 
     def check(self, subject: Subject) -> None:
         """Raises :class:`UserError` when the model has no hybrid attention."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +23,6 @@ DISCARD = 0.3
 
 
 @ANALYSES.register
-@dataclass(frozen=True, kw_only=True)
 class Rollout(Analysis):
     """Where personalised Transformers look: attention rolled out over all of their blocks.
 
@@ -33,10 +31,10 @@ class Rollout(Analysis):
     sum to 1. Needs a Transformer over patches with a class token.
     """
 
-    citation: ClassVar[str] = "Abnar and Zuidema, Quantifying Attention Flow in Transformers, ACL 2020"
-    title: ClassVar[str] = "Attention rollout"
+    citation = "Abnar and Zuidema, Quantifying Attention Flow in Transformers, ACL 2020"
+    title = "Attention rollout"
     smoke: ClassVar[dict[str, Any]] = {"images": 1}
-    client_options: ClassVar[tuple[str, ...]] = ("clients",)
+    client_options = ("clients",)
 
     clients: tuple[int, ...] = option((0, 1, 2), ge=0, help="Clients whose attention is rolled out.")
     images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -14,7 +13,6 @@ from pflcore.options import option
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class ConvNet(AttentiveBackbone):
     """Two convolutions with max pooling, then three linear layers.
 
@@ -23,7 +21,7 @@ class ConvNet(AttentiveBackbone):
     kernel or padding: 8×8 digits take ``kernel: 3, padding: 1``.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, section IV-A; the same net as Shamsian et al., ICML 2021"
+    citation = "Li et al., FedTP, TNNLS 2023, section IV-A; the same net as Shamsian et al., ICML 2021"
     groups: ClassVar[dict[str, str]] = {"conv": r"conv\d+\.", "fc": r"fc\d+\.", "head": r"head\."}
 
     channels: tuple[int, ...] = option((16, 32), ge=1, help="Output channels of each convolution.")

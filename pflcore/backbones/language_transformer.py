@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +15,6 @@ from pflcore.options import option
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class LanguageTransformer(Backbone):
     """A post-norm Transformer encoder that predicts the next character at every position of a text.
 
@@ -35,9 +33,7 @@ class LanguageTransformer(Backbone):
     The feature that heads use is the last block's output at each position.
     """
 
-    citation: ClassVar[str] = (
-        "Li et al., FedTP, TNNLS 2023, sizes of the released code; after Vaswani et al., NeurIPS 2017"
-    )
+    citation = "Li et al., FedTP, TNNLS 2023, sizes of the released code; after Vaswani et al., NeurIPS 2017"
     smoke: ClassVar[dict[str, Any]] = {"dim": 16, "heads": 2, "head_dim": 8, "mlp_dim": 32}
     groups: ClassVar[dict[str, str]] = {
         "embedding": r"embedding\.",
@@ -47,7 +43,7 @@ class LanguageTransformer(Backbone):
         "mlp": r"blocks\.\d+\.mlp\.",
         "head": r"head\.",
     }
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
     depth: int = option(2, ge=1, help="Number of Transformer blocks.")
     dim: int = option(128, ge=1, help="Width of a position.")

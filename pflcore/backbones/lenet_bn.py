@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
@@ -12,7 +11,6 @@ from pflcore.backbones.lenet import LeNet
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class LeNetBN(LeNet):
     """LeNet-5 with batch norm after each convolution and hidden linear layer.
 
@@ -22,7 +20,7 @@ class LeNetBN(LeNet):
     45,798 (ca; the paper prints 45.54 K) and 45,950 (hybrid).
     """
 
-    citation: ClassVar[str] = "pFedLA-Att (local attention), its table of the LeNet with batch norm"
+    citation = "pFedLA-Att (local attention), its table of the LeNet with batch norm"
     groups: ClassVar[dict[str, str]] = {
         "conv": r"conv\d+\.",
         "norm": r"(conv|fc)\d+_norm\.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
@@ -14,7 +13,6 @@ from pflcore.options import option
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class ResNet50(AttentiveBackbone):
     """ResNet-50 of timm, from scratch.
 
@@ -25,7 +23,7 @@ class ResNet50(AttentiveBackbone):
     has figures.
     """
 
-    citation: ClassVar[str] = "He et al., CVPR 2016, as in timm; for FedPerfix"
+    citation = "He et al., CVPR 2016, as in timm; for FedPerfix"
     smoke: ClassVar[dict[str, Any]] = {"blocks_per_stage": 1, "width": 4}
     groups: ClassVar[dict[str, str]] = {
         "conv": r"(conv1|layer\d\.\d+\.(conv\d|downsample\.0))\.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
@@ -15,7 +14,6 @@ from pflcore.options import option
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class ViT(Backbone):
     """A vision Transformer (ViT-T, ViT-S, ViT-B) of timm, from scratch.
 
@@ -25,7 +23,7 @@ class ViT(Backbone):
     and 5,506,852 for 100.
     """
 
-    citation: ClassVar[str] = "Dosovitskiy et al., ICLR 2021, and Touvron et al., ICML 2021, as in timm; for FedPerfix"
+    citation = "Dosovitskiy et al., ICLR 2021, and Touvron et al., ICML 2021, as in timm; for FedPerfix"
     smoke: ClassVar[dict[str, Any]] = {"size": "tiny", "depth": 1}
     groups: ClassVar[dict[str, str]] = {
         "patch_embed": r"patch_embed\.",

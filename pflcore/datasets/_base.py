@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -49,8 +49,15 @@ class Dataset(Entry, ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a model's input: channels, height, width of images; length of texts."""
-        return self.original
+        """Of a model's input: channels, height, width of images; length of texts.
+
+        The options ``size`` and ``channels``, where a dataset has them, say what images are scaled and converted to.
+        """
+        if len(self.original) == 1:
+            return self.original
+        channels, height, width = self.original
+        size = getattr(self, "size", None)
+        return getattr(self, "channels", channels), size or height, size or width
 
     @property
     def expected(self) -> tuple[int, int] | None:
@@ -129,6 +136,12 @@ class Dataset(Entry, ABC):
             attributes or {},
             boxes,
         )
+
+    @staticmethod
+    def join(parts: Sequence[tuple[Bytes, Rows]]) -> tuple[Bytes, Rows, Mask]:
+        """Inputs and labels part after part, of which the last is the test set, and which samples are for training."""
+        inputs, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return inputs, labels, np.arange(len(labels)) < len(labels) - len(parts[-1][1])
 
     def absent(self, folder: Path, expected: str) -> UserError:
         """The error for data that the user has to get: where from, and what was `expected` in the folder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +24,6 @@ _CHUNK = 1000  # images between two signs of progress
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Digits5(Dataset):
     """Digits of five domains: MNIST, SVHN, USPS, SynthDigits and MNIST-M, in colour.
 
@@ -66,11 +64,6 @@ class Digits5(Dataset):
         """The five datasets by domain."""
         parts = (Mnist(), Svhn(), Usps(), SynthDigits(), MnistM(source=self.mnistm))
         return dict(zip(_DOMAINS, parts, strict=True))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Colours, and the chosen size."""
-        return (3, self.size, self.size)
 
     @property
     def expected(self) -> tuple[int, int]:

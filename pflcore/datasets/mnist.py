@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Bytes, Rows, Samples
+from pflcore.data.samples import Bytes, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._idx import parse_idx
@@ -22,7 +21,6 @@ _ALSO = "the unpacked file"
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Mnist(Dataset):
     """MNIST, 60,000 + 10,000 handwritten digits, grey images of 28x28.
 
@@ -57,14 +55,7 @@ class Mnist(Dataset):
             paths = tuple(_unpacked(place, source) or source.obtain(place, _ALSO) for source in (images, labels))
             parts.append(_read_pair(paths[0], paths[1], self.original))
             names += [path.name for path in paths]
-        train = np.arange(sum(len(labels) for _, labels in parts)) < len(parts[0][1])
-        return self.complete(
-            np.concatenate([pixels for pixels, _ in parts]),
-            np.concatenate([labels for _, labels in parts]),
-            train,
-            where=str(place),
-            source=", ".join(names),
-        )
+        return self.complete(*self.join(parts), where=str(place), source=", ".join(names))
 
 
 def _find(folder: Path, sources: tuple[Source, ...]) -> Path:
@@ -88,10 +79,9 @@ def _read_pair(images: Path, labels: Path, shape: tuple[int, ...]) -> tuple[Byte
         raise UserError(f"{images}: images of {found} instead of {shape[1]}x{shape[2]}; get the official file")
     if len(pixels) != len(digits):
         raise UserError(f"{labels}: {len(digits):,} labels for {len(pixels):,} images; get the official file")
-    if len(digits) and digits.max() > 9:
-        row = int((digits > 9).argmax())
-        raise UserError(f"{labels}: row {row}: label {digits[row]} is outside 0..9")
-    return pixels[:, None], digits.astype(np.int64)
+    numbers = digits.astype(np.int64)
+    check_labels(numbers, 10, str(labels))
+    return pixels[:, None], numbers
 
 
 def _content(path: Path) -> bytes:

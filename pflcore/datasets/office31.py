@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.datasets import DATASETS
@@ -11,10 +10,14 @@ from pflcore.datasets._sources import Source
 
 _HOMEPAGE = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
 _DOMAINS = ("amazon", "dslr", "webcam")
+_CLASSES = """
+    back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer file_cabinet
+    headphones keyboard laptop_computer letter_tray mobile_phone monitor mouse mug paper_notebook pen phone printer
+    projector punchers ring_binder ruler scissors speaker stapler tape_dispenser trash_can
+"""
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Office31(DomainImages):
     """Office-31, 4,110 colour images of office objects in 31 classes and 3 domains.
 
@@ -36,38 +39,6 @@ class Office31(DomainImages):
     unpacked = "domain_adaptation_images"
     between = ("images",)
     files = ("domain_adaptation_images.tar.gz", "domain_adaptation_images/", "amazon/", "dslr/", "webcam/")
-    class_names = (
-        "back_pack",
-        "bike",
-        "bike_helmet",
-        "bookcase",
-        "bottle",
-        "calculator",
-        "desk_chair",
-        "desk_lamp",
-        "desktop_computer",
-        "file_cabinet",
-        "headphones",
-        "keyboard",
-        "laptop_computer",
-        "letter_tray",
-        "mobile_phone",
-        "monitor",
-        "mouse",
-        "mug",
-        "paper_notebook",
-        "pen",
-        "phone",
-        "printer",
-        "projector",
-        "punchers",
-        "ring_binder",
-        "ruler",
-        "scissors",
-        "speaker",
-        "stapler",
-        "tape_dispenser",
-        "trash_can",
-    )
+    class_names = tuple(_CLASSES.split())
     counts = (4110, 0)
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}

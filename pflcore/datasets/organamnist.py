@@ -29,7 +29,6 @@ class Release:
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class OrganAMnist(Dataset):
     """OrganAMNIST, 41,072 + 17,778 axial CT slices of 11 organs, grey images of 28x28.
 
@@ -88,12 +87,6 @@ class OrganAMnist(Dataset):
     channels: int = option(
         1, help="1: grey; 3: the same values three times, for backbones of colour images.", choices=(1, 3)
     )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The chosen channels and size."""
-        size = self.size or self.original[1]
-        return (self.channels, size, size)
 
     @property
     def expected(self) -> tuple[int, int]:

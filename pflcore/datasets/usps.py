@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +25,6 @@ _LARGEST = 100_000 * _PIXELS  # numbers in an HDF5 array; a small file can claim
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Usps(Dataset):
     """USPS, 7,291 + 2,007 handwritten digits from envelopes, grey images of 16x16.
 
@@ -59,13 +57,7 @@ class Usps(Dataset):
         else:
             paths = [source.obtain(folder, _HDF5) for source in self.sources]
             parts, names = [_read_text(path) for path in paths], [path.name for path in paths]
-        return self.complete(
-            np.concatenate([pixels for pixels, _ in parts]),
-            np.concatenate([labels for _, labels in parts]),
-            np.arange(sum(len(labels) for _, labels in parts)) < len(parts[0][1]),
-            where=str(folder),
-            source=", ".join(names),
-        )
+        return self.complete(*self.join(parts), where=str(folder), source=", ".join(names))
 
 
 def _read_text(path: Path) -> tuple[Bytes, Rows]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
@@ -15,7 +14,6 @@ from pflcore.plugins import add_adapters
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class Adapters(Method):
     """A personal bottleneck x + up(tanh(down(x))) after each MLP, before its output is added.
 
@@ -25,8 +23,8 @@ class Adapters(Method):
     zero, which leaves the model as it is at first and does learn.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, Table 6; Houlsby et al., ICML 2019"
-    personal: ClassVar[tuple[str, ...]] = ("adapter", "head")
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 6; Houlsby et al., ICML 2019"
+    personal = ("adapter", "head")
     smoke: ClassVar[dict[str, Any]] = {"width": 16}
 
     form: str = option(

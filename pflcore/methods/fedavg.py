@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedAvg(Method):
     """One global model: clients train the whole of it, the server averages it by training samples.
 
@@ -18,4 +14,4 @@ class FedAvg(Method):
     batch-norm statistics are averaged as well. Every client is evaluated with the global model.
     """
 
-    citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    citation = "McMahan et al., AISTATS 2017"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -15,7 +14,6 @@ from pflcore.options import option
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedBabu(Method):
     """Rounds train and average the body alone; clients tune a copy of the model before they are measured.
 
@@ -29,8 +27,8 @@ class FedBabu(Method):
     weights; here clients count by their samples.
     """
 
-    citation: ClassVar[str] = "Oh, Kim and Yun, FedBABU, ICLR 2022, algorithm 1"
-    personal: ClassVar[tuple[str, ...]] = ("head",)
+    citation = "Oh, Kim and Yun, FedBABU, ICLR 2022, algorithm 1"
+    personal = ("head",)
     smoke: ClassVar[dict[str, Any]] = {"finetune_steps": 1}
 
     finetune_parts: str = option(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedBN(Method):
     """Normalisation layers stay on the client, with their statistics; the rest is averaged.
 
@@ -19,5 +15,5 @@ class FedBN(Method):
     statistics.
     """
 
-    citation: ClassVar[str] = "Li et al., FedBN, ICLR 2021; LayerNorm form: Sun et al., FedPerfix, ICCV 2023"
-    personal: ClassVar[tuple[str, ...]] = ("norm",)
+    citation = "Li et al., FedBN, ICLR 2021; LayerNorm form: Sun et al., FedPerfix, ICCV 2023"
+    personal = ("norm",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +23,6 @@ _CONV = 4  # axes of a convolution's weights
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedOFA(HypernetworkMethod):
     """Whole models are generated as in pFedHN, then their filters are recalibrated by attention.
 
@@ -52,9 +50,9 @@ class FedOFA(HypernetworkMethod):
     - Only convolutions are pruned, for which the formula is written; ``parts: all`` prunes every tensor.
     """
 
-    citation: ClassVar[str] = "Yang et al., FedOFA, arXiv 2311.12049, 2023, section 3"
+    citation = "Yang et al., FedOFA, arXiv 2311.12049, 2023, section 3"
     # Without convolutions there is nothing to recalibrate: a backbone that lacks them is refused.
-    generated: ClassVar[tuple[str, ...]] = ("conv", ALL)
+    generated = ("conv", ALL)
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16, "heads": 2}
 
     kind: str = option(

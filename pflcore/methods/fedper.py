@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedPer(Method):
     """The last linear layer stays on the client, the rest is averaged; both are trained jointly.
 
@@ -18,5 +14,5 @@ class FedPer(Method):
     client that has never been sampled keeps the initial classifier.
     """
 
-    citation: ClassVar[str] = "Arivazhagan et al., arXiv 1912.00818, 2019"
-    personal: ClassVar[tuple[str, ...]] = ("head",)
+    citation = "Arivazhagan et al., arXiv 1912.00818, 2019"
+    personal = ("head",)

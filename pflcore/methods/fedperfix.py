@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
@@ -15,7 +14,6 @@ from pflcore.plugins import add_perfix
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedPerfix(Method):
     """Personal prefixes, made from a block's input, join keys and values of every attention.
 
@@ -30,8 +28,8 @@ class FedPerfix(Method):
     numbers in its prefixes, 295,936 per block. Personal parts begin as the common initial ones.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, equations 3 and 4"
-    personal: ClassVar[tuple[str, ...]] = ("adapter", "head")
+    citation = "Sun et al., FedPerfix, ICCV 2023, equations 3 and 4"
+    personal = ("adapter", "head")
     smoke: ClassVar[dict[str, Any]] = {"width": 16}
 
     mode: str = option(

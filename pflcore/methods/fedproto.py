@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +31,6 @@ _FARTHER = 100.0
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedProto(Method):
     """Clients keep their models and exchange the mean features of each class, towards which they train.
 
@@ -52,10 +49,10 @@ class FedProto(Method):
     client's samples, and prototypes are of the last one that was begun, be it complete or not.
     """
 
-    citation: ClassVar[str] = "Tan et al., FedProto, AAAI 2022, algorithm 1"
-    exchanges: ClassVar[tuple[str, ...]] = ("prototypes of the classes",)
-    personal: ClassVar[tuple[str, ...]] = (ALL,)
-    facts: ClassVar[tuple[str, ...]] = ("epoch_steps",)
+    citation = "Tan et al., FedProto, AAAI 2022, algorithm 1"
+    exchanges = ("prototypes of the classes",)
+    personal = (ALL,)
+    facts = ("epoch_steps",)
 
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to prototypes; 0.1 in FedTP's code.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pflcore.errors import UserError
@@ -19,7 +19,6 @@ _IN_BLOCK = re.compile(r"(.+\.)?blocks\.\d+\.")
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedTP(HypernetworkMethod):
     """Attention projections are generated per client from a learned embedding; the rest is averaged.
 
@@ -38,8 +37,8 @@ class FedTP(HypernetworkMethod):
     norm in front of the classifier is shared in all of them. The released code generates projections only.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023 (arXiv 2211.01572), section III"
-    generated: ClassVar[tuple[str, ...]] = (_QKV,)
+    citation = "Li et al., FedTP, TNNLS 2023 (arXiv 2211.01572), section III"
+    generated = (_QKV,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}
 
     generated_part: str = option(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from pflcore.methods import METHODS
 from pflcore.methods.fedrod import FedRoD
 from pflcore.methods.fedtp import FedTP
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedTPFedRoD(FedRoD, FedTP):
     """Attention projections are generated as in FedTP; clients have a second classifier as in FedRoD.
 
@@ -21,4 +17,4 @@ class FedTPFedRoD(FedRoD, FedTP):
     stays on the client. The sum of both logits is what a client is measured with.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, extensions; Chen and Chao, FedRoD, ICLR 2022"
+    citation = "Li et al., FedTP, TNNLS 2023, extensions; Chen and Chao, FedRoD, ICLR 2022"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pflcore.groups import ALL
@@ -13,7 +12,6 @@ from pflcore.options import option
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class Local(Method):
     """Each client trains its own model and never communicates: the yardstick of personalisation.
 
@@ -21,8 +19,8 @@ class Local(Method):
     every client in every round, FedPerfix's only the sampled ones, and their figures for Local differ accordingly.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, Table II (Local-T); Sun et al., FedPerfix, ICCV 2023"
-    personal: ClassVar[tuple[str, ...]] = (ALL,)
+    citation = "Li et al., FedTP, TNNLS 2023, Table II (Local-T); Sun et al., FedPerfix, ICCV 2023"
+    personal = (ALL,)
     smoke: ClassVar[dict[str, Any]] = {"schedule": "when_sampled"}
 
     schedule: str = option(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,7 +13,6 @@ from pflcore.options import option
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class Moon(Method):
     """FedAvg whose clients keep features near the global model's, away from their last own model's.
 
@@ -32,8 +28,8 @@ class Moon(Method):
     batch's statistics in them, without keeping any. In the authors' code these two are in evaluation mode.
     """
 
-    citation: ClassVar[str] = "Li, He and Song, MOON, CVPR 2021"
-    keeps: ClassVar[tuple[str, ...]] = ("its previous model",)
+    citation = "Li, He and Song, MOON, CVPR 2021"
+    keeps = ("its previous model",)
 
     mu: float = option(
         1.0, ge=0, help="Weight μ of the contrastive term; the authors take 5 on CIFAR-10, 1 on CIFAR-100. 0: FedAvg."

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +17,6 @@ _STATISTICS = "running_mean"  # the end of a name that only batch norm has
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PerFedAvg(Method):
     """FedAvg of a model that is good after one gradient step: MAML across clients, to first order.
 
@@ -35,7 +32,7 @@ class PerFedAvg(Method):
     paper's exact and Hessian-free versions are left out.
     """
 
-    citation: ClassVar[str] = "Fallah, Mokhtari and Ozdaglar, Per-FedAvg, NeurIPS 2020, algorithm 1"
+    citation = "Fallah, Mokhtari and Ozdaglar, Per-FedAvg, NeurIPS 2020, algorithm 1"
 
     alpha: float | None = option(
         None, gt=0, help="Size α of the inner step, and of the step before a measurement; null is the learning rate."

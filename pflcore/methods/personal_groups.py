@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from pflcore.groups import Groups, Roles
 from pflcore.method import Method
 from pflcore.methods import METHODS
@@ -12,7 +9,6 @@ from pflcore.options import option
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PersonalGroups(Method):
     """The named groups of the model stay on the client, the rest is averaged.
 
@@ -22,8 +18,8 @@ class PersonalGroups(Method):
     of the attention.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, Table 1"
-    keeps: ClassVar[tuple[str, ...]] = ("the groups in its option",)
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 1"
+    keeps = ("the groups in its option",)
 
     groups: tuple[str, ...] = option(("head",), help="The personal groups, as the backbone names them.")
 

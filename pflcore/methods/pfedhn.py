@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pflcore.groups import ALL
@@ -11,7 +10,6 @@ from pflcore.methods._hypernetwork_server import HypernetworkMethod
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PFedHN(HypernetworkMethod):
     """Whole models are generated per client from a learned embedding; clients keep nothing.
 
@@ -30,6 +28,6 @@ class PFedHN(HypernetworkMethod):
     wide as FedTP's. pFedHN-PC is ``also_personal: [head]``, with ``server_lr: 0.05``.
     """
 
-    citation: ClassVar[str] = "Shamsian, Navon, Fetaya and Chechik, pFedHN, ICML 2021, algorithm 1"
-    generated: ClassVar[tuple[str, ...]] = (ALL,)
+    citation = "Shamsian, Navon, Fetaya and Chechik, pFedHN, ICML 2021, algorithm 1"
+    generated = (ALL,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +20,6 @@ _LINEARS = 3  # below the layers' outputs
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PFedLALayerwise(Method):
     """A client's model is, layer by layer, a learned mixture of all clients' models.
 
@@ -41,8 +39,8 @@ class PFedLALayerwise(Method):
     method of local attention with the same short name.
     """
 
-    citation: ClassVar[str] = "Ma et al., Layer-wised Model Aggregation for Personalized FL (pFedLA), CVPR 2022"
-    generated: ClassVar[tuple[str, ...]] = (ALL,)
+    citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (pFedLA), CVPR 2022"
+    generated = (ALL,)
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16}
 
     embedding: int = option(100, ge=1, help="Width of a client's embedding.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -15,7 +13,6 @@ from pflcore.plugins import add_prefix
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class Prefix(Method):
     """Plain prefix tuning as FedPerfix's comparison: Prefix-Z begins at zero, Prefix-R at random.
 
@@ -25,8 +22,8 @@ class Prefix(Method):
     leaves the model as it is at first; zero tokens take their share of the attention.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, Table 6; Li and Liang, Prefix-Tuning, ACL 2021"
-    personal: ClassVar[tuple[str, ...]] = ("prefix", "head")
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 6; Li and Liang, Prefix-Tuning, ACL 2021"
+    personal = ("prefix", "head")
 
     init: str = option("zero", choices=("zero", "random"), help="zero is Prefix-Z, random is Prefix-R.")
     kind: str = option(

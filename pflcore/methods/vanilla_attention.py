@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class VanillaAttention(Method):
     """The projections to queries, keys and values stay on the client, the rest is averaged.
 
@@ -19,5 +15,5 @@ class VanillaAttention(Method):
     they were sampled.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, section III-B"
-    personal: ClassVar[tuple[str, ...]] = ("attention.qkv",)
+    citation = "Li et al., FedTP, TNNLS 2023, section III-B"
+    personal = ("attention.qkv",)

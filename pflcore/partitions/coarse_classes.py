@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,12 +10,11 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, deal, part_sizes, rows_by_class
+from pflcore.partitions._base import Partition, Sides, deal_classes
 from pflcore.partitions._coarse import coarse_of_classes
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class CoarseClasses(Partition):
     """One coarse class per client, for the study of client embeddings.
 
@@ -27,7 +25,7 @@ class CoarseClasses(Partition):
     """
 
     citation = "Li et al., FedTP, TNNLS 2023, section IV-E and figure 9; released code"
-    example: ClassVar[tuple[str, int]] = ("cifar100", 20)
+    example = ("cifar100", 20)
     smoke_clients: ClassVar[int] = 20
     smoke: ClassVar[dict[str, Any]] = {"fine": "shared"}  # a class for each client takes more of them
 
@@ -47,12 +45,7 @@ class CoarseClasses(Partition):
                 f"coarse_classes: {clients} clients are not a multiple of the {count} coarse classes of {samples.name}"
             )
         each = clients // count
-        places = self._places(coarse, each)
-        owners = np.full(len(samples), -1)
-        for side in sides:
-            for rows, held in zip(rows_by_class(samples, side), places, strict=True):
-                deal(rows, part_sizes(len(rows), held), owners, rng)
-        return owners
+        return deal_classes(samples, sides, self._places(coarse, each), rng)
 
     def _places(self, coarse: Rows, each: int) -> np.ndarray:
         """Weights float64 [classes, clients] of the clients in each fine class."""

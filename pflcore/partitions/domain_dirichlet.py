@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from pflcore.partitions._domains import clients_by_domain
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class DomainDirichlet(Partition):
     """Several clients per domain, which share its classes in proportions drawn from Dir(alpha).
 
@@ -24,7 +22,7 @@ class DomainDirichlet(Partition):
     """
 
     citation = "Sun et al., FedPerfix, ICCV 2023, section 4.1; released code"
-    example: ClassVar[tuple[str, int]] = ("digits5", 15)
+    example = ("digits5", 15)
     smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
 
     alpha: float = option(1.0, help="Concentration: small is a few classes per client, large is nearly i.i.d.", gt=0)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
@@ -15,7 +12,6 @@ from pflcore.partitions._domains import clients_by_domain
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Domains(Partition):
     """One domain per client; several clients of one domain share it at random.
 
@@ -24,7 +20,7 @@ class Domains(Partition):
     """
 
     citation = "Li et al., FedBN, ICLR 2021; as in Liang et al., Personalized Federated Learning with Local Attention"
-    example: ClassVar[tuple[str, int]] = ("digits5", 5)
+    example = ("digits5", 5)
 
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
@@ -15,7 +12,6 @@ from pflcore.partitions._base import Partition, Sides, attribute_of
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Natural(Partition):
     """One value of an attribute per client: a role of a play, a user of a device.
 
@@ -23,7 +19,7 @@ class Natural(Partition):
     """
 
     citation = "Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
-    example: ClassVar[tuple[str, int]] = ("shakespeare", 8)
+    example = ("shakespeare", 8)
 
     attribute: str = option("role", help="The attribute of the dataset whose values are the clients.")
     min_samples: int = option(1, help="Fewest samples, on each side of the split, of a value that can be chosen.", ge=1)

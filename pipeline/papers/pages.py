@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +155,7 @@ class Papers:
         text = html(
             "index.html.j2",
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
-            total=reduce(add, (entry.coverage for entry in summaries), Coverage()),
+            total=Coverage(sum((entry.coverage for entry in summaries), Counter())),
             states=STATES,
             banner=banner(profile),
             mark=mark_of(profile),
@@ -169,7 +168,7 @@ class Papers:
 
     def _state(self, name: str) -> str:
         """What the page of a paper depends on, as a hash: specs, code, and which files there are."""
-        stamps = [_stamp(self.workspace.root / file) for file in self.inputs[name]]
+        stamps = [stamp(self.workspace.root / file) for file in self.inputs[name]]
         return _hash([self.identities[name], *stamps])
 
 
@@ -190,10 +189,11 @@ def _source() -> str:
     """The code of reports, by when its files were written."""
     folders = [Path(__file__).parent, Path(pipeline.report.__file__).parent]
     files = [path for folder in folders for kind in ("*.py", "*.j2") for path in folder.rglob(kind)]
-    return "".join(map(_stamp, sorted(files)))
+    return "".join(map(stamp, sorted(files)))
 
 
-def _stamp(path: Path) -> str:
+def stamp(path: Path) -> str:
+    """Which file there is, by when it was written, its size and its number; a dash where there is none."""
     try:
         stat = path.stat()
     except OSError:
