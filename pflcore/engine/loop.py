@@ -14,7 +14,7 @@ from pflcore.data.federation import FederatedData
 from pflcore.engine.analysis import Analysis, find
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.executors.choice import choose_executor
-from pflcore.engine.executors.distributed import Distributed
+from pflcore.engine.kept import KeptStates
 from pflcore.engine.precision import use_precision
 from pflcore.engine.result import Result
 from pflcore.engine.run_state import RunState
@@ -47,6 +47,7 @@ def train(
     executor: str = "auto",
     checkpoints: CheckpointFolder | None = None,
     checkpoint_every: float = 60.0,
+    kept: KeptStates | None = None,
     on_round: Callable[[Progress], None] | None = None,
     confirm: Callable[[], None] = lambda: None,
     kinds: Sequence[int] | None = None,
@@ -60,6 +61,7 @@ def train(
         executor: One of :data:`pflcore.engine.executors.choice.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints. It never changes a result.
+        kept: What earlier runs left, to continue from and to add to; no result depends on it. None keeps nothing.
         on_round: Called after each round.
         confirm: Called when all is computed. When it or an analysis raises, the trained state is kept in a checkpoint.
         kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
@@ -83,13 +85,16 @@ def train(
             choose_executor(executor, run.trainer, run.carried) as chosen,
             during(executor=f"executor {type(chosen).__name__.lower()}"),
         ):
-            if isinstance(chosen, Distributed):
-                run.agree(chosen)
+            run.agree(chosen)
+            if not run.round:
+                run.take_up(kept, chosen)
             while run.round < training.rounds and not run.diverged:
                 with during(when=f"round {run.round + 1}"):
                     loss = run.advance(chosen)
                 if on_round and not run.diverged:
                     on_round(Progress(run.round, training.rounds, loss, run.accuracy()))
+                if kept and kept.every and run.round in run.history and not run.diverged:
+                    kept.keep(run.round, join(run.trajectory))
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
                     checkpoints.save(run.round, join(run.parts))
                     saved = time.monotonic()
@@ -102,4 +107,7 @@ def train(
                 with suppress(OSError):  # of the two, why there is no result is what has to be told
                     checkpoints.save(run.round, join(run.parts))
             raise
+        if kept and not run.diverged:
+            kept.keep(run.round, join(run.trajectory))
+            kept.note(run.round, run.history.state(), run.history.misfit)
         return result

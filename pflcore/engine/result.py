@@ -27,7 +27,8 @@ class Result:
         diverged: The round and client at which the run ended early, or None.
         parameters: Trained parameters of one client's model.
         cost: Bytes, numbers and multiply-adds.
-        resumed_from: The round of the checkpoint that this process continued from; 0 for none.
+        resumed_from: The round that this process continued from; 0 for none.
+        inherited: Whether it did so from what an earlier run had kept, and not from a checkpoint of its own.
         weights: Final shared entries, the server's own, and the personal entries of clients that trained, by name.
         findings: Analysis → what it found; nothing when the run diverged.
     """
@@ -43,6 +44,7 @@ class Result:
     parameters: int
     cost: Cost
     resumed_from: int
+    inherited: bool
     weights: Tensors
     findings: Findings
 

@@ -15,19 +15,20 @@ from torch import nn
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine.analysis import Findings, Subject
-from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder
 from pflcore.engine.cost import Cost, count, count_server, step_macs
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Score, Scores
 from pflcore.engine.executors.distributed import Distributed
 from pflcore.engine.executors.executor import Executor
 from pflcore.engine.features import Features
+from pflcore.engine.kept import KeptStates
 from pflcore.engine.result import Result, columns, final_weights
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
 from pflcore.engine.trainer import Job, Trainer
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, pick
-from pflcore.method import COMMON, DATA, OWN, Federation, Update, roles_of, under
+from pflcore.method import COMMON, DATA, OWN, PROGRESS, Federation, Update, roles_of, under
 from pflcore.methods import Method
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
@@ -56,6 +57,7 @@ class RunState:
         self._class_counts = cache(data.class_counts)  # they are wanted in every round
         self.round = 0
         self.resumed_from = 0
+        self.inherited = False
         self.diverged: Diverged | None = None
         roles = roles_of(method, groups)
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
@@ -74,12 +76,13 @@ class RunState:
         self.carried: Tensors = {**self.initial, **common, **self.kept, **self._facts(0)}
         self.history = History(data.clients)
         self.traffic = Traffic()
-        self.parts: dict[str, Stateful] = {
+        # What training goes through is the same however it is measured.
+        self.trajectory: dict[str, Stateful] = {
             "server": self.server,
             "personal": self.personal,
-            "history": self.history,
             "traffic": self.traffic,
         }
+        self.parts: dict[str, Stateful] = {**self.trajectory, "history": self.history}
 
     def advance(self, executor: Executor) -> float:
         """Run one round; the mean local loss of its participants.
@@ -115,18 +118,22 @@ class RunState:
             self.personal[client] = kept
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
-            try:
-                with during(when=f"measured after round {round_}"):
-                    scores = self._score(executor)
-            except Diverged as diverged:  # in tuning
-                self.diverged = diverged
-                return float("nan")
-            lost = np.flatnonzero(~np.isfinite(scores.loss))
-            if len(lost):  # the last local step can lose a model whose loss before it was finite
-                self.diverged = Diverged(round_, int(lost[0]))
-                return float("nan")
-            self.history.scores[round_] = scores
-        return float(np.mean(losses))
+            self._measure(executor)
+        return float("nan") if self.diverged else float(np.mean(losses))
+
+    def _measure(self, executor: Executor) -> None:
+        """Measure all clients after the round that has been done."""
+        try:
+            with during(when=f"measured after round {self.round}"):
+                scores = self._score(executor)
+        except Diverged as diverged:  # in tuning
+            self.diverged = diverged
+            return
+        lost = np.flatnonzero(~np.isfinite(scores.loss))
+        if len(lost):  # the last local step can lose a model whose loss before it was finite
+            self.diverged = Diverged(self.round, int(lost[0]))
+        else:
+            self.history.scores[self.round] = scores
 
     def _sample(self, round_: int) -> list[int]:
         drawn = generator(self.seed, "sampling", round_)
@@ -145,7 +152,7 @@ class RunState:
         made = {
             "class_counts": lambda: self._class_counts(client),
             "epoch_steps": lambda: torch.tensor(self.trainer.epoch_steps(client)),
-            "progress": lambda: torch.tensor((self.round + 1) / self.training.rounds),
+            PROGRESS: lambda: torch.tensor((self.round + 1) / self.training.rounds),
         }
         return under(DATA, self._placed({name: made[name]() for name in self.method.facts}))
 
@@ -161,8 +168,8 @@ class RunState:
             classes=self.data.classes,
             features=weight.shape[-1],
             head=seen.head,
-            rounds=self.training.rounds,
             local_epochs=None if self.training.local_steps else self.training.local_epochs,
+            planned=self.training.rounds if PROGRESS in self.method.facts else None,
         )
 
     def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
@@ -228,6 +235,7 @@ class RunState:
             parameters=sum(self.initial[name].numel() for name in self.groups.parameters),
             cost=self._cost(),
             resumed_from=self.resumed_from,
+            inherited=self.inherited,
             weights=final_weights(self.server.server, self.personal),
             findings=findings,
         )
@@ -250,9 +258,38 @@ class RunState:
             self.round = self.resumed_from = checkpoint.round
             restore(self.parts, checkpoint.tensors)
 
-    def agree(self, processes: Distributed) -> None:
-        """Continue from where the first process does, which alone reads checkpoints."""
-        self.round, tensors = processes.from_first(self.round, join(self.parts))
+    def take_up(self, kept: KeptStates | None, executor: Executor) -> None:
+        """Continue from where runs of the same lineage were, and measure what they have not measured on the way.
+
+        All of several processes call it, and the first alone has something kept.
+        """
+        rounds = self.training.rounds
+        due = self.evaluation.due(rounds)
+        way: Iterator[Checkpoint] = iter(())
+        if kept:
+            found = kept.measurements(self.history.misfit)
+            self.history.restore({name: found[name] for name in map(str, due) if name in found})
+            way = kept.way(rounds, due, self.history, lambda tensors: misfit(self.trajectory, tensors))
+        while self._go_to(next(way, None), executor):
+            self.inherited = True
+            if self.evaluation.is_due(self.round, rounds) and self.round not in self.history:
+                self._measure(executor)
+            if self.diverged:
+                break
+        self.history.cut(self.round)
+
+    def _go_to(self, checkpoint: Checkpoint | None, executor: Executor) -> bool:
+        """Whether there is such a state, in any process, which is that of all then."""
+        if checkpoint:
+            self.round = checkpoint.round
+            restore(self.trajectory, checkpoint.tensors)
+        return self.agree(executor, checkpoint is not None)
+
+    def agree(self, executor: Executor, moved: bool = True) -> bool:
+        """Be where the first process is, which alone reads checkpoints; whether it has `moved`."""
+        if isinstance(executor, Distributed):
+            self.round, moved, tensors = executor.from_first(self.round, moved, join(self.parts))
+            if tensors:
+                restore(self.parts, tensors)
         self.resumed_from = self.round
-        if self.round:
-            restore(self.parts, tensors)
+        return moved
