@@ -227,7 +227,7 @@ def _md5(path: Path) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
+    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0", "PFL_KEEP": "0"}
 
 
 Act = Callable[[Laboratory], None]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -259,9 +262,10 @@ def test_a_state_is_lost_on_the_way(workshop: Workshop) -> None:
 
 def test_the_same_state_is_kept_once(workshop: Workshop) -> None:
     workshop.run(3, knn=0.2)
-    before = workshop.states()
-    assert before[0].stat().st_ino == (workshop.run(3, knn=0.7), workshop.states()[0].stat().st_ino)[1]
-    assert workshop.states() == before and len(list(workshop.folder.glob("*/measured-*/round-*"))) == 2
+    (before,) = [(path, path.stat().st_ino) for path in workshop.states()]
+    workshop.run(3, knn=0.7)
+    assert [(path, path.stat().st_ino) for path in workshop.states()] == [before]
+    assert len(list(workshop.folder.glob("*/measured-*/round-*"))) == 2
 
 
 # --- room ----------------------------------------------------------------------------------------------------------
@@ -282,6 +286,50 @@ def test_the_longest_unused_makes_way(workshop: Workshop) -> None:
     other = KeptStates(Room(workshop.folder, workshop.limit), "another lineage", "", workshop.lines.append)
     other.keep(1, {"a": torch.zeros(one // 4 * 3 // 4)})
     assert workshop.rounds() == [2] and sizes(workshop.folder) <= workshop.limit
+
+
+def test_what_a_killed_process_was_writing_makes_way(workshop: Workshop) -> None:
+    workshop.run(1)
+    left = workshop.states()[0].with_name(".4711.part")
+    left.write_bytes(b"half of it")
+    os.utime(left, (0, 0))
+    workshop.run(2)
+    assert left.exists() and workshop.rounds() == [1, 2]
+    workshop.limit = sizes(workshop.folder)
+    workshop.run(3)
+    assert not left.exists() and 3 in workshop.rounds()
+
+
+SHARING = """
+import sys
+from pathlib import Path
+from test_kept import CURVE, Workshop, anew, result_bytes
+mine = Workshop(Path(sys.argv[1]), int(sys.argv[2]))
+for turn in range(12):
+    rounds = 2 + (turn * int(sys.argv[3])) % 5
+    assert result_bytes(mine.run(rounds, evaluation=CURVE, every=True)) == anew("fedavg", rounds, CURVE), turn
+assert mine.lines == [], mine.lines
+"""
+
+
+@pytest.mark.matrix
+def test_processes_share_what_is_kept(workshop: Workshop) -> None:
+    """Each evicts what the other is about to read."""
+    workshop.run(1)
+    arguments = [str(workshop.folder), str(int(2.5 * sizes(workshop.folder)))]
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARING, *arguments, step],
+            env={**os.environ, "PYTHONPATH": path},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for step in ("2", "3")
+    ]
+    for process in processes:
+        _, told = process.communicate(timeout=240)
+        assert process.returncode == 0, told
 
 
 def test_what_is_larger_than_the_room_is_not_kept(workshop: Workshop) -> None:
