@@ -19,8 +19,10 @@ OWN = "own/"  # kept on the client beside its model
 COMMON = "common/"  # exchanged with the server beside the model
 DATA = "data/"  # facts about the client's samples and the round, made by the engine
 
-# Facts that a method may ask for.
-FACTS = ("class_counts", "epoch_steps", "progress")
+# Facts that a method may ask for. With progress, the share of the rounds that are done, a trajectory depends on how
+# many rounds there are.
+PROGRESS = "progress"
+FACTS = ("class_counts", "epoch_steps", PROGRESS)
 
 
 class Received(dict[str, Tensor]):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pflcore.client_view import COMMON, DATA, FACTS, OWN, ClientView, below, model_part, own, own_part, under
+from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, below, model_part, own, own_part, under
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import shown
@@ -30,6 +30,7 @@ __all__ = [
     "DATA",
     "NO_PARAMETERS",
     "OWN",
+    "PROGRESS",
     "Batch",
     "ClientView",
     "Federation",
@@ -65,8 +66,8 @@ class Federation:
         classes: Number of classes; of characters for text.
         features: Width of the classifier's input.
         head: Names of the classifier's weight and bias, or only of its weight.
-        rounds: Number of rounds.
         local_epochs: Passes of a client over its samples in a round; None where steps are counted instead.
+        planned: Number of rounds; None for a method that does not ask for the fact ``progress``.
     """
 
     clients: int
@@ -75,8 +76,21 @@ class Federation:
     classes: int = 0
     features: int = 0
     head: tuple[str, ...] = ()
-    rounds: int = 1
     local_epochs: int | None = None
+    planned: int | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds. Runs of methods that use it share no states with longer ones.
+
+        Raises:
+            UserError: The method does not ask for the fact ``progress``.
+        """
+        if self.planned is None:
+            reader = sys._getframe(1)
+            where = f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}"
+            raise UserError(f"{where}: federation.rounds must be asked for: facts = ('progress',)")
+        return self.planned
 
 
 @dataclass
@@ -156,9 +170,10 @@ class Method(Entry):
         0.0,
         ge=0,
         le=1,
+        measuring=True,
         help="Weight of the nearest neighbours among a client's training samples; 0: the model alone.",
     )
-    neighbours: int = option(10, ge=1, help="How many nearest neighbours vote, where `knn` is above 0.")
+    neighbours: int = option(10, ge=1, measuring=True, help="How many nearest neighbours vote, where `knn` is above 0.")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Raises :class:`UserError` for a fact that there is not."""

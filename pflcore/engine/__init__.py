@@ -2,7 +2,9 @@
 
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.device import select_device, use_threads
-from pflcore.engine.loop import Progress, Result, train
+from pflcore.engine.kept import KeptStates
+from pflcore.engine.loop import Progress, train
 from pflcore.engine.processes import is_first
+from pflcore.engine.result import Result
 
-__all__ = ["CheckpointFolder", "Progress", "Result", "is_first", "select_device", "train", "use_threads"]
+__all__ = ["CheckpointFolder", "KeptStates", "Progress", "Result", "is_first", "select_device", "train", "use_threads"]

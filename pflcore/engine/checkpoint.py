@@ -69,17 +69,9 @@ class CheckpointFolder:
 
         Files that were passed over go as well: their rounds may be later, and they would displace good ones.
         """
-        temporary = self.folder / f".{os.getpid()}.part"
-        flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        # One key: the order of several would vary from process to process.
-        save_file(flat, temporary, {"pfl": json.dumps({"identity": self.identity, "round": round_})})
-        digest = _digest(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        path = self.folder / f"round-{round_:06d}-{digest}.safetensors"
-        temporary.replace(path)
+        path = write(self.folder, self.identity, round_, tensors)
         self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
-        for other in self._files():
+        for other in stored(self.folder):
             if other not in self._good:
                 other.unlink()
 
@@ -89,8 +81,8 @@ class CheckpointFolder:
         Args:
             misfit: Why tensors cannot be a state of this run; empty when they can.
         """
-        for path in self._files():
-            reason, checkpoint = self._read(path, misfit)
+        for path in stored(self.folder):
+            reason, checkpoint = read(path, self.identity, misfit)
             if checkpoint:
                 self._good = [path]
                 return checkpoint
@@ -100,33 +92,56 @@ class CheckpointFolder:
     def clear(self) -> None:
         """Remove all checkpoints: the run is complete."""
         self._drop_parts()
-        for path in self._files():
+        for path in stored(self.folder):
             path.unlink()
 
     def _drop_parts(self) -> None:
         for path in self.folder.glob(".*.part"):
             path.unlink()
 
-    def _files(self) -> list[Path]:
-        """Newest first."""
-        return sorted((path for path in self.folder.glob("round-*") if _NAME.fullmatch(path.name)), reverse=True)
 
-    def _read(self, path: Path, misfit: Callable[[Tensors], str]) -> tuple[str, Checkpoint | None]:
-        match = _NAME.fullmatch(path.name)
-        if not match or _digest(path) != match[2]:
-            return "its content does not match its name", None
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {}).get("pfl", "{}"))
-                # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, ValueError) as error:
-            return f"not a checkpoint ({error})", None
-        if header.get("identity") != self.identity:
-            return "it belongs to another run", None
-        if reason := misfit(tensors):
-            return reason, None
-        return "", Checkpoint(int(header["round"]), tensors)
+def stored(folder: Path) -> list[Path]:
+    """The files in a folder that are named as checkpoints are, newest first."""
+    return sorted((path for path in folder.glob("round-*") if _NAME.fullmatch(path.name)), reverse=True)
+
+
+def round_of(path: Path) -> int:
+    """The round in the name of a checkpoint."""
+    return int(path.name.split("-")[1])
+
+
+def write(folder: Path, identity: str, round_: int, tensors: Mapping[str, Tensor]) -> Path:
+    """Write a checkpoint into a folder that exists. Raises ``OSError`` or ``SafetensorError`` when it cannot."""
+    temporary = folder / f".{os.getpid()}.part"
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        # One key: the order of several would vary from process to process.
+        save_file(flat, temporary, {"pfl": json.dumps({"identity": identity, "round": round_})})
+        path = folder / f"round-{round_:06d}-{_digest(temporary)}.safetensors"
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        return temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path, identity: str, misfit: Callable[[Tensors], str]) -> tuple[str, Checkpoint | None]:
+    """A checkpoint, or why it is none that has this identity and fits. Raises ``OSError``."""
+    match = _NAME.fullmatch(path.name)
+    if not match or _digest(path) != match[2]:
+        return "its content does not match its name", None
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {}).get("pfl", "{}"))
+            # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError) as error:
+        return f"not a checkpoint ({error})", None
+    if header.get("identity") != identity:
+        return "it belongs to another run", None
+    if reason := misfit(tensors):
+        return reason, None
+    return "", Checkpoint(int(header["round"]), tensors)
 
 
 def _digest(path: Path) -> str:

@@ -1,43 +1,28 @@
-"""The round loop: sample clients, train them, update the server, measure, checkpoint; at the end, analyse."""
+"""The round loop: round after round, with a checkpoint now and then; at the end, analyses and the result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
-from itertools import islice
-from pathlib import Path
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import nn
 
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
-from pflcore.engine.analysis import Analysis, Findings, Subject, find
+from pflcore.engine.analysis import Analysis, find
 from pflcore.engine.checkpoint import CheckpointFolder
-from pflcore.engine.cost import Cost, count, count_server, step_macs
-from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Score, Scores
 from pflcore.engine.executors.choice import choose_executor
-from pflcore.engine.executors.distributed import Distributed
-from pflcore.engine.executors.executor import Executor
-from pflcore.engine.features import Features
+from pflcore.engine.kept import KeptStates
 from pflcore.engine.precision import use_precision
-from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
-from pflcore.engine.trainer import Job, Trainer
+from pflcore.engine.result import Result
+from pflcore.engine.run_state import RunState
+from pflcore.engine.state import join
 from pflcore.faults import during, noted
-from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.memory import keep_freed_memory
-from pflcore.method import COMMON, DATA, OWN, Federation, Update, roles_of, under
 from pflcore.methods import Method
-from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
-
-# Clients whose generated entries are made together when all are measured.
-_GENERATED = 16
 
 
 @dataclass(frozen=True)
@@ -48,38 +33,6 @@ class Progress:
     rounds: int
     loss: float
     accuracy: float | None
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run leaves behind.
-
-    Attributes:
-        round, client, correct, total, loss, last: One entry per (measured round, client). A prediction is one per
-            image, one per character for text; `loss` is the mean over them, `last` counts the correct ones at the last
-            positions of texts.
-        positions: Predictions per sample.
-        diverged: The round and client at which the run ended early, or None.
-        parameters: Trained parameters of one client's model.
-        cost: Bytes, numbers and multiply-adds.
-        resumed_from: The round of the checkpoint that this process continued from; 0 for none.
-        weights: Final shared entries, the server's own, and the personal entries of clients that trained, by name.
-        findings: Analysis → what it found; nothing when the run diverged.
-    """
-
-    round: np.ndarray
-    client: np.ndarray
-    correct: np.ndarray
-    total: np.ndarray
-    loss: np.ndarray
-    last: np.ndarray
-    positions: int
-    diverged: Diverged | None
-    parameters: int
-    cost: Cost
-    resumed_from: int
-    weights: Tensors
-    findings: Findings
 
 
 def train(
@@ -94,6 +47,7 @@ def train(
     executor: str = "auto",
     checkpoints: CheckpointFolder | None = None,
     checkpoint_every: float = 60.0,
+    kept: KeptStates | None = None,
     on_round: Callable[[Progress], None] | None = None,
     confirm: Callable[[], None] = lambda: None,
     kinds: Sequence[int] | None = None,
@@ -107,6 +61,7 @@ def train(
         executor: One of :data:`pflcore.engine.executors.choice.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints. It never changes a result.
+        kept: What earlier runs left, to continue from and to add to; no result depends on it. None keeps nothing.
         on_round: Called after each round.
         confirm: Called when all is computed. When it or an analysis raises, the trained state is kept in a checkpoint.
         kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
@@ -119,7 +74,8 @@ def train(
         keep_freed_memory()
     with torch.random.fork_rng(), use_precision(training.precision), noted():
         with during(when="before the first round"):
-            run = _Run(data, backbone, method, training, evaluation, seed, checkpoints.folder if checkpoints else None)
+            scratch = checkpoints.folder if checkpoints else None
+            run = RunState(data, backbone, method, training, evaluation, seed, scratch)
             for analysis in analyses.values():
                 analysis.check(run.subject(kinds))
         if checkpoints:
@@ -129,13 +85,16 @@ def train(
             choose_executor(executor, run.trainer, run.carried) as chosen,
             during(executor=f"executor {type(chosen).__name__.lower()}"),
         ):
-            if isinstance(chosen, Distributed):
-                run.agree(chosen)
+            run.agree(chosen)
+            if not run.round:
+                run.take_up(kept, chosen)
             while run.round < training.rounds and not run.diverged:
                 with during(when=f"round {run.round + 1}"):
                     loss = run.advance(chosen)
                 if on_round and not run.diverged:
                     on_round(Progress(run.round, training.rounds, loss, run.accuracy()))
+                if kept and kept.every and run.round in run.history and not run.diverged:
+                    kept.keep(run.round, join(run.trajectory))
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
                     checkpoints.save(run.round, join(run.parts))
                     saved = time.monotonic()
@@ -148,242 +107,7 @@ def train(
                 with suppress(OSError):  # of the two, why there is no result is what has to be told
                     checkpoints.save(run.round, join(run.parts))
             raise
+        if kept and not run.diverged:
+            kept.keep(run.round, join(run.trajectory))
+            kept.note(run.round, run.history.state(), run.history.misfit)
         return result
-
-
-class _Run:
-    """The state of one run and the transitions between its rounds."""
-
-    def __init__(
-        self,
-        data: FederatedData,
-        backbone: Backbone,
-        method: Method,
-        training: Training,
-        evaluation: Evaluation,
-        seed: int,
-        scratch: Path | None,
-    ) -> None:
-        model, groups = backbone.create(data.shape, data.classes, seed, method.extend)
-        self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
-        self.model: nn.Module = model.to(data.device)
-        self.groups: Groups = groups
-        self._class_counts = cache(data.class_counts)  # they are wanted in every round
-        self.round = 0
-        self.resumed_from = 0
-        self.diverged: Diverged | None = None
-        roles = roles_of(method, groups)
-        self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        self.trainer = Trainer(self.model, groups, data, method, training, seed)
-        facts = self._federation(self.trainer.seen)
-        # What is exchanged beside the model has the role of its shared entries.
-        common = under(COMMON, self._placed(method.common(self.initial, roles, facts)))
-        self.roles: Roles = replace(roles, shared=roles.shared | common.keys())
-        server = method.init_server({**self.initial, **common}, self.roles, facts)
-        self.server = ServerState(server, data.device)
-        # What stays on the client: the personal part of its model, and what the method keeps beside it.
-        companions = under(OWN, method.companions(self.initial, roles, facts))
-        self.kept: Tensors = {**pick(self.initial, self.roles.personal), **companions}
-        self.personal = ClientStates(self.kept, data.clients, scratch)
-        # The names, shapes and types of a client's state, as at the beginning.
-        self.carried: Tensors = {**self.initial, **common, **self.kept, **self._facts(0)}
-        self.history = History(data.clients)
-        self.traffic = Traffic()
-        self.parts: dict[str, Stateful] = {
-            "server": self.server,
-            "personal": self.personal,
-            "history": self.history,
-            "traffic": self.traffic,
-        }
-
-    def advance(self, executor: Executor) -> float:
-        """Run one round; the mean local loss of its participants.
-
-        When local training diverges, the state before the round stays. A loss that is first seen not to be finite when
-        the models are measured is a divergence too, but leaves the state after the round.
-        """
-        round_ = self.round + 1
-        chosen = self.method.participants(self._sample(round_), self.data.clients)
-        participants = [client for client in chosen if client not in self.data.novel]
-        exchanged = self.roles.shared | self.roles.generated
-        sent: dict[int, Tensors] = {}
-        updates, personal, losses = [], {}, []
-        try:
-            for outcome in executor.train(round_, self._jobs(participants, sent)):
-                update = Update(
-                    outcome.client,
-                    len(self.data.train[outcome.client]),
-                    sent=sent.pop(outcome.client),
-                    returned=pick(outcome.model, exchanged),
-                    steps=self.trainer.steps(outcome.client),
-                )
-                updates.append(update)
-                personal[outcome.client] = pick(outcome.model, self.kept)
-                losses.append(outcome.loss)
-        except Diverged as diverged:
-            self.diverged = diverged
-            return float("nan")
-        for update in updates:
-            self.traffic.add(*self.method.traffic(update))
-        self.server.server = self.method.update_server(self.server.server, self.roles, updates)
-        for client, kept in personal.items():
-            self.personal[client] = kept
-        self.round = round_
-        if self.evaluation.is_due(round_, self.training.rounds):
-            try:
-                with during(when=f"measured after round {round_}"):
-                    scores = self._score(executor)
-            except Diverged as diverged:  # in tuning
-                self.diverged = diverged
-                return float("nan")
-            lost = np.flatnonzero(~np.isfinite(scores.loss))
-            if len(lost):  # the last local step can lose a model whose loss before it was finite
-                self.diverged = Diverged(round_, int(lost[0]))
-                return float("nan")
-            self.history.scores[round_] = scores
-        return float(np.mean(losses))
-
-    def _sample(self, round_: int) -> list[int]:
-        drawn = generator(self.seed, "sampling", round_)
-        members = np.array([client for client in range(self.data.clients) if client not in self.data.novel])
-        size = self.training.cohort_size(len(members))
-        return sorted(members[drawn.choice(len(members), size=size, replace=False)].tolist())
-
-    def _assemble(self, client: int, generated: Tensors) -> Tensors:
-        """The client's state: shared, generated and its kept entries, the model's in its order, and facts."""
-        parts = {**self.server.server.shared, **generated, **self._facts(client)}
-        kept = self.personal[client]
-        return {name: kept[name].to(self.data.device) if name in kept else parts[name] for name in self.carried}
-
-    def _facts(self, client: int) -> Tensors:
-        """What the method wants to know of a client's samples and of the round."""
-        made = {
-            "class_counts": lambda: self._class_counts(client),
-            "epoch_steps": lambda: torch.tensor(self.trainer.epoch_steps(client)),
-            "progress": lambda: torch.tensor((self.round + 1) / self.training.rounds),
-        }
-        return under(DATA, self._placed({name: made[name]() for name in self.method.facts}))
-
-    def _placed(self, tensors: Tensors) -> Tensors:
-        return {name: tensor.to(self.data.device) for name, tensor in tensors.items()}
-
-    def _federation(self, seen: Features) -> Federation:
-        weight = self.initial[seen.head[0]] if seen.head else torch.empty(0)
-        return Federation(
-            clients=self.data.clients,
-            seed=self.seed,
-            momentum=self.training.momentum,
-            classes=self.data.classes,
-            features=weight.shape[-1],
-            head=seen.head,
-            rounds=self.training.rounds,
-            local_epochs=None if self.training.local_steps else self.training.local_epochs,
-        )
-
-    def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
-        """What each participant receives; the part that goes back to the server is also noted in `sent`."""
-        exchanged = self.roles.shared | self.roles.generated
-        for client, generated in zip(participants, self.method.generate(self.server.server, participants), strict=True):
-            received = self._assemble(client, generated)
-            sent[client] = pick(received, exchanged)
-            yield client, received
-
-    def _score(self, executor: Executor) -> Scores:
-        """The scores of all clients. Raises :class:`Diverged` for a loss in tuning."""
-        method = self.method
-        if not (self.kept or self.roles.generated or self.trainer.tuning or method.knn):
-            return executor.score_shared(method.personalised(self._assemble(0, {})))
-        jobs = self._own_states()
-        if self.trainer.tuning is None:
-            return executor.score_each((client, method.personalised(state)) for client, state in jobs)
-        scores: list[Score] = []
-        while some := list(islice(jobs, _GENERATED)):
-            tuned = list(executor.train(self.round, some, tuning=True))
-            measured = executor.score_each((one.client, method.personalised(one.model)) for one in tuned)
-            scores += [measured[index] for index in range(len(tuned))]
-        return Scores.join(scores)
-
-    def _own_states(self) -> Iterator[Job]:
-        """Every client with its own state, made a few at a time: a hypernetwork is read once for each few."""
-        clients = range(self.data.clients)
-        for some in (clients[start : start + _GENERATED] for start in clients[::_GENERATED]):
-            for client, generated in zip(some, self.method.generate(self.server.server, some), strict=True):
-                yield client, self._assemble(client, generated)
-
-    def accuracy(self) -> float | None:
-        """Pooled accuracy (0..1) of the last measurement, over the clients that take part in training."""
-        if not self.history.scores:
-            return None
-        scores = self.history.scores[max(self.history.scores)]
-        here = ~np.isin(np.arange(self.data.clients), sorted(self.data.novel))
-        return float(scores.correct[here].sum() / scores.total[here].sum())
-
-    def subject(self, kinds: Sequence[int] | None) -> Subject:
-        """The run as an analysis sees it."""
-        return Subject(
-            trainer=self.trainer,
-            groups=self.groups,
-            round=self.round,
-            server=self.server.server,
-            state=self._state,
-            kinds=kinds,
-        )
-
-    def _state(self, client: int) -> Tensors:
-        """The client's own state."""
-        (generated,) = self.method.generate(self.server.server, [client])
-        return self._assemble(client, generated)
-
-    def result(self, findings: Findings) -> Result:
-        """What the run leaves behind, with what analyses found."""
-        clients = np.arange(self.data.clients)
-        server, measured = self.server.server, self.history.scores
-        weights = dict(server.shared)
-        for client in self.personal.trained():
-            weights.update({f"client.{client}.{name}": tensor for name, tensor in self.personal[client].items()})
-        weights.update({f"server.{name}": tensor for name, tensor in server.extra.items()})
-        return Result(
-            round=np.repeat(list(measured), len(clients)).astype(np.int32),
-            client=np.tile(clients, len(measured)).astype(np.int32),
-            correct=_join(scores.correct for scores in measured.values()).astype(np.int64),
-            total=_join(scores.total for scores in measured.values()).astype(np.int64),
-            loss=_join(scores.loss / scores.total for scores in measured.values()).astype(np.float64),
-            last=_join(scores.last for scores in measured.values()).astype(np.int64),
-            positions=self.data.positions,
-            diverged=self.diverged,
-            parameters=sum(self.initial[name].numel() for name in self.groups.parameters),
-            cost=self._cost(),
-            resumed_from=self.resumed_from,
-            weights=weights,
-            findings=findings,
-        )
-
-    def _cost(self) -> Cost:
-        exchanged = self.roles.shared | self.roles.generated
-        server = self.server.server
-        return Cost(
-            *self.traffic.mean(),
-            stored=count(self.kept),
-            received=count(pick(self.carried, exchanged)),
-            server=count_server(server),
-            macs=step_macs(self.trainer, self._state(0)),
-        )
-
-    def resume(self, checkpoints: CheckpointFolder) -> None:
-        """Continue from the newest good checkpoint, if there is one."""
-        checkpoint = checkpoints.load(lambda tensors: misfit(self.parts, tensors))
-        if checkpoint:
-            self.round = self.resumed_from = checkpoint.round
-            restore(self.parts, checkpoint.tensors)
-
-    def agree(self, processes: Distributed) -> None:
-        """Continue from where the first process does, which alone reads checkpoints."""
-        self.round, tensors = processes.from_first(self.round, join(self.parts))
-        self.resumed_from = self.round
-        if self.round:
-            restore(self.parts, tensors)
-
-
-def _join(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    parts = list(arrays)
-    return np.concatenate(parts) if parts else np.zeros(0)

@@ -153,6 +153,13 @@ class History:
         self.clients = clients
         self.scores: dict[int, Scores] = {}
 
+    def __contains__(self, round_: object) -> bool:
+        return round_ in self.scores
+
+    def cut(self, last: int) -> None:
+        """Forget what was measured after round `last`, and have the rest in order."""
+        self.scores = {round_: self.scores[round_] for round_ in sorted(self.scores) if round_ <= last}
+
     def state(self) -> Tensors:
         tables = {
             round_: np.stack([scores.correct, scores.total, scores.loss, scores.last]).astype(np.float64)

@@ -64,7 +64,10 @@ class FedRep(Method):
         help="Epochs at the beginning of a round that train the head; fewer than the local epochs, 0.5 is half a pass.",
     )
     finetune_epochs: int = option(
-        0, ge=0, help="Epochs in which a client tunes its head on the averaged body before it is measured; not kept."
+        0,
+        ge=0,
+        measuring=True,
+        help="Epochs in which a client tunes its head on the averaged body before it is measured; not kept.",
     )
 
     def tuning(self) -> Tuning | None:

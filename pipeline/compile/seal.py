@@ -107,9 +107,9 @@ class Sealed:
         self.code = Code(Path(sources.__file__).parent.parent, _remembered())
 
     @property
-    def fingerprints(self) -> str:
-        """Of the code that the stage works with, whatever lies on disk by now."""
-        return "".join(text for path, text in self.texts.items() if path.startswith(_CODE))
+    def fingerprints(self) -> dict[str, str]:
+        """Of the code that the stage works with, by the paths of their files, whatever lies there by now."""
+        return {path: text for path, text in self.texts.items() if path.startswith(_CODE)}
 
     def begin(self, works: bool) -> None:
         """Make sure of the record, and import the code if this process works with it. Raises as :func:`sealed`."""

@@ -67,7 +67,7 @@ def perform(probe: Probe, way: str, folder: Path) -> Numbers:
             record,
             dataset=dataset,
             partition=owners,
-            code="",
+            code={},
             out=place,
             private=place,
             device="cpu",

@@ -74,10 +74,12 @@ def train(record: Record, seal: Seal = None) -> None:
 
 
 def _train(record: Path, sealed_stage: Sealed) -> None:
+    from pflcore.room import Room
     from pipeline.progress import show_training
     from pipeline.stages.train import run
 
     dataset, federation = _inputs(record)
+    room = Room.of(Path(".pfl"))
     with show_training(record.stem) as on_round:
         run(
             record,
@@ -89,6 +91,8 @@ def _train(record: Path, sealed_stage: Sealed) -> None:
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",
             checkpoint_every=_checkpoint_seconds(),
+            room=room if room.limit else None,
+            keep_measured=os.environ.get("PFL_KEEP_MEASURED") == "1",
             on_round=on_round,
             confirm=sealed_stage.confirm,
         )

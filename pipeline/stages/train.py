@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +21,22 @@ from pflcore.data.assignment import Assignment, read_assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples
 from pflcore.data.samples import Samples
-from pflcore.engine import CheckpointFolder, Progress, Result, is_first, select_device, train, use_threads
+from pflcore.engine import (
+    CheckpointFolder,
+    KeptStates,
+    Progress,
+    Result,
+    is_first,
+    select_device,
+    train,
+    use_threads,
+)
 from pflcore.engine.findings import write_findings
 from pflcore.files import atomic_path, write_text
 from pflcore.methods import METHODS
+from pflcore.room import Room
 from pipeline.spec.records import read_run
+from pipeline.stages.lineage import Lineage
 
 
 def run(
@@ -34,12 +44,14 @@ def run(
     *,
     dataset: Path,
     partition: Path,
-    code: str,
+    code: Mapping[str, str],
     out: Path,
     private: Path,
     device: str = "auto",
     executor: str = "auto",
     checkpoint_every: float = 60.0,
+    room: Room | None = None,
+    keep_measured: bool = False,
     on_round: Callable[[Progress], None] | None = None,
     confirm: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = print,
@@ -53,12 +65,14 @@ def run(
 
     Args:
         dataset, partition: Artifacts.
-        code: The fingerprints of the code that this process has imported; part of a checkpoint's identity, and told in
-            the header of ``rounds.parquet`` by a digest.
+        code: The fingerprints of the code that this process has imported, by the path of their file; part of a
+            checkpoint's identity, and told in the header of ``rounds.parquet`` by a digest.
         private: The machine's own folder, for checkpoints and timings.
         device: A PyTorch device, or ``auto``.
         executor: How local training is carried out; the result is the same.
         checkpoint_every: Seconds between checkpoints.
+        room: Where runs of the same lineage leave to each other how far they came; None neither takes nor leaves it.
+        keep_measured: Whether all states that are measured are left there, not only the last.
         on_round: Progress display.
         confirm: Called when all is computed. When it raises nothing is written, and what has been trained is kept in a
             checkpoint.
@@ -71,9 +85,10 @@ def run(
     data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
-    identity = _identity(resolved.record, code, hashes, place)
+    lineage = Lineage.of(resolved, code, hashes, place)
     analyses = {name: ANALYSES.create(name, **chosen) for name, chosen in resolved.analyses.items()}
-    folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{identity[:8]}", identity, say)
+    folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{lineage.run[:8]}", lineage.run, say)
+    kept = KeptStates(room, lineage.training, lineage.measuring, say, every=keep_measured) if room else None
     started = time.monotonic()
     with folder if is_first() else nullcontext() as checkpoints:
         result = train(
@@ -87,6 +102,7 @@ def run(
             executor=executor,
             checkpoints=checkpoints,
             checkpoint_every=checkpoint_every,
+            kept=kept if is_first() else None,
             on_round=on_round if is_first() else None,
             confirm=confirm,
             kinds=_coarse_classes(samples, assignment),
@@ -96,14 +112,16 @@ def run(
         facts = {"run": run_id, "device": _device_name(place), "torch": torch.__version__, **hashes}
         if result.diverged:
             say(f"{run_id}: {result.diverged}")
-        if result.resumed_from:
+        if result.inherited:
+            say(f"{run_id}: continued from {result.resumed_from} rounds of an earlier run")
+        elif result.resumed_from:
             say(f"{run_id}: continued from the checkpoint after round {result.resumed_from}")
         if resolved.training.save_weights:
             with atomic_path(out / "weights.safetensors") as temporary:
                 save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
         if analyses:
             write_findings(out / "analysis.parquet", result.findings, **facts)
-        _write_rounds(out / "rounds.parquet", result, data.novel, code=_digest(code), **facts)
+        _write_rounds(out / "rounds.parquet", result, data.novel, code=_digest("".join(code.values())), **facts)
         checkpoints.clear()
     rounds = (result.diverged.round if result.diverged else resolved.training.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": _device_name(place), "rounds": rounds}
@@ -148,12 +166,6 @@ def _write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: st
         diverged=diverged,
         **facts,
     )
-
-
-def _identity(record: dict[str, Any], code: str, hashes: dict[str, str], device: torch.device) -> str:
-    """What a checkpoint belongs to: the run, the code and the data; and the kind of device, as sums differ there."""
-    facts = {"record": record, "code": code, "device": device.type, **hashes}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(fingerprints: str) -> str:

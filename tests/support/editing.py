@@ -30,7 +30,7 @@ EDITED = "pflcore/methods/fedprox.py"
 # Where a round begins, and how it is held there.
 _ROUND = "        round_ = self.round + 1\n"
 _HOLD = """\
-        import pathlib
+        import pathlib, time
         while self.round and pathlib.Path(f"hold-{self.method.name}").exists():
             time.sleep(0.01)
 """
@@ -65,10 +65,10 @@ class Laboratory:
         for package in ("pflcore", "pipeline"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree((source or source_folder()) / package, folder / package, ignore=ignored)
-        loop = folder / "pflcore/engine/loop.py"
-        text = loop.read_text(encoding="utf-8")
+        state = folder / "pflcore/engine/run_state.py"
+        text = state.read_text(encoding="utf-8")
         assert text.count(_ROUND) == 1
-        loop.write_text(text.replace(_ROUND, _HOLD + _ROUND), encoding="utf-8")
+        state.write_text(text.replace(_ROUND, _HOLD + _ROUND), encoding="utf-8")
         made = cls(project, environment=_environment(folder))
         if (folder / RECORD).is_file():  # which earlier versions did not have
             made.accept()
@@ -243,7 +243,7 @@ def _md5(path: Path) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
+    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0", "PFL_KEEP": "0"}
 
 
 Act = Callable[[Laboratory], None]

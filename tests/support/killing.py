@@ -199,7 +199,7 @@ class Victim:
         process = subprocess.Popen(
             ["pfl", "stage", "train", str(self.record.relative_to(self.project.root))],
             cwd=self.project.root,
-            env=self.project.environment(PFL_CHECKPOINT_SECONDS="0", PFL_WORKERS="2", PFL_DEVICE="cpu"),
+            env=self.project.environment(PFL_CHECKPOINT_SECONDS="0", PFL_WORKERS="2", PFL_DEVICE="cpu", PFL_KEEP="1"),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -258,7 +258,7 @@ class Victim:
 
     def _forget(self) -> None:
         """Remove all that training has left, so that it begins anew."""
-        for folder in (self.checkpoints, self.out):
+        for folder in (self.checkpoints, self.out, self.project.root / ".pfl/kept"):
             shutil.rmtree(folder, ignore_errors=True)
 
 

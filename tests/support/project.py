@@ -144,7 +144,7 @@ class Project:
                 folder / f"{run.id}.yaml",
                 dataset=dataset,
                 partition=federation,
-                code="".join(compilation.files[dep] for dep in inputs[f"train-{run.id}"] if "/code/" in dep),
+                code={dep: compilation.files[dep] for dep in inputs[f"train-{run.id}"] if "/code/" in dep},
                 out=root / run_path(run.id, ""),
                 private=root / ".pfl",
                 device="cpu",

@@ -1,7 +1,7 @@
-"""What each process of test_distributed.py does: pairs of method and backbone, and a run that is taken up again.
+"""What each process of test_distributed.py does: pairs of method and backbone, and runs that are taken up again.
 
-Arguments: a folder with a checkpoint of the latter, and the pairs as `method/backbone`. Digests of the results go to a
-file of each process there.
+Arguments: a folder with a checkpoint and a kept state of the latter, and the pairs as `method/backbone`. Digests of the
+results go to a file of each process there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from pflcore.engine import CheckpointFolder, is_first
+from pflcore.engine import CheckpointFolder, KeptStates, is_first
+from pflcore.room import Room
 from support.cohorts import digest, uneven_run
 
 
@@ -21,7 +22,10 @@ def main(folder: Path, *pairs: str) -> None:
     with CheckpointFolder(folder, "me", print) if is_first() else nullcontext() as checkpoints:
         resumed = uneven_run("fedper", "convnet", checkpoints=checkpoints)
     results["resumed"] = digest(resumed)
-    facts = {"resumed_from": resumed.resumed_from, "digests": results}
+    kept = KeptStates(Room(folder / "kept", 2**30), "us", "new", print) if is_first() else None
+    longer = uneven_run("fedtp", "tiny_vit", kept=kept, training={"rounds": 3})
+    results["longer"] = digest(longer)
+    facts = {"resumed_from": [resumed.resumed_from, longer.resumed_from], "digests": results}
     (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(facts))
 
 

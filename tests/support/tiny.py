@@ -221,7 +221,7 @@ def facts(method: Method, backbone: Backbone, clients: int = 3) -> tuple[Tensors
     head = tuple(name for name, group in groups.of.items() if group == "head")
     initial = dict(model.state_dict())
     features = initial[head[0]].shape[-1]
-    federation_ = Federation(clients, 3, classes=CLASSES, features=features, head=head, rounds=2)
+    federation_ = Federation(clients, 3, classes=CLASSES, features=features, head=head, planned=2)
     return initial, method.roles(groups), federation_
 
 

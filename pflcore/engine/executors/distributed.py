@@ -102,14 +102,17 @@ class Distributed:
             min(shares, key=lambda share: sum(steps[one] for one in share)).append(index)
         return [sorted(share) for share in shares]
 
-    def from_first(self, round_: int, tensors: Tensors) -> tuple[int, Tensors]:
-        """The round and the state that the first process has; no state before the first round, which all have."""
-        facts: list[Any] = [(round_, {name: tensor.to("meta") for name, tensor in tensors.items()})]
+    def from_first(self, round_: int, moved: bool, tensors: Tensors) -> tuple[int, bool, Tensors]:
+        """The round and the state that the first process has, and whether it has just `moved` to it.
+
+        There is no state when it has not, nor before the first round, which all have.
+        """
+        facts: list[Any] = [(round_, moved, {name: tensor.to("meta") for name, tensor in tensors.items()})]
         dist.broadcast_object_list(facts, 0)
-        round_, like = facts[0]
+        round_, moved, like = facts[0]
         # Tensors of their own: views of one buffer count as changed together.
-        sent = self._broadcast(tensors, like, 0) if round_ else {}
-        return round_, {name: tensor.to("cpu", copy=True) for name, tensor in sent.items()}
+        sent = self._broadcast(tensors, like, 0) if round_ and moved else {}
+        return round_, moved, {name: tensor.to("cpu", copy=True) for name, tensor in sent.items()}
 
     def _all(self, compute: Callable[[], Any]) -> list[Any]:
         """What every process computes, in the order of their ranks. They trust each other, so pickles may pass.

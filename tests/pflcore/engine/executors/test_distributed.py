@@ -16,9 +16,10 @@ from support.killing import Victim
 from support.project import seal_anew
 
 import pflcore
-from pflcore.engine import CheckpointFolder, Progress
+from pflcore.engine import CheckpointFolder, KeptStates, Progress
 from pflcore.engine.executors.choice import choose_executor
 from pflcore.errors import UserError
+from pflcore.room import Room
 from pipeline.running.worker import _attempt
 from pipeline.stages.ranks import launch, ranks_wanted
 
@@ -48,11 +49,14 @@ def test_processes_give_the_bytes_of_one(pairs: list[tuple[str, str]], tmp_path:
 
     with CheckpointFolder(tmp_path, "me", print) as checkpoints, pytest.raises(Stopped):
         uneven_run("fedper", "convnet", "sequential", checkpoints=checkpoints, checkpoint_every=0, on_round=stop)
+    kept = KeptStates(Room(tmp_path / "kept", 2**30), "us", "old", pytest.fail)
+    uneven_run("fedtp", "tiny_vit", "sequential", kept=kept, training={"rounds": 1})  # to be measured anew
     torchrun(2, str(tmp_path), *map("/".join, pairs))
     facts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     expected = {" on ".join(pair): digest(uneven_run(*pair, "sequential")) for pair in pairs}
     expected["resumed"] = digest(uneven_run("fedper", "convnet", "sequential"))
-    assert facts == [{"resumed_from": 1, "digests": expected}] * 2
+    expected["longer"] = digest(uneven_run("fedtp", "tiny_vit", "sequential", training={"rounds": 3}))
+    assert facts == [{"resumed_from": [1, 1], "digests": expected}] * 2
 
 
 def test_it_needs_processes() -> None:

@@ -1,0 +1,76 @@
+"""What a run leaves behind: its measurements as columns, its weights by name, what it cost, what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pflcore.engine.analysis import Findings
+from pflcore.engine.cost import Cost
+from pflcore.engine.divergence import Diverged
+from pflcore.engine.state import ClientStates, History
+from pflcore.groups import Tensors
+from pflcore.method import Server
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind.
+
+    Attributes:
+        round, client, correct, total, loss, last: One entry per (measured round, client). A prediction is one per
+            image, one per character for text; `loss` is the mean over them, `last` counts the correct ones at the last
+            positions of texts.
+        positions: Predictions per sample.
+        diverged: The round and client at which the run ended early, or None.
+        parameters: Trained parameters of one client's model.
+        cost: Bytes, numbers and multiply-adds.
+        resumed_from: The round that this process continued from; 0 for none.
+        inherited: Whether it did so from what an earlier run had kept, and not from a checkpoint of its own.
+        weights: Final shared entries, the server's own, and the personal entries of clients that trained, by name.
+        findings: Analysis → what it found; nothing when the run diverged.
+    """
+
+    round: np.ndarray
+    client: np.ndarray
+    correct: np.ndarray
+    total: np.ndarray
+    loss: np.ndarray
+    last: np.ndarray
+    positions: int
+    diverged: Diverged | None
+    parameters: int
+    cost: Cost
+    resumed_from: int
+    inherited: bool
+    weights: Tensors
+    findings: Findings
+
+
+def columns(history: History) -> dict[str, np.ndarray]:
+    """The measurements under the names that they have in a :class:`Result`, round after round."""
+    clients, measured = np.arange(history.clients), history.scores
+    return {
+        "round": np.repeat(list(measured), len(clients)).astype(np.int32),
+        "client": np.tile(clients, len(measured)).astype(np.int32),
+        "correct": _join(scores.correct for scores in measured.values()).astype(np.int64),
+        "total": _join(scores.total for scores in measured.values()).astype(np.int64),
+        "loss": _join(scores.loss / scores.total for scores in measured.values()).astype(np.float64),
+        "last": _join(scores.last for scores in measured.values()).astype(np.int64),
+    }
+
+
+def final_weights(server: Server, personal: ClientStates) -> Tensors:
+    """Shared entries under their own names, then those of clients that trained, then what else the server keeps."""
+    weights = dict(server.shared)
+    for client in personal.trained():
+        weights.update({f"client.{client}.{name}": tensor for name, tensor in personal[client].items()})
+    weights.update({f"server.{name}": tensor for name, tensor in server.extra.items()})
+    return weights
+
+
+def _join(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    parts = list(arrays)
+    return np.concatenate(parts) if parts else np.zeros(0)

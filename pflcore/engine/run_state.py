@@ -1,0 +1,295 @@
+"""The state of one run and the transitions between its rounds: train a cohort, update the server, measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from pflcore.backbones import Backbone
+from pflcore.data.federation import FederatedData
+from pflcore.engine.analysis import Findings, Subject
+from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder
+from pflcore.engine.cost import Cost, count, count_server, step_macs
+from pflcore.engine.divergence import Diverged
+from pflcore.engine.evaluate import Score, Scores
+from pflcore.engine.executors.distributed import Distributed
+from pflcore.engine.executors.executor import Executor
+from pflcore.engine.features import Features
+from pflcore.engine.kept import KeptStates
+from pflcore.engine.result import Result, columns, final_weights
+from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
+from pflcore.engine.trainer import Job, Trainer
+from pflcore.faults import during
+from pflcore.groups import Groups, Roles, Tensors, pick
+from pflcore.method import COMMON, DATA, OWN, PROGRESS, Federation, Update, roles_of, under
+from pflcore.methods import Method
+from pflcore.seeds import generator
+from pflcore.settings import Evaluation, Training
+
+# Clients whose generated entries are made together when all are measured.
+_GENERATED = 16
+
+
+class RunState:
+    """The state of one run and the transitions between its rounds."""
+
+    def __init__(
+        self,
+        data: FederatedData,
+        backbone: Backbone,
+        method: Method,
+        training: Training,
+        evaluation: Evaluation,
+        seed: int,
+        scratch: Path | None,
+    ) -> None:
+        model, groups = backbone.create(data.shape, data.classes, seed, method.extend)
+        self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
+        self.model: nn.Module = model.to(data.device)
+        self.groups: Groups = groups
+        self._class_counts = cache(data.class_counts)  # they are wanted in every round
+        self.round = 0
+        self.resumed_from = 0
+        self.inherited = False
+        self.diverged: Diverged | None = None
+        roles = roles_of(method, groups)
+        self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self.trainer = Trainer(self.model, groups, data, method, training, seed)
+        facts = self._federation(self.trainer.seen)
+        # What is exchanged beside the model has the role of its shared entries.
+        common = under(COMMON, self._placed(method.common(self.initial, roles, facts)))
+        self.roles: Roles = replace(roles, shared=roles.shared | common.keys())
+        server = method.init_server({**self.initial, **common}, self.roles, facts)
+        self.server = ServerState(server, data.device)
+        # What stays on the client: the personal part of its model, and what the method keeps beside it.
+        companions = under(OWN, method.companions(self.initial, roles, facts))
+        self.kept: Tensors = {**pick(self.initial, self.roles.personal), **companions}
+        self.personal = ClientStates(self.kept, data.clients, scratch)
+        # The names, shapes and types of a client's state, as at the beginning.
+        self.carried: Tensors = {**self.initial, **common, **self.kept, **self._facts(0)}
+        self.history = History(data.clients)
+        self.traffic = Traffic()
+        # What training goes through is the same however it is measured.
+        self.trajectory: dict[str, Stateful] = {
+            "server": self.server,
+            "personal": self.personal,
+            "traffic": self.traffic,
+        }
+        self.parts: dict[str, Stateful] = {**self.trajectory, "history": self.history}
+
+    def advance(self, executor: Executor) -> float:
+        """Run one round; the mean local loss of its participants.
+
+        When local training diverges, the state before the round stays. A loss that is first seen not to be finite when
+        the models are measured is a divergence too, but leaves the state after the round.
+        """
+        round_ = self.round + 1
+        chosen = self.method.participants(self._sample(round_), self.data.clients)
+        participants = [client for client in chosen if client not in self.data.novel]
+        exchanged = self.roles.shared | self.roles.generated
+        sent: dict[int, Tensors] = {}
+        updates, personal, losses = [], {}, []
+        try:
+            for outcome in executor.train(round_, self._jobs(participants, sent)):
+                update = Update(
+                    outcome.client,
+                    len(self.data.train[outcome.client]),
+                    sent=sent.pop(outcome.client),
+                    returned=pick(outcome.model, exchanged),
+                    steps=self.trainer.steps(outcome.client),
+                )
+                updates.append(update)
+                personal[outcome.client] = pick(outcome.model, self.kept)
+                losses.append(outcome.loss)
+        except Diverged as diverged:
+            self.diverged = diverged
+            return float("nan")
+        for update in updates:
+            self.traffic.add(*self.method.traffic(update))
+        self.server.server = self.method.update_server(self.server.server, self.roles, updates)
+        for client, kept in personal.items():
+            self.personal[client] = kept
+        self.round = round_
+        if self.evaluation.is_due(round_, self.training.rounds):
+            self._measure(executor)
+        return float("nan") if self.diverged else float(np.mean(losses))
+
+    def _measure(self, executor: Executor) -> None:
+        """Measure all clients after the round that has been done."""
+        try:
+            with during(when=f"measured after round {self.round}"):
+                scores = self._score(executor)
+        except Diverged as diverged:  # in tuning
+            self.diverged = diverged
+            return
+        lost = np.flatnonzero(~np.isfinite(scores.loss))
+        if len(lost):  # the last local step can lose a model whose loss before it was finite
+            self.diverged = Diverged(self.round, int(lost[0]))
+        else:
+            self.history.scores[self.round] = scores
+
+    def _sample(self, round_: int) -> list[int]:
+        drawn = generator(self.seed, "sampling", round_)
+        members = np.array([client for client in range(self.data.clients) if client not in self.data.novel])
+        size = self.training.cohort_size(len(members))
+        return sorted(members[drawn.choice(len(members), size=size, replace=False)].tolist())
+
+    def _assemble(self, client: int, generated: Tensors) -> Tensors:
+        """The client's state: shared, generated and its kept entries, the model's in its order, and facts."""
+        parts = {**self.server.server.shared, **generated, **self._facts(client)}
+        kept = self.personal[client]
+        return {name: kept[name].to(self.data.device) if name in kept else parts[name] for name in self.carried}
+
+    def _facts(self, client: int) -> Tensors:
+        """What the method wants to know of a client's samples and of the round."""
+        made = {
+            "class_counts": lambda: self._class_counts(client),
+            "epoch_steps": lambda: torch.tensor(self.trainer.epoch_steps(client)),
+            PROGRESS: lambda: torch.tensor((self.round + 1) / self.training.rounds),
+        }
+        return under(DATA, self._placed({name: made[name]() for name in self.method.facts}))
+
+    def _placed(self, tensors: Tensors) -> Tensors:
+        return {name: tensor.to(self.data.device) for name, tensor in tensors.items()}
+
+    def _federation(self, seen: Features) -> Federation:
+        weight = self.initial[seen.head[0]] if seen.head else torch.empty(0)
+        return Federation(
+            clients=self.data.clients,
+            seed=self.seed,
+            momentum=self.training.momentum,
+            classes=self.data.classes,
+            features=weight.shape[-1],
+            head=seen.head,
+            local_epochs=None if self.training.local_steps else self.training.local_epochs,
+            planned=self.training.rounds if PROGRESS in self.method.facts else None,
+        )
+
+    def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
+        """What each participant receives; the part that goes back to the server is also noted in `sent`."""
+        exchanged = self.roles.shared | self.roles.generated
+        for client, generated in zip(participants, self.method.generate(self.server.server, participants), strict=True):
+            received = self._assemble(client, generated)
+            sent[client] = pick(received, exchanged)
+            yield client, received
+
+    def _score(self, executor: Executor) -> Scores:
+        """The scores of all clients. Raises :class:`Diverged` for a loss in tuning."""
+        method = self.method
+        if not (self.kept or self.roles.generated or self.trainer.tuning or method.knn):
+            return executor.score_shared(method.personalised(self._assemble(0, {})))
+        jobs = self._own_states()
+        if self.trainer.tuning is None:
+            return executor.score_each((client, method.personalised(state)) for client, state in jobs)
+        scores: list[Score] = []
+        while some := list(islice(jobs, _GENERATED)):
+            tuned = list(executor.train(self.round, some, tuning=True))
+            measured = executor.score_each((one.client, method.personalised(one.model)) for one in tuned)
+            scores += [measured[index] for index in range(len(tuned))]
+        return Scores.join(scores)
+
+    def _own_states(self) -> Iterator[Job]:
+        """Every client with its own state, made a few at a time: a hypernetwork is read once for each few."""
+        clients = range(self.data.clients)
+        for some in (clients[start : start + _GENERATED] for start in clients[::_GENERATED]):
+            for client, generated in zip(some, self.method.generate(self.server.server, some), strict=True):
+                yield client, self._assemble(client, generated)
+
+    def accuracy(self) -> float | None:
+        """Pooled accuracy (0..1) of the last measurement, over the clients that take part in training."""
+        if not self.history.scores:
+            return None
+        scores = self.history.scores[max(self.history.scores)]
+        here = ~np.isin(np.arange(self.data.clients), sorted(self.data.novel))
+        return float(scores.correct[here].sum() / scores.total[here].sum())
+
+    def subject(self, kinds: Sequence[int] | None) -> Subject:
+        """The run as an analysis sees it."""
+        return Subject(
+            trainer=self.trainer,
+            groups=self.groups,
+            round=self.round,
+            server=self.server.server,
+            state=self._state,
+            kinds=kinds,
+        )
+
+    def _state(self, client: int) -> Tensors:
+        """The client's own state."""
+        (generated,) = self.method.generate(self.server.server, [client])
+        return self._assemble(client, generated)
+
+    def result(self, findings: Findings) -> Result:
+        """What the run leaves behind, with what analyses found."""
+        return Result(
+            **columns(self.history),
+            positions=self.data.positions,
+            diverged=self.diverged,
+            parameters=sum(self.initial[name].numel() for name in self.groups.parameters),
+            cost=self._cost(),
+            resumed_from=self.resumed_from,
+            inherited=self.inherited,
+            weights=final_weights(self.server.server, self.personal),
+            findings=findings,
+        )
+
+    def _cost(self) -> Cost:
+        exchanged = self.roles.shared | self.roles.generated
+        server = self.server.server
+        return Cost(
+            *self.traffic.mean(),
+            stored=count(self.kept),
+            received=count(pick(self.carried, exchanged)),
+            server=count_server(server),
+            macs=step_macs(self.trainer, self._state(0)),
+        )
+
+    def resume(self, checkpoints: CheckpointFolder) -> None:
+        """Continue from the newest good checkpoint, if there is one."""
+        checkpoint = checkpoints.load(lambda tensors: misfit(self.parts, tensors))
+        if checkpoint:
+            self.round = self.resumed_from = checkpoint.round
+            restore(self.parts, checkpoint.tensors)
+
+    def take_up(self, kept: KeptStates | None, executor: Executor) -> None:
+        """Continue from where runs of the same lineage were, and measure what they have not measured on the way.
+
+        All of several processes call it, and the first alone has something kept.
+        """
+        rounds = self.training.rounds
+        due = self.evaluation.due(rounds)
+        way: Iterator[Checkpoint] = iter(())
+        if kept:
+            found = kept.measurements(self.history.misfit)
+            self.history.restore({name: found[name] for name in map(str, due) if name in found})
+            way = kept.way(rounds, due, self.history, lambda tensors: misfit(self.trajectory, tensors))
+        while self._go_to(next(way, None), executor):
+            self.inherited = True
+            if self.evaluation.is_due(self.round, rounds) and self.round not in self.history:
+                self._measure(executor)
+            if self.diverged:
+                break
+        self.history.cut(self.round)
+
+    def _go_to(self, checkpoint: Checkpoint | None, executor: Executor) -> bool:
+        """Whether there is such a state, in any process, which is that of all then."""
+        if checkpoint:
+            self.round = checkpoint.round
+            restore(self.trajectory, checkpoint.tensors)
+        return self.agree(executor, checkpoint is not None)
+
+    def agree(self, executor: Executor, moved: bool = True) -> bool:
+        """Be where the first process is, which alone reads checkpoints; whether it has `moved`."""
+        if isinstance(executor, Distributed):
+            self.round, moved, tensors = executor.from_first(self.round, moved, join(self.parts))
+            if tensors:
+                restore(self.parts, tensors)
+        self.resumed_from = self.round
+        return moved
