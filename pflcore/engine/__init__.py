@@ -1,10 +1,20 @@
 """The training engine: the round loop, executors of local training, evaluation, and checkpoints."""
 
 from pflcore.engine.checkpoint import CheckpointFolder
-from pflcore.engine.device import select_device, use_threads
+from pflcore.engine.device import device_name, select_device, use_threads
 from pflcore.engine.kept import KeptStates
 from pflcore.engine.loop import Progress, train
 from pflcore.engine.processes import is_first
 from pflcore.engine.result import Result
 
-__all__ = ["CheckpointFolder", "KeptStates", "Progress", "Result", "is_first", "select_device", "train", "use_threads"]
+__all__ = [
+    "CheckpointFolder",
+    "KeptStates",
+    "Progress",
+    "Result",
+    "device_name",
+    "is_first",
+    "select_device",
+    "train",
+    "use_threads",
+]

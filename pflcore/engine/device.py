@@ -38,6 +38,13 @@ def select_device(name: str = "auto") -> torch.device:
     return device
 
 
+def device_name(device: torch.device) -> str:
+    """The model of a GPU; of a CPU the vector instructions that are used, as the last bits of sums depend on them."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({torch.backends.cpu.get_cpu_capability()})"
+
+
 def use_threads(device: torch.device, shape: tuple[int, ...]) -> None:
     """Set PyTorch's threads: ``$PFL_THREADS``, or what suits inputs of `shape`.
 

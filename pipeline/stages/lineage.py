@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pflcore.engine import device_name
 from pflcore.method import PROGRESS
 from pflcore.methods import METHODS
 from pflcore.options import describe_options
@@ -69,8 +70,7 @@ def _split(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _kind(device: torch.device) -> str:
     """What computes, as far as it changes the last bits of sums."""
-    what = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    return f"{device.type} {what}, torch {torch.__version__}"
+    return f"{device_name(device)}, torch {torch.__version__}"
 
 
 def _hash(**facts: Any) -> str:

@@ -26,6 +26,7 @@ from pflcore.engine import (
     KeptStates,
     Progress,
     Result,
+    device_name,
     is_first,
     select_device,
     train,
@@ -109,7 +110,7 @@ def run(
         )
         if not checkpoints:
             return
-        facts = {"run": run_id, "device": _device_name(place), "torch": torch.__version__, **hashes}
+        facts = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
         if result.diverged:
             say(f"{run_id}: {result.diverged}")
         if result.inherited:
@@ -124,7 +125,7 @@ def run(
         _write_rounds(out / "rounds.parquet", result, data.novel, code=_digest("".join(code.values())), **facts)
         checkpoints.clear()
     rounds = (result.diverged.round if result.diverged else resolved.training.rounds) - result.resumed_from
-    timing = {"seconds": time.monotonic() - started, "device": _device_name(place), "rounds": rounds}
+    timing = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
 
 
@@ -171,10 +172,6 @@ def _write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: st
 def _digest(fingerprints: str) -> str:
     """Twelve hex digits that stand for the code of a run in reports."""
     return hashlib.sha256(fingerprints.encode()).hexdigest()[:12]
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _sha256(path: Path) -> str:
