@@ -41,12 +41,17 @@ def select_device(name: str = "auto") -> torch.device:
 def use_threads(device: torch.device, shape: tuple[int, ...]) -> None:
     """Set PyTorch's threads: ``$PFL_THREADS``, or what suits inputs of `shape`.
 
-    The shape is (channels, height, width) of an image or (length,) of a text.
+    The shape is (channels, height, width) of an image or (length,) of a text. Raises as :func:`whole_number`.
     """
-    wanted = os.environ.get("PFL_THREADS")
-    if wanted:
-        if not wanted.isdecimal() or int(wanted) < 1:
-            raise UserError(f"PFL_THREADS = {wanted!r} must be a whole number of at least 1")
-        torch.set_num_threads(int(wanted))
+    if wanted := whole_number("PFL_THREADS"):
+        torch.set_num_threads(wanted)
     elif device.type == "cpu" and math.prod(shape[-2:]) <= _SMALL_IMAGE:
         torch.set_num_threads(1)
+
+
+def whole_number(variable: str) -> int | None:
+    """What an environment variable says; None for one that is not set. Raises :class:`UserError` for none from 1 on."""
+    wanted = os.environ.get(variable)
+    if wanted and not (wanted.isascii() and wanted.isdecimal() and int(wanted) > 0):
+        raise UserError(f"{variable} = {wanted!r} must be a whole number of at least 1")
+    return int(wanted) if wanted else None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
+from pflcore.engine.device import whole_number
 from pflcore.engine.executors.distributed import Distributed
 from pflcore.engine.executors.executor import Executor
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
-from pflcore.engine.executors.stacked import Stacked, stack_width
+from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.processes import is_launched
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
@@ -56,9 +57,10 @@ def _inner(trainer: Trainer) -> str:
 
 def worker_count() -> int:
     """``$PFL_WORKERS``, or the cores that this process may use."""
-    wanted = os.environ.get("PFL_WORKERS")
-    if wanted:
-        if not wanted.isdecimal() or int(wanted) < 1:
-            raise UserError(f"PFL_WORKERS = {wanted!r} must be a whole number of at least 1")
-        return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return whole_number("PFL_WORKERS") or cores
+
+
+def stack_width() -> int:
+    """``$PFL_STACK``, the most clients that are stacked, or 64."""
+    return whole_number("PFL_STACK") or 64

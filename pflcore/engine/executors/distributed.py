@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -54,10 +53,8 @@ class Distributed:
         self.inner.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        self.inner.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self.inner.__exit__(*error)
 
     def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.trainer import Job, Outcome
@@ -12,15 +11,11 @@ from pflcore.groups import Tensors
 
 
 class Executor(Protocol):
-    """How local training and measurement are carried out. It is entered before its first use and left after
-    the last.
-    """
+    """How local training and measurement are carried out; entered before its first use and left after the last."""
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    def __exit__(self, *error: Any) -> None: ...
 
     def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
         """Local training of each job's client, in order; jobs are drawn as they are needed.

@@ -10,10 +10,9 @@ computed in vain.
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -27,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Score, Scores, add_up, batch_size, measure, score_client, score_one_model
+from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.replay import Replay
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen, clipping
 from pflcore.errors import UserError
@@ -35,6 +35,9 @@ from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
 
 Done = TypeVar("Done")
+
+# Attention as two matrix products, which vmap knows how to vectorise; fused kernels it does not.
+_vectorisable = partial(sdpa_kernel, SDPBackend.MATH)
 
 
 class Stacked:
@@ -316,39 +319,6 @@ class _Cohort:
             raise Diverged(self.round, self.clients[index])
         model = {name: tensor[index].clone() for name, tensor in state["model"].items()}
         return Outcome(self.clients[index], model, mean)
-
-
-def schedule(sizes: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, int]]]:
-    """Which clients take which of their steps together, tick after tick: lists of (client, step).
-
-    At each tick the largest batch size that any client has next goes first, with all clients that have it next. So
-    clients run through their full batches side by side, and those that stand before a smaller one meet there.
-
-    Args:
-        sizes: For each client the sizes of its batches.
-    """
-    at = [0] * len(sizes)
-    while upcoming := {one: own[at[one]] for one, own in enumerate(sizes) if at[one] < len(own)}:
-        largest = max(upcoming.values())
-        tick = [(one, at[one]) for one, size in upcoming.items() if size == largest]
-        for one, _ in tick:
-            at[one] += 1
-        yield tick
-
-
-def stack_width() -> int:
-    """``$PFL_STACK``, the most clients that are stacked, or 64."""
-    wanted = os.environ.get("PFL_STACK") or "64"
-    if not (wanted.isascii() and wanted.isdecimal() and int(wanted) > 0):
-        raise UserError(f"PFL_STACK = {wanted!r} must be a whole number of at least 1")
-    return int(wanted)
-
-
-@contextmanager
-def _vectorisable() -> Iterator[None]:
-    """Attention as two matrix products, which vmap knows how to vectorise; fused kernels it does not."""
-    with sdpa_kernel(SDPBackend.MATH):
-        yield
 
 
 def _stack(states: Sequence[Tensors]) -> Tensors:

@@ -28,10 +28,11 @@ from pflcore.engine import Result
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.evaluate import Score
-from pflcore.engine.executors.choice import choose_executor, worker_count
+from pflcore.engine.executors.choice import choose_executor, stack_width, worker_count
+from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
-from pflcore.engine.executors.stacked import Stacked, schedule, stack_width
+from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
