@@ -11,6 +11,11 @@ from pflcore.datasets._sources import Source
 
 _HOMEPAGE = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
 _DOMAINS = ("amazon", "dslr", "webcam")
+_CLASSES = """
+    back_pack bike bike_helmet bookcase bottle calculator desk_chair desk_lamp desktop_computer file_cabinet
+    headphones keyboard laptop_computer letter_tray mobile_phone monitor mouse mug paper_notebook pen phone printer
+    projector punchers ring_binder ruler scissors speaker stapler tape_dispenser trash_can
+"""
 
 
 @DATASETS.register
@@ -36,38 +41,6 @@ class Office31(DomainImages):
     unpacked = "domain_adaptation_images"
     between = ("images",)
     files = ("domain_adaptation_images.tar.gz", "domain_adaptation_images/", "amazon/", "dslr/", "webcam/")
-    class_names = (
-        "back_pack",
-        "bike",
-        "bike_helmet",
-        "bookcase",
-        "bottle",
-        "calculator",
-        "desk_chair",
-        "desk_lamp",
-        "desktop_computer",
-        "file_cabinet",
-        "headphones",
-        "keyboard",
-        "laptop_computer",
-        "letter_tray",
-        "mobile_phone",
-        "monitor",
-        "mouse",
-        "mug",
-        "paper_notebook",
-        "pen",
-        "phone",
-        "printer",
-        "projector",
-        "punchers",
-        "ring_binder",
-        "ruler",
-        "scissors",
-        "speaker",
-        "stapler",
-        "tape_dispenser",
-        "trash_can",
-    )
+    class_names = tuple(_CLASSES.split())
     counts = (4110, 0)
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}
