@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pflcore.data.samples import Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets._base import DOWNLOAD, Dataset
@@ -102,6 +100,7 @@ class Cifar(Dataset):
         pixels: list[Bytes] = []
         labels: list[Rows] = []
         sizes, encodings, names = [], set(), []
+        columns = {kind.column: kind.classes for kind in self.kinds}
         for split in ("train", "test"):
             paths = sorted(folder.glob(f"{split}*.parquet"))
             if not paths:
@@ -109,10 +108,9 @@ class Cifar(Dataset):
                     f"{folder}: no {split}*.parquet; put the files of a Parquet export of {self.title} there"
                 )
             for path in paths:
-                further = [_read_labels(path, kind) for kind in self.kinds[:-1]]
-                images, classes, formats = read_images(path, _SHAPE, self.classes, "img", self.kinds[-1].column)
+                images, numbers, formats = read_images(path, _SHAPE, "img", columns)
                 pixels.append(images)
-                labels.append(np.stack([*further, classes], 1))
+                labels.append(numbers)
                 encodings |= formats
                 names.append(path.name)
             sizes.append(sum(map(len, labels)))
@@ -166,23 +164,6 @@ def parse_binary(data: bytes, kinds: tuple[Labels, ...], where: str) -> tuple[By
     for column, kind in zip(labels.T, kinds, strict=True):
         check_labels(column, kind.classes, where)
     return rows[:, len(kinds) :].reshape(-1, *_SHAPE), labels
-
-
-def _read_labels(path: Path, kind: Labels) -> Rows:
-    """A column of labels of a Parquet file."""
-    try:
-        types = {field.name: field.type for field in pq.read_schema(path)}
-        if kind.column not in types or not pa.types.is_integer(types[kind.column]):
-            has = ", ".join(f"{name}: {type_}" for name, type_ in types.items())
-            raise UserError(f"{path}: needs a column {kind.column!r} of integers, has {has}")
-        column = pq.read_table(path, columns=[kind.column], partitioning=None)[kind.column]
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a readable Parquet file ({error})") from None
-    if column.null_count:
-        raise UserError(f"{path}: column {kind.column!r} holds {column.null_count} nulls")
-    labels: Rows = column.to_numpy().astype(np.int64)
-    check_labels(labels, kind.classes, str(path))
-    return labels
 
 
 def _find(folder: Path, layouts: tuple[Archive, ...]) -> tuple[Archive, Path, dict[str, bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,39 +18,34 @@ from pflcore.errors import UserError
 
 
 def read_images(
-    path: Path,
-    shape: tuple[int, int, int],
-    classes: int,
-    image: str = "img",
-    label: str = "label",
-    resize: bool = False,
+    path: Path, shape: tuple[int, int, int], image: str, labels: Mapping[str, int]
 ) -> tuple[Bytes, Rows, set[str]]:
-    """Decode a table with a column of PNG or JPEG images and a column of labels, on all cores.
+    """Decode a table with a column of PNG or JPEG images and columns of labels, on all cores.
 
     Args:
         path: The Parquet file.
         shape: Channels (1 or 3), height and width; colours are converted to fit.
-        classes: Number of classes.
         image: Column of ``struct<bytes: binary, ...>``.
-        label: Column of integers.
-        resize: Scale images of another size instead of refusing them.
+        labels: Columns of integers, and how many classes each has.
 
     Returns:
-        pixels uint8 [n, C, H, W], labels int64 [n], and the encodings met, e.g. ``{"PNG"}``.
+        pixels uint8 [n, C, H, W], labels int64 [n, columns], and the encodings met, e.g. ``{"PNG"}``.
 
     Raises:
         UserError: A damaged file, another layout, a wrong label, or an unreadable image; the last two with the row.
     """
     try:
-        _check_layout(path, pq.read_schema(path), image, label)
-        table = pq.read_table(path, columns=[image, label], partitioning=None)
+        _check_layout(path, pq.read_schema(path), image, labels)
+        table = pq.read_table(path, columns=[image, *labels], partitioning=None)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a readable Parquet file ({error})") from None
     encoded = table[image].combine_chunks().field("bytes")
-    if nulls := table[label].null_count:
-        raise UserError(f"{path}: column {label!r} holds {nulls} nulls")
-    labels = table[label].to_numpy().astype(np.int64)
-    check_labels(labels, classes, str(path))
+    numbers = []
+    for label, classes in labels.items():
+        if nulls := table[label].null_count:
+            raise UserError(f"{path}: column {label!r} holds {nulls} nulls")
+        numbers.append(table[label].to_numpy().astype(np.int64))
+        check_labels(numbers[-1], classes, str(path))
 
     pixels, formats = decode_images(
         len(encoded),
@@ -57,20 +53,20 @@ def read_images(
         lambda row: encoded[row].as_py(),
         lambda row: f"{path}: row {row}",
         f"decoding {path.name}",
-        resize=resize,
         formats=("PNG", "JPEG"),
     )
-    return pixels, labels, formats
+    return pixels, np.stack(numbers, 1), formats
 
 
-def _check_layout(path: Path, schema: pa.Schema, image: str, label: str) -> None:
+def _check_layout(path: Path, schema: pa.Schema, image: str, labels: Iterable[str]) -> None:
     types = {field.name: field.type for field in schema}
     has = ", ".join(f"{name}: {kind}" for name, kind in types.items())
     kind = types.get(image)
     if kind is None or not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
         raise UserError(f"{path}: needs a column {image!r} of struct<bytes: binary>, has {has}")
-    if label not in types or not pa.types.is_integer(types[label]):
-        raise UserError(f"{path}: needs a column {label!r} of integers, has {has}")
+    for label in labels:
+        if label not in types or not pa.types.is_integer(types[label]):
+            raise UserError(f"{path}: needs a column {label!r} of integers, has {has}")
 
 
 @dataclass(frozen=True, eq=False)

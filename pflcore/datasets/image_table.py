@@ -21,12 +21,6 @@ from pflcore.errors import UserError
 from pflcore.options import option
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Classes:
-    names: tuple[str, ...]
-    labels: Rows
-
-
 @DATASETS.register
 @dataclass(frozen=True, kw_only=True)
 class OwnImageTable(OwnImages):
@@ -67,7 +61,7 @@ class OwnImageTable(OwnImages):
         tables = [read_own_table(path, self.image, self.label, self.domain) for path in (*paths[0], *paths[1])]
         ends = list(accumulate(len(table.labels) for table in tables))
         train = np.arange(ends[-1]) < ends[len(paths[0]) - 1]
-        classes = _classes(root, tables, int(train.sum()))
+        class_names, labels = _classes(root, tables, int(train.sum()))
         images = pa.chunked_array([chunk for table in tables for chunk in table.images.chunks], pa.large_binary())
 
         def name(row: int) -> str:
@@ -84,16 +78,16 @@ class OwnImageTable(OwnImages):
         )
         return self.complete(
             pixels,
-            classes.labels,
+            labels,
             train,
             where=str(root),
             source=f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(encodings))} images)",
-            class_names=classes.names,
+            class_names=class_names,
             attributes=_domains(tables) if self.domain is not None else {},
         )
 
 
-def _classes(root: Path, tables: list[ImageTable], train: int) -> _Classes:
+def _classes(root: Path, tables: list[ImageTable], train: int) -> tuple[tuple[str, ...], Rows]:
     """Names and numbers of the classes of all tables, whose first `train` rows are for training."""
     first = tables[0]
     for table in tables:
@@ -105,7 +99,7 @@ def _classes(root: Path, tables: list[ImageTable], train: int) -> _Classes:
         names = tuple(sorted(set(texts)))
         if unknown := sorted(set(texts) - set(texts[:train])):
             raise UserError(f"{root}: the test files have labels without a training image: {', '.join(unknown)}")
-        return _Classes(names=names, labels=encode(texts, names))
+        return names, encode(texts, names)
     highest = max(int(value) for value in values)
     names = first.class_names
     if not names:
@@ -117,7 +111,7 @@ def _classes(root: Path, tables: list[ImageTable], train: int) -> _Classes:
         # Labels beyond 64 bits exist only in damaged files: they are as wrong as any other number out of range.
         labels.append(np.array([min(int(value), 2**62) for value in table.labels], np.int64))
         check_labels(labels[-1], len(names), str(table.path))
-    return _Classes(names=names, labels=np.concatenate(labels))
+    return names, np.concatenate(labels)
 
 
 def _domains(tables: list[ImageTable]) -> dict[str, Attribute]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Bytes, Rows, Samples
+from pflcore.data.samples import Bytes, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._idx import parse_idx
@@ -88,10 +88,9 @@ def _read_pair(images: Path, labels: Path, shape: tuple[int, ...]) -> tuple[Byte
         raise UserError(f"{images}: images of {found} instead of {shape[1]}x{shape[2]}; get the official file")
     if len(pixels) != len(digits):
         raise UserError(f"{labels}: {len(digits):,} labels for {len(pixels):,} images; get the official file")
-    if len(digits) and digits.max() > 9:
-        row = int((digits > 9).argmax())
-        raise UserError(f"{labels}: row {row}: label {digits[row]} is outside 0..9")
-    return pixels[:, None], digits.astype(np.int64)
+    numbers = digits.astype(np.int64)
+    check_labels(numbers, 10, str(labels))
+    return pixels[:, None], numbers
 
 
 def _content(path: Path) -> bytes:

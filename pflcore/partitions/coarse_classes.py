@@ -11,7 +11,7 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, deal, part_sizes, rows_by_class
+from pflcore.partitions._base import Partition, Sides, deal_classes
 from pflcore.partitions._coarse import coarse_of_classes
 
 
@@ -47,12 +47,7 @@ class CoarseClasses(Partition):
                 f"coarse_classes: {clients} clients are not a multiple of the {count} coarse classes of {samples.name}"
             )
         each = clients // count
-        places = self._places(coarse, each)
-        owners = np.full(len(samples), -1)
-        for side in sides:
-            for rows, held in zip(rows_by_class(samples, side), places, strict=True):
-                deal(rows, part_sizes(len(rows), held), owners, rng)
-        return owners
+        return deal_classes(samples, sides, self._places(coarse, each), rng)
 
     def _places(self, coarse: Rows, each: int) -> np.ndarray:
         """Weights float64 [classes, clients] of the clients in each fine class."""
