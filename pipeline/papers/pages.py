@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +155,7 @@ class Papers:
         text = html(
             "index.html.j2",
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
-            total=reduce(add, (entry.coverage for entry in summaries), Coverage()),
+            total=Coverage(sum((entry.coverage for entry in summaries), Counter())),
             states=STATES,
             banner=banner(profile),
             mark=mark_of(profile),

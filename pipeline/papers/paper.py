@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import reduce
-from operator import add
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +69,20 @@ class Summary:
 
     @property
     def coverage(self) -> Coverage:
-        return reduce(add, (brief.coverage for brief in self.briefs), Coverage())
+        return Coverage(sum((brief.coverage for brief in self.briefs), Counter()))
 
     @property
     def claims(self) -> Claims:
-        return reduce(add, (brief.claims for brief in self.briefs), Claims())
+        return Claims(sum((brief.claims for brief in self.briefs), Counter()))
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**vars(self), "briefs": [vars(brief) for brief in self.briefs]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Summary:
         """The opposite of :meth:`to_json`. Raises ``KeyError`` or ``TypeError`` for anything else."""
         briefs = [
-            Brief(entry["spec"], entry["heading"], Coverage(**entry["coverage"]), Claims(**entry["claims"]))
+            Brief(entry["spec"], entry["heading"], Coverage(entry["coverage"]), Claims(entry["claims"]))
             for entry in data["briefs"]
         ]
         return cls(data["name"], data["title"], data["citation"], briefs)

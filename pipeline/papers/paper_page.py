@@ -123,7 +123,7 @@ def _overview(sections: list[SpecSection]) -> list[list[str]]:
     rows = [
         [
             section.heading,
-            str(section.brief.coverage.total),
+            str(section.brief.coverage.total()),
             *map(str, section.brief.coverage.numbers.values()),
             section.brief.claims.words or "none",
         ]

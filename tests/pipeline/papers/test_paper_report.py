@@ -119,7 +119,7 @@ def test_coverage_counts_every_kind_of_cell_once(tmp_path: Path) -> None:
     found = cover(results_of(table(cells, ["method"], []), tmp_path).cells)
     assert found == Coverage(done=1, partly=1, missing=1, diverged=1, quoted=1, unplanned=2)
     assert found.words == "7 cells: 1 done, 1 partly done, 1 missing, 1 diverged, 1 quoted, 2 not planned"
-    assert Coverage().words == "0 cells" and (found + found).total == 14
+    assert Coverage().words == "0 cells" and (found + found).total() == 14
 
 
 def test_summary_of_the_demo_survives_json(tmp_path: Path) -> None:
