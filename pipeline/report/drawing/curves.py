@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from pflcore.artifacts import read_table
 from pflcore.protocols import curve
-from pipeline.report.drawing.panels import MAX_PANELS, Placed, Style, columns_of, draw_columns, panel_grid
-from pipeline.report.drawing.svg import Box, svg_with_boxes
+from pipeline.report.drawing.panels import Placed, Style, columns_of, draw_columns, panel_grid, with_room
+from pipeline.report.drawing.svg import Drawing, svg_with_boxes
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured
@@ -28,19 +28,6 @@ class Curve(Placed):
     """The curve of one cell, averaged over its runs at the rounds that all of them measured."""
 
     points: pd.Series[float]  # accuracy in percent, indexed by round
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The curves as a picture in both formats, and which column is drawn in which box of it.
-
-    Attributes:
-        png: Empty where there is no curve.
-    """
-
-    svg: str
-    png: bytes
-    panels: list[tuple[Key, Box]]
 
 
 def collect_curves(results: Results) -> list[Curve]:
@@ -62,20 +49,14 @@ def curves_csv(curves: list[Curve]) -> str:
     return str(frame.to_csv(index_label="round", float_format="%.6g", lineterminator="\n"))
 
 
-def draw_curves(layout: Layout, curves: list[Curve]) -> Drawn:
-    """All curves that there is room for; the same bytes for the same curves."""
-    document, image, boxes = svg_with_boxes(lambda: _draw(layout, curves), png=bool(curves))
-    return Drawn(document, image, list(zip(panels_of(layout, curves), boxes, strict=True)))
+def draw_curves(layout: Layout, curves: list[Curve]) -> Drawing:
+    """All curves that there is room for; the same bytes for the same curves. Without any there is no PNG."""
+    return svg_with_boxes(lambda: _draw(layout, curves), png=bool(curves))
 
 
-def panels_of(layout: Layout, curves: list[Curve]) -> list[Key]:
-    """The columns that have a panel."""
-    return columns_of(layout, curves)[:MAX_PANELS]
-
-
-def panels_left_out(curves: list[Curve]) -> int:
-    """Columns with curves for which the figure has no room."""
-    return max(0, len({c.column for c in curves}) - MAX_PANELS)
+def panels_of(layout: Layout, curves: list[Curve]) -> tuple[list[Key], str]:
+    """The columns that have a panel, and a sentence on those that there is no room for, or ""."""
+    return with_room(columns_of(layout, curves), "curves")
 
 
 def curves_alt(curves: list[Curve]) -> str:
@@ -103,7 +84,7 @@ def _points(run: Measured) -> pd.Series[float]:
 
 
 def _draw(layout: Layout, curves: list[Curve]) -> Figure:
-    columns = panels_of(layout, curves)
+    columns, _ = panels_of(layout, curves)
     if not columns:
         figure, (panel,) = panel_grid([""], "", "")
         panel.set_axis_off()

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.report.drawing.curves import Curve, Drawn
+from pipeline.report.drawing.curves import Curve, panels_of
+from pipeline.report.drawing.svg import Drawing
 from pipeline.report.table.layout import Layout
 
 MOST_POINTS = 200
 
 
-def hover_data(layout: Layout, curves: list[Curve], drawn: Drawn) -> dict[str, Any]:
+def hover_data(layout: Layout, curves: list[Curve], drawn: Drawing) -> dict[str, Any]:
     """The curves as JSON data: where each panel lies in the drawing, and the points of its curves.
 
     A curve of more than :data:`MOST_POINTS` points is thinned to evenly spaced ones of them, the last among them.
@@ -24,7 +25,7 @@ def hover_data(layout: Layout, curves: list[Curve], drawn: Drawn) -> dict[str, A
     """
     rounds: list[list[int]] = []
     panels = []
-    for column, box in drawn.panels:
+    for column, box in zip(panels_of(layout, curves)[0], drawn.boxes, strict=True):
         lines = []
         for curve in (curve for curve in curves if curve.column == column and len(curve.points)):
             points = curve.points.iloc[_spread(len(curve.points))]

@@ -28,14 +28,8 @@ _DPI = 200
 _POINTS = 72  # user units of an SVG per inch
 
 
-def svg(draw: Callable[[], Figure], style: Mapping[str, Any] | None = None) -> str:
-    """What `draw` makes, drawn in the common style with changes of its own."""
-    with _drawing(style):
-        return _svg(draw())
-
-
 def svg_and_png(draw: Callable[[], Figure], style: Mapping[str, Any] | None = None) -> tuple[str, bytes]:
-    """As :func:`svg`, and the same figure as a PNG file, which LaTeX can include."""
+    """What `draw` makes, drawn in the common style with changes of its own, and the same as PNG for LaTeX."""
     with _drawing(style):
         figure = draw()
         png = _png(figure)
@@ -54,13 +48,22 @@ class Box:
     y: tuple[float, float]
 
 
-def svg_with_boxes(draw: Callable[[], Figure], *, png: bool = False) -> tuple[str, bytes, list[Box]]:
-    """What `draw` makes as SVG, as PNG if that is wanted, and the boxes of its axes that are not switched off."""
-    with _drawing(None):
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, as PNG if that was wanted and otherwise "", and the boxes of its axes that are not switched off."""
+
+    svg: str
+    png: bytes
+    boxes: list[Box]
+
+
+def svg_with_boxes(draw: Callable[[], Figure], style: Mapping[str, Any] | None = None, *, png: bool = False) -> Drawing:
+    """As :func:`svg_and_png`, and where the axes lie."""
+    with _drawing(style):
         figure = draw()
         document = _svg(figure)
         boxes = _boxes(figure)
-        return document, _png(figure) if png else b"", boxes
+        return Drawing(document, _png(figure) if png else b"", boxes)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class Details:
                 for at, row in zip(results.layout.rows, study.page.rows, strict=True)
             ],
         }
-        if study.drawn.panels:
+        if study.drawn.boxes:
             self._curves[key] = hover_data(results.layout, study.curves, study.drawn)
 
     def script(self) -> Markup:

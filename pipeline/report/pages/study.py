@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pflcore.files import atomic_path
 from pipeline.report.claims.claims import Judgement, judge_claims
-from pipeline.report.drawing.curves import Curve, Drawn, collect_curves, curves_csv, draw_curves
+from pipeline.report.drawing.curves import Curve, collect_curves, curves_csv, draw_curves
 from pipeline.report.drawing.sections import Section
+from pipeline.report.drawing.svg import Drawing
 from pipeline.report.figures import build_sections
 from pipeline.report.pages.view import Page, build_page
 from pipeline.report.table.results import Results
@@ -28,7 +29,7 @@ class Study:
     results: Results
     judgements: list[Judgement]
     curves: list[Curve]
-    drawn: Drawn
+    drawn: Drawing
     page: Page
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
-from pipeline.report.drawing.curves import Curve, curves_alt, panels_left_out
+from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
 from pipeline.report.drawing.sections import Section
 from pipeline.report.pages.provenance import Row, kept_in_words, provenance
 from pipeline.report.table.cells import VERDICTS, Cell
@@ -123,7 +123,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         claims=[claim_in_words(judgement, table.decimals) for judgement in judgements],
         partitions=[(one.words, _page_of(table.spec, one)) for one in table.partitions],
         has_curves=bool(curves),
-        curves_caption=_curves_caption(panels_left_out(curves), bool(layout.client_names)),
+        curves_caption=_curves_caption(bool(layout.client_names)) + panels_of(layout, curves)[1],
         curves_alt=curves_alt(curves),
         sections=sections,
         provenance_columns=columns,
@@ -278,8 +278,6 @@ def _legend(table: ResolvedTable, cells: list[Cell]) -> list[str]:
     return lines
 
 
-def _curves_caption(left_out: int, alone: bool) -> str:
-    caption = "Pooled test accuracy over communication rounds" + (
-        "; in cells of one client, its own." if alone else "."
-    )
-    return f"{caption} Columns without a panel: {left_out}; see curves.csv." if left_out else caption
+def _curves_caption(alone: bool) -> str:
+    own = "; in cells of one client, its own" if alone else ""
+    return f"Pooled test accuracy over communication rounds{own}."

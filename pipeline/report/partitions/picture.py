@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity
 from pflcore.data.samples import Samples
-from pipeline.report.drawing.svg import svg
+from pipeline.report.drawing.svg import svg_with_boxes
 from pipeline.report.formats import legible
 
 MAX_CLIENTS = 100
@@ -25,7 +25,7 @@ def shown_clients(clients: int) -> np.ndarray:
 
 def partition_svg(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> str:
     """Clients as rows: a heat map over classes, one over each attribute with few values, and bars of their sizes."""
-    return svg(lambda: _draw(samples, assignment, measures), {"axes.grid": False})
+    return svg_with_boxes(lambda: _draw(samples, assignment, measures), {"axes.grid": False}).svg
 
 
 def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Figure:

@@ -41,6 +41,7 @@ from pipeline.papers.paper import Paper, Summary, papers_of, summary
 from pipeline.papers.paper_page import write_paper
 from pipeline.papers.refresh import refresh
 from pipeline.papers.watch import watch
+from pipeline.report.drawing.curves import draw_curves
 from pipeline.report.drawing.hover import MOST_POINTS, hover_data
 from pipeline.report.pages.study import examine
 from pipeline.spec.table import ResolvedTable
@@ -230,10 +231,11 @@ def test_long_curves_are_thinned(tmp_path: Path) -> None:
     study = examine(resolved, runs_of(resolved, tmp_path), tmp_path)
     long = study.curves[0]
     points = type(long.points)([50.0] * 1501, index=range(1, 1502))
-    (panel, *_) = hover_data(study.results.layout, [type(long)(long.row, long.column, points)], study.drawn)["panels"]
+    layout, curves = study.results.layout, [type(long)(long.row, long.column, points)]
+    found = hover_data(layout, curves, draw_curves(layout, curves))
+    (panel,), (rounds,) = found["panels"], found["rounds"]
     assert len(panel["curves"][0][2]) == MOST_POINTS
-    rounds = hover_data(study.results.layout, [type(long)(long.row, long.column, points)], study.drawn)["rounds"]
-    assert rounds[0][0] == 1 and rounds[0][-1] == 1501
+    assert rounds[0] == 1 and rounds[-1] == 1501
 
 
 def test_a_run_that_diverged_at_once_has_no_curve(tmp_path: Path) -> None:
