@@ -30,16 +30,8 @@ def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
         if sys.stderr.isatty():
             with _bar(printer) as bar:
                 yield _TrainingBar(bar, title)
-        elif listener is None:
-            yield _TrainingLines(title)
         else:
-            lines, told = _TrainingLines(title), listener
-
-            def tell(progress: Progress) -> None:
-                lines(progress)
-                told(progress)
-
-            yield tell
+            yield _TrainingLines(title)
 
 
 @contextmanager
@@ -96,12 +88,16 @@ class _TrainingBar:
 
 
 class _TrainingLines:
+    """Passes on to the :data:`listener` too."""
+
     def __init__(self, title: str) -> None:
         self.title = title
         self.started = self.shown = time.monotonic()
         self.first: int | None = None
 
     def __call__(self, progress: Progress) -> None:
+        if listener:
+            listener(progress)
         now = time.monotonic()
         if self.first is None:
             self.first = progress.round - 1

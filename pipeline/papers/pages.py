@@ -168,7 +168,7 @@ class Papers:
 
     def _state(self, name: str) -> str:
         """What the page of a paper depends on, as a hash: specs, code, and which files there are."""
-        stamps = [_stamp(self.workspace.root / file) for file in self.inputs[name]]
+        stamps = [stamp(self.workspace.root / file) for file in self.inputs[name]]
         return _hash([self.identities[name], *stamps])
 
 
@@ -189,10 +189,11 @@ def _source() -> str:
     """The code of reports, by when its files were written."""
     folders = [Path(__file__).parent, Path(pipeline.report.__file__).parent]
     files = [path for folder in folders for kind in ("*.py", "*.j2") for path in folder.rglob(kind)]
-    return "".join(map(_stamp, sorted(files)))
+    return "".join(map(stamp, sorted(files)))
 
 
-def _stamp(path: Path) -> str:
+def stamp(path: Path) -> str:
+    """Which file there is, by when it was written, its size and its number; a dash where there is none."""
     try:
         stat = path.stat()
     except OSError:

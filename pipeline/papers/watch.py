@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pflcore.errors import UserError
-from pipeline.papers.pages import Papers
+from pipeline.papers.pages import Papers, stamp
 from pipeline.workspace import Workspace
 
 PAUSE = 3.0
@@ -53,13 +53,6 @@ def _news(papers: Papers, changed: list[str], more: str = "") -> str:
     return "; ".join(filter(None, (f"{time.strftime('%H:%M:%S')} {', '.join(written) or 'up to date'}", more)))
 
 
-def _specs(workspace: Workspace) -> dict[Path, tuple[int, int]]:
-    """The files below specs/, by when they were written and how large they are."""
-    stamps = {}
-    for path in sorted(workspace.specs.rglob("*")):
-        try:
-            stat = path.stat()
-        except OSError:  # an editor's temporary file
-            continue
-        stamps[path] = (stat.st_mtime_ns, stat.st_size)
-    return stamps
+def _specs(workspace: Workspace) -> dict[Path, str]:
+    """What lies below specs/."""
+    return {path: stamp(path) for path in workspace.specs.rglob("*")}

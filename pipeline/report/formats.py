@@ -61,7 +61,7 @@ def environment(*, autoescape: bool, angled: bool = False) -> Environment:
     if angled:
         for kind, (start, end) in {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")}.items():
             delimiters |= {f"{kind}_start_string": start, f"{kind}_end_string": end}
-    made = Environment(
+    return Environment(
         loader=DictLoader(_TEMPLATES),
         autoescape=autoescape,
         undefined=StrictUndefined,
@@ -70,4 +70,3 @@ def environment(*, autoescape: bool, angled: bool = False) -> Environment:
         keep_trailing_newline=True,
         **delimiters,
     )
-    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -26,21 +27,20 @@ _STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red",
 
 @contextmanager
 def show(board: Board, printer: Printer) -> Iterator[Lines]:
-    """For the time of a block, what suits standard error: bars for a terminal, lines for a file or a pipe."""
+    """For the time of a block, what suits standard error: on a terminal bars, below lines about what has ended."""
     if sys.stderr.isatty():
         with printer.live(lambda: live_view(board), per_second=4, transient=True):
-            yield Bars()
+            yield Lines(every=math.inf)
     else:
         yield Lines()
 
 
 class Lines:
-    """A line when something ends, and one about all now and then."""
+    """A line when something ends, and one about all, `every` some seconds."""
 
-    def __init__(self) -> None:
-        self._next = time.monotonic() + LINE_EVERY
-
-    def started(self, entry: StageState) -> None: ...
+    def __init__(self, every: float = LINE_EVERY) -> None:
+        self._every = every
+        self._next = time.monotonic() + every
 
     def ended(self, entry: StageState) -> None:
         if entry.kind in TOLD or entry.state == "failed":
@@ -52,15 +52,9 @@ class Lines:
     def tick(self, board: Board) -> None:
         if time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + LINE_EVERY
+        self._next = time.monotonic() + self._every
         running = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in board.of_state("running")[:4])
         self.say(f"{_overall(board)}{': ' + running if running else ''}")
-
-
-class Bars(Lines):
-    """Lines about what has ended, above a live table of what runs."""
-
-    def tick(self, board: Board) -> None: ...
 
 
 def live_view(board: Board) -> RenderableType:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 from pipeline.dvc.recorder import Recorder, Verdict
-from pipeline.running.board import OVER, Board, StageState, State
+from pipeline.running.board import OVER, Board, State
+from pipeline.running.display import Lines
 from pipeline.running.jobs import Ended, Job, Pool, Progressed
 from pipeline.running.work import Work
 
@@ -20,15 +20,6 @@ ATTEMPTS = 3  # of a stage that ends by the machine's doing
 BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds
 AHEAD = 2  # stages that are decided about per place, beyond those that run
 _TICK = 0.5  # seconds
-
-
-class Display(Protocol):
-    """Who is told what happens."""
-
-    def started(self, entry: StageState) -> None: ...
-    def ended(self, entry: StageState) -> None: ...
-    def say(self, line: str) -> None: ...
-    def tick(self, board: Board) -> None: ...
 
 
 class Scheduler:
@@ -42,7 +33,7 @@ class Scheduler:
         display: Who is told.
     """
 
-    def __init__(self, work: Work, recorder: Recorder, pool: Pool, board: Board, display: Display) -> None:
+    def __init__(self, work: Work, recorder: Recorder, pool: Pool, board: Board, display: Lines) -> None:
         self.work, self.graph, self.stale = work, work.graph, set(work.stale)
         self.recorder, self.pool, self.board, self.display = recorder, pool, board, display
         self.heights = work.graph.heights(work.order, work.seconds)
@@ -131,7 +122,6 @@ class Scheduler:
             entry.state, entry.place, entry.began, entry.log = "running", place, time.time(), str(log)
             entry.attempts += 1
             entry.note = ""
-            self.display.started(entry)
         self.prepared = left
 
     def _progressed(self, event: Progressed) -> None:

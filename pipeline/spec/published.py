@@ -12,7 +12,7 @@ from pathlib import Path
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.table import Published
-from pipeline.spec.yamlfile import MAX_BYTES, show
+from pipeline.spec.yamlfile import read_text, show
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _VALUES = ("mean", "std", "quoted", "note")
@@ -38,7 +38,7 @@ def read_published(path: Path, label: str, axes: list[str]) -> list[PublishedRow
     Raises:
         UserError: With file and line, for anything but a complete table of finite numbers without duplicates.
     """
-    lines = csv.reader(io.StringIO(_text(path, label), newline=""), strict=True)
+    lines = csv.reader(io.StringIO(read_text(path, label), newline=""), strict=True)
     columns = [*axes, *_VALUES]
     rows: list[PublishedRow] = []
     seen: dict[tuple[str, ...], str] = {}
@@ -64,17 +64,6 @@ def read_published(path: Path, label: str, axes: list[str]) -> list[PublishedRow
     if header is None:
         raise UserError(f"{label}:1: the file is empty; its first line names the columns {', '.join(columns)}")
     return rows
-
-
-def _text(path: Path, label: str) -> str:
-    raw = path.read_bytes()
-    if len(raw) > MAX_BYTES:
-        raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{label}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
 
 
 def _header(cells: list[str], columns: list[str], where: str) -> list[str]:

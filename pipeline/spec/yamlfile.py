@@ -81,6 +81,11 @@ def load_yaml(path: Path, label: str) -> Document:
     Raises:
         UserError: It cannot be read, is not UTF-8, is too large, is not YAML, or uses what this subset leaves out.
     """
+    return parse_yaml(read_text(path, label), label)
+
+
+def read_text(path: Path, label: str) -> str:
+    """A small text file. Raises as :func:`load_yaml`."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -89,11 +94,10 @@ def load_yaml(path: Path, label: str) -> Document:
     if len(raw) > MAX_BYTES:
         raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB; a spec is a small text file")
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{label}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
-    return parse_yaml(text, label)
 
 
 def parse_yaml(text: str, label: str) -> Document:

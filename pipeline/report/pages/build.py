@@ -8,7 +8,7 @@ from pflcore.artifacts import write_table
 from pflcore.files import write_text
 from pipeline.report.pages.metrics import write_metrics
 from pipeline.report.pages.provenance import write_timings
-from pipeline.report.pages.render import render_html, render_latex, render_markdown
+from pipeline.report.pages.render import latex, markdown, render_html
 from pipeline.report.pages.study import examine, write_pictures
 from pipeline.spec.table import ResolvedTable, read_runs
 
@@ -34,8 +34,8 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     study = examine(table, read_runs(table, root), root)
     rows = study.results.to_arrow()
 
-    write_text(out / "report.md", render_markdown(study.page))
-    write_text(out / "report.tex", render_latex(study.page))
+    write_text(out / "report.md", markdown("report.md.j2", page=study.page))
+    write_text(out / "report.tex", latex("report.tex.j2", page=study.page))
     write_text(out / "report.html", render_html(study))
     write_text(out / "table.csv", rows.to_pandas().to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     write_table(out / "table.parquet", rows, "table/1", **table.model_dump(include=_META))

@@ -40,16 +40,6 @@ _ACCENTS = dict(
 )
 
 
-def render_markdown(page: Page) -> str:
-    """The page as Markdown with tables that also read well as plain text."""
-    return markdown("report.md.j2", page=page)
-
-
-def render_latex(page: Page) -> str:
-    """The page as an article that plain pdflatex compiles. Characters that its fonts lack are spelled as U+XXXX."""
-    return latex("report.tex.j2", page=page)
-
-
 def render_html(study: Study) -> str:
     """The page of a study as one HTML document that loads nothing."""
     details = Details()
@@ -58,7 +48,7 @@ def render_html(study: Study) -> str:
 
 
 def markdown(template: str, **context: Any) -> str:
-    """A template in Markdown."""
+    """A template in Markdown, with tables that also read well as plain text."""
     templates = environment(autoescape=False)
     templates.filters |= {
         "md": escape_markdown,
@@ -72,7 +62,7 @@ def markdown(template: str, **context: Any) -> str:
 
 
 def latex(template: str, **context: Any) -> str:
-    """A template in LaTeX, whose delimiters are angled."""
+    """A template with angled delimiters, in LaTeX for plain pdflatex; what its fonts lack is spelled as U+XXXX."""
     templates = environment(autoescape=False, angled=True)
     templates.filters |= {
         "without_repeats": without_repeats,
@@ -197,8 +187,4 @@ def _latex_char(char: str) -> str:
     parts = unicodedata.normalize("NFD", char)
     if len(parts) == 2 and parts[0].isascii() and parts[1] in _ACCENTS:
         return f"{{\\{_ACCENTS[parts[1]]}{{{parts[0]}}}}}"
-    return _spelled(char)
-
-
-def _spelled(char: str) -> str:
     return f"\\texttt{{U+{ord(char):04X}}}"

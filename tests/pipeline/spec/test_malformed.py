@@ -547,7 +547,7 @@ PUBLISHED: dict[str, tuple[str | bytes, str]] = {
         CSV.encode() + b"Fed\xff,20,90,,,\n",
         "specs/t.csv:2: byte 0xff is not UTF-8; save the file as UTF-8",
     ),
-    "large": (CSV + "\n" * (1 << 20), "specs/t.csv: larger than 1 MiB"),
+    "large": (CSV + "\n" * (1 << 20), "specs/t.csv: larger than 1 MiB; a spec is a small text file"),
 }
 
 
