@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -129,6 +129,12 @@ class Dataset(Entry, ABC):
             attributes or {},
             boxes,
         )
+
+    @staticmethod
+    def join(parts: Sequence[tuple[Bytes, Rows]]) -> tuple[Bytes, Rows, Mask]:
+        """Inputs and labels part after part, of which the last is the test set, and which samples are for training."""
+        inputs, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return inputs, labels, np.arange(len(labels)) < len(labels) - len(parts[-1][1])
 
     def absent(self, folder: Path, expected: str) -> UserError:
         """The error for data that the user has to get: where from, and what was `expected` in the folder."""

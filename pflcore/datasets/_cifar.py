@@ -87,14 +87,7 @@ class Cifar(Dataset):
         layout, where, contents = _find(folder, self.layouts)
         parse = parse_binary if layout.binary else parse_python
         parts = [parse(contents.pop(name), self.kinds, f"{where}/{name}") for name in layout.batches]
-        sizes = [len(labels) for _, labels in parts]
-        return self.assemble(
-            np.concatenate([pixels for pixels, _ in parts]),
-            np.concatenate([labels for _, labels in parts]),
-            np.arange(sum(sizes)) < sum(sizes[:-1]),
-            str(where),
-            where.name,
-        )
+        return self.assemble(*self.join(parts), str(where), where.name)
 
     def _parquet(self, folder: Path) -> Samples:
         pixels: list[Bytes] = []

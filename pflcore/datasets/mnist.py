@@ -57,14 +57,7 @@ class Mnist(Dataset):
             paths = tuple(_unpacked(place, source) or source.obtain(place, _ALSO) for source in (images, labels))
             parts.append(_read_pair(paths[0], paths[1], self.original))
             names += [path.name for path in paths]
-        train = np.arange(sum(len(labels) for _, labels in parts)) < len(parts[0][1])
-        return self.complete(
-            np.concatenate([pixels for pixels, _ in parts]),
-            np.concatenate([labels for _, labels in parts]),
-            train,
-            where=str(place),
-            source=", ".join(names),
-        )
+        return self.complete(*self.join(parts), where=str(place), source=", ".join(names))
 
 
 def _find(folder: Path, sources: tuple[Source, ...]) -> Path:

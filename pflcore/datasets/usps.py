@@ -59,13 +59,7 @@ class Usps(Dataset):
         else:
             paths = [source.obtain(folder, _HDF5) for source in self.sources]
             parts, names = [_read_text(path) for path in paths], [path.name for path in paths]
-        return self.complete(
-            np.concatenate([pixels for pixels, _ in parts]),
-            np.concatenate([labels for _, labels in parts]),
-            np.arange(sum(len(labels) for _, labels in parts)) < len(parts[0][1]),
-            where=str(folder),
-            source=", ".join(names),
-        )
+        return self.complete(*self.join(parts), where=str(folder), source=", ".join(names))
 
 
 def _read_text(path: Path) -> tuple[Bytes, Rows]:

@@ -112,14 +112,11 @@ def forward(
     trainer.model.eval()
     made = []
     for batch in trainer.data.batches(chunks):
-        logits = (memory.predict if memory else _predict)(trainer, state, batch.inputs)
+        inputs = batch.inputs
+        logits = memory.predict(trainer, state, inputs) if memory else trainer.predict(state, inputs)
         made.append(measure(logits, batch.labels, trainer.data.is_text))
     # One look at the device for all chunks.
     return [(hits.cpu().numpy(), losses.cpu().numpy(), last.cpu().numpy()) for hits, losses, last in made]
-
-
-def _predict(trainer: Trainer, state: Tensors, inputs: Tensor) -> Tensor:
-    return trainer.predict(state, inputs)
 
 
 def _joined(parts: Iterable[Measured]) -> Measured:

@@ -15,7 +15,7 @@ from pflcore.engine.evaluate import Scores
 from pflcore.engine.packing import packed_size, packed_views
 from pflcore.groups import Tensors
 from pflcore.memory import memory_limit
-from pflcore.method import Server
+from pflcore.method import Server, below, under
 
 
 class Stateful(Protocol):
@@ -41,14 +41,14 @@ def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
     for name in tensors:
         if name.partition("/")[0] not in parts:
             return f"{name} is not known"
-    reasons = (owner.misfit(_below(part, tensors)) for part, owner in parts.items())
+    reasons = (owner.misfit(below(f"{part}/", tensors)) for part, owner in parts.items())
     return next((reason for reason in reasons if reason), "")
 
 
 def restore(parts: Mapping[str, Stateful], tensors: Tensors) -> None:
     """Hand each part its state."""
     for part, owner in parts.items():
-        owner.restore(_below(part, tensors))
+        owner.restore(below(f"{part}/", tensors))
 
 
 def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
@@ -70,15 +70,14 @@ class ServerState:
         self.device = device
 
     def state(self) -> Tensors:
-        shared = {f"shared/{name}": tensor for name, tensor in self.server.shared.items()}
-        return shared | {f"extra/{name}": tensor for name, tensor in self.server.extra.items()}
+        return under("shared/", self.server.shared) | under("extra/", self.server.extra)
 
     def misfit(self, tensors: Tensors) -> str:
         return compare(tensors, self.state())
 
     def restore(self, tensors: Tensors) -> None:
         moved = {name: tensor.to(self.device) for name, tensor in tensors.items()}
-        self.server = Server(_below("shared", moved), _below("extra", moved))
+        self.server = Server(below("shared/", moved), below("extra/", moved))
 
 
 class ClientStates:
@@ -144,7 +143,7 @@ class ClientStates:
     def restore(self, tensors: Tensors) -> None:
         self._own.clear()
         for client in sorted({int(name.partition("/")[0]) for name in tensors}):
-            self[client] = _below(str(client), tensors)
+            self[client] = below(f"{client}/", tensors)
 
 
 class History:
@@ -199,8 +198,3 @@ class Traffic:
 
     def restore(self, tensors: Tensors) -> None:
         self.up, self.down, self.updates = tensors["bytes"].tolist()
-
-
-def _below(part: str, tensors: Tensors) -> Tensors:
-    prefix = f"{part}/"
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

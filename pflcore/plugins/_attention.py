@@ -28,13 +28,12 @@ class PrefixedAttention(nn.Module):
             these, as further ones to attend to.
     """
 
-    heads: int
-
     def __init__(self, plain: nn.Module, name: str, source: nn.Module, scale: float, concat: bool) -> None:
         super().__init__()
         for child, module in plain.named_children():
             self.add_module(child, module)
         self.add_module(name, source)
+        self.heads = cast(int, getattr(plain, "num_heads", None) or plain.heads)  # timm's name, else that of tiny_vit
         self.source = name
         self.prefix_scale = scale
         self.concat = concat
@@ -73,10 +72,6 @@ class _Tiny(PrefixedAttention):
     out: nn.Linear
     dropout: nn.Module
 
-    def __init__(self, plain: nn.Module, name: str, source: nn.Module, scale: float, concat: bool) -> None:
-        super().__init__(plain, name, source, scale, concat)
-        self.heads = cast(int, plain.heads)
-
     def project(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # Three products instead of one: the gradient of a joint one would have to be put together from three.
         q, k, v = (self._split(F.linear(tokens, weight)) for weight in self.qkv.weight.chunk(3))
@@ -98,10 +93,6 @@ class _Timm(PrefixedAttention):
     k_norm: nn.Module
     proj: nn.Linear
     proj_drop: nn.Module
-
-    def __init__(self, plain: nn.Module, name: str, source: nn.Module, scale: float, concat: bool) -> None:
-        super().__init__(plain, name, source, scale, concat)
-        self.heads = cast(int, plain.num_heads)
 
     def project(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(tokens).view(*tokens.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)

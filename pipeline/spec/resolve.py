@@ -19,7 +19,7 @@ from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import TableSection
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
 from pipeline.spec.specs import Spec, inside
-from pipeline.spec.table import ResolvedTable, TableCell, TablePaper, TablePartition
+from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
 from pipeline.spec.yamlfile import Address, show
 
 
@@ -135,7 +135,7 @@ def _table(
         spec=spec.id,
         title=spec.title,
         profile=profile,
-        paper=TablePaper(**body.paper.model_dump()) if body.paper else None,
+        paper=body.paper,
         notes=body.notes,
         caption=layout.caption,
         rows=layout.rows,

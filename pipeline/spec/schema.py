@@ -16,7 +16,7 @@ from pipeline.spec.fields import Fields
 from pipeline.spec.figures import figure_names
 from pipeline.spec.parts import Label, Line, Part, Selection
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
-from pipeline.spec.table import Better, Metric
+from pipeline.spec.table import Better, Metric, Publication
 from pipeline.spec.yamlfile import show
 
 SCALARS: dict[str, tuple[int, str]] = {
@@ -39,14 +39,6 @@ Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
 FigureName = Annotated[str, WithJsonSchema({"$comment": "figure"})]
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 ClientNumber = Annotated[int, Field(ge=0)]
-
-
-class Publication(Part):
-    """The publication whose table a spec reproduces."""
-
-    name: Line = Field(description="How the paper is called in reports.")
-    citation: Line = Field("", description="Authors, title, venue, year.")
-    table: Line = Field("", description="Which table or figure, as the paper numbers it.")
 
 
 class Include(Part):

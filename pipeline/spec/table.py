@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
+from pipeline.spec.parts import Line, Part
 from pipeline.spec.records import read_run
 from pipeline.spec.run import Run
 from pipeline.workspace import record_path
@@ -22,12 +23,12 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TablePaper(_Frozen):
-    """The publication whose table it is."""
+class Publication(Part):
+    """The publication whose table a spec reproduces."""
 
-    name: str
-    citation: str
-    table: str
+    name: Line = Field(description="How the paper is called in reports.")
+    citation: Line = Field("", description="Authors, title, venue, year.")
+    table: Line = Field("", description="Which table or figure, as the paper numbers it.")
 
 
 class Published(_Frozen):
@@ -94,7 +95,7 @@ class ResolvedTable(_Frozen):
     spec: str
     title: str
     profile: str
-    paper: TablePaper | None
+    paper: Publication | None
     notes: list[str]
     caption: str
     rows: list[str]

@@ -16,7 +16,7 @@ from pipeline.report.drawing.sections import OfCell, Section, all_points, counte
 from pipeline.report.table.clients import client_accuracies, closest
 from pipeline.report.table.layout import Key
 from pipeline.report.table.measured import Measured
-from pipeline.report.table.printed import MINUS
+from pipeline.report.table.printed import signed
 from pipeline.report.table.results import Results
 
 TITLE = "Gain of the clients over Local"
@@ -102,7 +102,7 @@ def _points(run: Measured, local: Measured) -> pd.DataFrame:
 
 
 def _numbers(gain: Gain, decimals: int) -> tuple[str, ...]:
-    return _signed(gain.mean, decimals), f"{gain.winners:.1f}", f"{len(gain.values):,}"
+    return signed(gain.mean, decimals), f"{gain.winners:.1f}", f"{len(gain.values):,}"
 
 
 def _panel(panel: Axes, gains: list[Gain], styles: dict[Key, Style]) -> None:
@@ -121,10 +121,6 @@ def _alt(gains: list[Gain]) -> str:
     means = [g.mean for g in gains]
     return (
         f"Densities of the clients' gain over Local, {counted(len({g.row for g in gains}), 'method')} in "
-        f"{counted(len({g.column for g in gains}), 'setting')}: mean gains from {_signed(min(means), 2)} to "
-        f"{_signed(max(means), 2)} points."
+        f"{counted(len({g.column for g in gains}), 'setting')}: mean gains from {signed(min(means), 2)} to "
+        f"{signed(max(means), 2)} points."
     )
-
-
-def _signed(points: float, decimals: int) -> str:
-    return f"{points:+.{decimals}f}".replace("-", MINUS)

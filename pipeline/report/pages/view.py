@@ -16,7 +16,7 @@ from pipeline.report.table.layout import Layout, Span, short
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import format_value, signed
 from pipeline.report.table.results import Results
-from pipeline.spec.table import ResolvedTable, TablePaper, TablePartition
+from pipeline.spec.table import Publication, ResolvedTable, TablePartition
 from pipeline.workspace import partition_report_path, report_path, timings_path
 
 DASH = "—"
@@ -240,7 +240,7 @@ def _published_notes(layout: Layout, cells: list[Cell]) -> list[str]:
     return [f"{layout.whereabouts(of_note)}: {note}" for note, of_note in by_note.items()]
 
 
-def _paper(paper: TablePaper | None) -> str:
+def _paper(paper: Publication | None) -> str:
     return ", ".join(filter(None, (paper.name, paper.table, paper.citation))) if paper else ""
 
 

@@ -18,7 +18,6 @@ from pipeline.report.partitions.picture import MAX_CLIENTS, alt_text, partition_
 from pipeline.spec.run import describe_component
 
 _CLIENT_COLUMNS = (
-    ("client", "its number"),
     ("train", "training samples"),
     ("test", "test samples"),
     ("classes", "classes that it trains on"),
@@ -37,7 +36,7 @@ class PartitionPage:
     summary: list[tuple[str, ...]]
     clients: list[tuple[str, ...]]
     classes: list[tuple[str, ...]]
-    notes: list[tuple[str, str]]
+    notes: tuple[tuple[str, str], ...]
     left_out: int
     alt: str
 
@@ -84,7 +83,7 @@ def _page(
         summary=summarise(columns),
         clients=[tuple(columns), *(tuple(map(number, row)) for row in rows)],
         classes=classes,
-        notes=[note for note in _CLIENT_COLUMNS if note[0] != "client"],
+        notes=_CLIENT_COLUMNS,
         left_out=max(0, measures.clients - MAX_CLIENTS),
         alt=alt_text(samples, measures),
     )
