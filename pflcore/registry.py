@@ -11,12 +11,13 @@ import difflib
 import importlib
 import pkgutil
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from pflcore.errors import UserError
 from pflcore.options import check_options
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """Base of everything that can be registered: a frozen dataclass whose fields are made by :func:`option`.
@@ -56,12 +57,18 @@ class Registry(Generic[E_]):
         return sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
 
     def register(self, cls: type[E_]) -> type[E_]:
-        """Class decorator. Raises ``TypeError`` when the class is not alone in a module of the registry's package."""
+        """Class decorator, which makes the class a frozen dataclass if it is none by itself.
+
+        Raises:
+            TypeError: The class is not alone in a module of the registry's package.
+        """
         package, _, name = cls.__module__.rpartition(".")
         if package != self.package:
             raise TypeError(f"{cls.__qualname__} must live in a module of {self.package}, not in {cls.__module__}")
         if name in self._classes and self._classes[name].__qualname__ != cls.__qualname__:
             raise TypeError(f"{cls.__module__} registers two entries; one file holds one {self.kind}")
+        if "__dataclass_params__" not in vars(cls):
+            cls = dataclass(frozen=True, kw_only=True)(cls)
         cls.name = name
         self._classes[name] = cls
         return cls

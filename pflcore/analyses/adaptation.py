@@ -32,7 +32,6 @@ _DROPOUT = 2  # tells its masks from those of rounds, which have no such number,
 
 
 @ANALYSES.register
-@dataclass(frozen=True, kw_only=True)
 class Adaptation(Analysis):
     """How well clients that took no part in training can join, by tuning on their own samples.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +20,6 @@ _FEWEST = 4
 
 
 @ANALYSES.register
-@dataclass(frozen=True, kw_only=True)
 class Embeddings(Analysis):
     """Whether a hypernetwork finds out which clients are alike: their embeddings on a plane.
 

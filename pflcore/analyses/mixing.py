@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
@@ -18,7 +17,6 @@ KINDS = ("se", "eca", "ca")
 
 
 @ANALYSES.register
-@dataclass(frozen=True, kw_only=True)
 class Mixing(Analysis):
     """Which kind of local attention clients learned to rely on.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +23,6 @@ DISCARD = 0.3
 
 
 @ANALYSES.register
-@dataclass(frozen=True, kw_only=True)
 class Rollout(Analysis):
     """Where personalised Transformers look: attention rolled out over all of their blocks.
 

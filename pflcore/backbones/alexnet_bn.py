@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +19,6 @@ _POOLED = (1, 2, 5)
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class AlexNetBN(AttentiveBackbone):
     """AlexNet with batch norm after each convolution and hidden linear layer.
 

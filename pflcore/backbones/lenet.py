@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.backbones import BACKBONES
@@ -11,7 +10,6 @@ from pflcore.options import option
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class LeNet(ConvNet):
     """LeNet-5 with ReLU and max pooling: two convolutions, three linear layers.
 

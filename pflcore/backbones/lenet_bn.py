@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
@@ -12,7 +11,6 @@ from pflcore.backbones.lenet import LeNet
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class LeNetBN(LeNet):
     """LeNet-5 with batch norm after each convolution and hidden linear layer.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +22,6 @@ _OUT = re.compile(r"(proj|proj_out|out|out_proj|to_out|output)$")
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class TimmModel(Backbone):
     """Any image classifier of timm by its name, from scratch.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
@@ -15,7 +14,6 @@ from pflcore.options import option
 
 
 @BACKBONES.register
-@dataclass(frozen=True, kw_only=True)
 class ViT(Backbone):
     """A vision Transformer (ViT-T, ViT-S, ViT-B) of timm, from scratch.
 

@@ -3,7 +3,6 @@
 Another such dataset is one short file. It says where its lines come from, the rest is here::
 
     @DATASETS.register
-    @dataclass(frozen=True, kw_only=True)
     class Letters(RoleTexts):
         \"\"\"Letters of a correspondence, one role per writer.\"\"\"
 

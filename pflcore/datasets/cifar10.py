@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pflcore.datasets import DATASETS
 from pflcore.datasets._cifar import HOST, Archive, Cifar, Labels
 from pflcore.datasets._sources import Source
@@ -12,7 +10,6 @@ _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Cifar10(Cifar):
     """CIFAR-10, 50,000 + 10,000 colour images of 32x32 in 10 classes.
 

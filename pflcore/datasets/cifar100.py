@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,7 +40,6 @@ _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Cifar100(Cifar):
     """CIFAR-100, 50,000 + 10,000 colour images of 32x32 in 100 fine classes.
 

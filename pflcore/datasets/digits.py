@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ _TEST_SHARE = 0.2
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Digits(Dataset):
     """Handwritten digits, 1,797 grey images of 8x8, installed with scikit-learn.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +24,6 @@ _CHUNK = 1000  # images between two signs of progress
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Digits5(Dataset):
     """Digits of five domains: MNIST, SVHN, USPS, SynthDigits and MNIST-M, in colour.
 

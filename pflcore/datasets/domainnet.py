@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -52,7 +51,6 @@ _CLASSES = """
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class DomainNet(DomainImages):
     """DomainNet, colour images of 345 classes in 6 domains, by default of FedBN's ten classes.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,7 +19,6 @@ _JUNK = ("Thumbs.db", "desktop.ini")  # what file managers leave behind, beside 
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class ImageFolder(OwnImages):
     """Your own images, sorted into folders by class; no code needed.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
@@ -22,7 +21,6 @@ from pflcore.options import option
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class OwnImageTable(OwnImages):
     """Your own images in Parquet files, as Hugging Face exports them; no code needed.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +21,6 @@ _ALSO = "the unpacked file"
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Mnist(Dataset):
     """MNIST, 60,000 + 10,000 handwritten digits, grey images of 28x28.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
@@ -30,7 +29,6 @@ _LARGEST = 10_000_000  # pixels of a photograph; those of BSDS500 have 154,401
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class MnistM(Dataset):
     """MNIST-M, handwritten digits blended with patches of colour photographs.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.datasets import DATASETS
@@ -19,7 +18,6 @@ _CLASSES = """
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Office31(DomainImages):
     """Office-31, 4,110 colour images of office objects in 31 classes and 3 domains.
 

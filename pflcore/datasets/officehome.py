@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.datasets import DATASETS
@@ -22,7 +21,6 @@ _CLASSES = """
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class OfficeHome(DomainImages):
     """Office-Home, 15,588 colour images of everyday objects in 65 classes and 4 domains.
 

@@ -29,7 +29,6 @@ class Release:
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class OrganAMnist(Dataset):
     """OrganAMNIST, 41,072 + 17,778 axial CT slices of 11 organs, grey images of 28x28.
 

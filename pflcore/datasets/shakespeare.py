@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from pflcore.data.samples import Samples
@@ -27,7 +26,6 @@ _LEAF = "https://github.com/TalwalkarLab/leaf"
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Shakespeare(RoleTexts):
     """Shakespeare's plays, the next of 100 characters, by speaking role.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,7 +19,6 @@ _EXTRA = 531_131
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Svhn(Dataset):
     """Street View House Numbers, 73,257 + 26,032 cropped digits, colour images of 32x32.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ _FILES = ("synth_train_32x32.mat", "synth_test_32x32.mat")
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class SynthDigits(Dataset):
     """Synthetic digits, 479,400 + 9,553 colour images of 32x32, rendered from fonts.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +25,6 @@ _LARGEST = 100_000 * _PIXELS  # numbers in an HDF5 array; a small file can claim
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Usps(Dataset):
     """USPS, 7,291 + 2,007 handwritten digits from envelopes, grey images of 16x16.
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pflcore.datasets import DATASETS
 from pflcore.datasets._sources import Source
 from pflcore.datasets._voc import HOST, Voc
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Voc2007(Voc):
     """PASCAL VOC 2007, 5,011 + 4,952 photographs with 24,640 boxes of 20 classes.
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pflcore.datasets import DATASETS
 from pflcore.datasets._sources import Source
 from pflcore.datasets._voc import HOST, Voc
 
 
 @DATASETS.register
-@dataclass(frozen=True, kw_only=True)
 class Voc2012(Voc):
     """PASCAL VOC 2012, 5,717 + 5,823 photographs with 27,450 boxes of 20 classes.
 

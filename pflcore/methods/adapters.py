@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
@@ -15,7 +14,6 @@ from pflcore.plugins import add_adapters
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class Adapters(Method):
     """A personal bottleneck x + up(tanh(down(x))) after each MLP, before its output is added.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -18,7 +17,6 @@ _DECAY = 0.02  # of α in its step, in every released code
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class Apfl(Method):
     """Clients predict with α · v + (1 − α) · w: a model v of their own mixed with the global one.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.method import Method
@@ -10,7 +9,6 @@ from pflcore.methods import METHODS
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedAvg(Method):
     """One global model: clients train the whole of it, the server averages it by training samples.
 

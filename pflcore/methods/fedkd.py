@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -41,7 +40,6 @@ _LEAST = 1e-6  # of the sum of losses that divides, which can be 0 in float32
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedKD(Method):
     """A personal teacher and a shared student learn from each other; only the student travels.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -16,7 +15,6 @@ _MOMENTUM = "momentum"
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedNova(Method):
     """FedAvg in which clients that take more steps do not pull the model their way.
 

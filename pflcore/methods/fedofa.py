@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +23,6 @@ _CONV = 4  # axes of a convolution's weights
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedOFA(HypernetworkMethod):
     """Whole models are generated as in pFedHN, then their filters are recalibrated by attention.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.method import Method
@@ -10,7 +9,6 @@ from pflcore.methods import METHODS
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedPer(Method):
     """The last linear layer stays on the client, the rest is averaged; both are trained jointly.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
@@ -15,7 +14,6 @@ from pflcore.plugins import add_perfix
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedPerfix(Method):
     """Personal prefixes, made from a block's input, join keys and values of every attention.
 

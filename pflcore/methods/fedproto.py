@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -33,7 +32,6 @@ _FARTHER = 100.0
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedProto(Method):
     """Clients keep their models and exchange the mean features of each class, towards which they train.
 

@@ -30,7 +30,6 @@ _LEFT = "steps_left"
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedRep(Method):
     """The last linear layer is personal and trained first, then the shared body under it.
 

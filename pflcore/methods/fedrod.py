@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -20,7 +19,6 @@ _NEVER = -1e9  # in place of log 0: e to it is 0, and unlike an infinity it leav
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedRoD(Method):
     """FedAvg with balanced softmax, and on each client a second classifier that corrects the first.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pflcore.errors import UserError
@@ -19,7 +19,6 @@ _IN_BLOCK = re.compile(r"(.+\.)?blocks\.\d+\.")
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedTP(HypernetworkMethod):
     """Attention projections are generated per client from a learned embedding; the rest is averaged.
 

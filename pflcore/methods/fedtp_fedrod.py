@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.methods import METHODS
@@ -11,7 +10,6 @@ from pflcore.methods.fedtp import FedTP
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedTPFedRoD(FedRoD, FedTP):
     """Attention projections are generated as in FedTP; clients have a second classifier as in FedRoD.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -17,7 +17,6 @@ _MODELS = "models/"
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class FedU(Method):
     """Clients have models of their own; after a round the sampled ones move towards each other.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.method import Method
@@ -11,7 +10,6 @@ from pflcore.options import option
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class KNNPer(Method):
     """FedAvg whose predictions are mixed with those of a client's nearest training samples.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pflcore.groups import ALL
@@ -13,7 +12,6 @@ from pflcore.options import option
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class Local(Method):
     """Each client trains its own model and never communicates: the yardstick of personalisation.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -19,7 +18,6 @@ _STATISTICS = "running_mean"  # the end of a name that only batch norm has
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PerFedAvg(Method):
     """FedAvg of a model that is good after one gradient step: MAML across clients, to first order.
 

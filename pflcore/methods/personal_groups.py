@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pflcore.groups import Groups, Roles
@@ -12,7 +11,6 @@ from pflcore.options import option
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PersonalGroups(Method):
     """The named groups of the model stay on the client, the rest is averaged.
 

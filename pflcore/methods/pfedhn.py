@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pflcore.groups import ALL
@@ -11,7 +10,6 @@ from pflcore.methods._hypernetwork_server import HypernetworkMethod
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PFedHN(HypernetworkMethod):
     """Whole models are generated per client from a learned embedding; clients keep nothing.
 

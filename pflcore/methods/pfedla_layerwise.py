@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +20,6 @@ _LINEARS = 3  # below the layers' outputs
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PFedLALayerwise(Method):
     """A client's model is, layer by layer, a learned mixture of all clients' models.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -15,7 +14,6 @@ from pflcore.options import option
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class PFedMe(Method):
     """Each client seeks θ = argmin loss(θ) + λ/2 · ‖θ − w‖², and moves w towards it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
@@ -15,7 +14,6 @@ from pflcore.plugins import add_prefix
 
 
 @METHODS.register
-@dataclass(frozen=True, kw_only=True)
 class Prefix(Method):
     """Plain prefix tuning as FedPerfix's comparison: Prefix-Z begins at zero, Prefix-R at random.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from pflcore.partitions._coarse import coarse_of_classes
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class CoarseClasses(Partition):
     """One coarse class per client, for the study of client embeddings.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +23,6 @@ from pflcore.partitions._mixes import deal_mixes
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Dirichlet(Partition):
     """Class shares of the clients drawn from Dir(alpha), the same in training and test.
 

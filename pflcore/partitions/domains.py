@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from pflcore.partitions._domains import clients_by_domain
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Domains(Partition):
     """One domain per client; several clients of one domain share it at random.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
@@ -12,7 +10,6 @@ from pflcore.partitions._base import Partition, Sides, deal, part_sizes
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Iid(Partition):
     """Equal random parts: every client sees the same distribution.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from pflcore.partitions._base import Partition, Sides, attribute_of
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Natural(Partition):
     """One value of an attribute per client: a role of a play, a user of a device.
 

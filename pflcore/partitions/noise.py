@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pflcore.data.noise import Noise
@@ -13,7 +11,6 @@ from pflcore.partitions.iid import Iid
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class IncreasingNoise(Iid):
     """Equal random parts whose images are noisier from client to client.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from pflcore.partitions._mixes import deal_mixes
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Pachinko(Partition):
     """Mixes drawn in two stages: Dir(alpha) over coarse classes, Dir(beta) within each.
 

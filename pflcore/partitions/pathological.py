@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +15,6 @@ _SHARE = (0.4, 0.6)  # shares are drawn uniformly from here, then normalised ove
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Pathological(Partition):
     """A few classes per client, each class held by equally many clients.
 

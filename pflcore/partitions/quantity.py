@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,6 @@ from pflcore.partitions._base import Partition, Sides, deal, draws_for, part_siz
 
 
 @PARTITIONS.register
-@dataclass(frozen=True, kw_only=True)
 class Quantity(Partition):
     """Random parts of very unequal size.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, make_dataclass
+from dataclasses import FrozenInstanceError, dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,7 @@ from pflcore.options import option
 from pflcore.registry import Entry
 from {package} import THINGS
 """
+DECORATED = "@dataclass(frozen=True, kw_only=True)\n"
 THING = '''
 @THINGS.register
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +133,12 @@ class {name}(Entry):
 
 @pytest.fixture
 def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[Any]:
-    """A package of entries: good, two in one file, none, one that lives elsewhere, and shared code."""
+    """A package of entries: good, no dataclass by itself, two in one file, none, elsewhere, and shared code."""
     package = f"things_{abs(hash(tmp_path))}"
     modules = {
         "__init__": f"from pflcore.registry import Registry\nTHINGS = Registry('thing', {package!r})\n",
         "good": HEADER.format(package=package) + THING.format(name="Good"),
+        "plain": HEADER.format(package=package) + THING.format(name="Plain").replace(DECORATED, ""),
         "two": HEADER.format(package=package) + THING.format(name="One") + THING.format(name="Two"),
         "none": "",
         "elsewhere": HEADER.format(package=package)
@@ -153,7 +155,7 @@ def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[Any]:
 
 
 def test_names_are_read_without_importing(things: Registry[Any]) -> None:
-    assert things.names() == ["elsewhere", "good", "none", "two"]
+    assert things.names() == ["elsewhere", "good", "none", "plain", "two"]
     assert not [name for name in sys.modules if name.startswith(f"{things.package}.")]
     assert things.get("good") is things.get("good")
     assert [name for name in sys.modules if name.startswith(f"{things.package}.")] == [f"{things.package}.good"]
@@ -163,6 +165,15 @@ def test_a_required_option_must_be_given(things: Registry[Any]) -> None:
     assert (things.create("good", size=2).size, things.create("good", size=2).width) == (2, 1.0)
     text = message(lambda: things.create("good"))
     assert text.startswith("thing 'good': ") and "'size'" in text
+
+
+@pytest.mark.parametrize("name", ["good", "plain"])
+def test_an_entry_is_a_frozen_dataclass_by_itself_or_by_being_registered(things: Registry[Any], name: str) -> None:
+    thing = things.create(name, size=2)
+    assert thing == things.create(name, size=2, width=1.0) != things.create(name, size=3)
+    with pytest.raises(FrozenInstanceError):
+        thing.size = 3
+    assert message(lambda: things.create(name, size=0)).endswith(f"{name}.size = 0 must be at least 1")
 
 
 def test_options_are_suggested_and_class_variables_are_not(things: Registry[Any]) -> None:
