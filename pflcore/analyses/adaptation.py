@@ -39,8 +39,8 @@ class Adaptation(Analysis):
     epoch. Needs novel clients. The paper gives neither epochs nor learning rate.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, study of novel clients"
-    title: ClassVar[str] = "Adaptation to novel clients"
+    citation = "Li et al., FedTP, TNNLS 2023, study of novel clients"
+    title = "Adaptation to novel clients"
     smoke: ClassVar[dict[str, Any]] = {"epochs": 2}
 
     parts: tuple[str, ...] = option(

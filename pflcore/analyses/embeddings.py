@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,8 @@ class Embeddings(Analysis):
     They are placed by t-SNE, for which the paper gives no perplexity. Needs a method with embeddings of clients.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, section IV-E and figure 9"
-    title: ClassVar[str] = "Client embeddings"
+    citation = "Li et al., FedTP, TNNLS 2023, section IV-E and figure 9"
+    title = "Client embeddings"
 
     def check(self, subject: Subject) -> None:
         """Raises :class:`UserError` for a method without embeddings of clients, and for too few clients."""

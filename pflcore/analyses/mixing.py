@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from torch import nn
 
@@ -23,8 +22,8 @@ class Mixing(Analysis):
     The weights of a hybrid, position by position. Needs a backbone with ``attention: hybrid``.
     """
 
-    citation: ClassVar[str] = "Liang et al., Personalized Federated Learning with Local Attention, Table 5"
-    title: ClassVar[str] = "How local attention is mixed"
+    citation = "Liang et al., Personalized Federated Learning with Local Attention, Table 5"
+    title = "How local attention is mixed"
 
     def check(self, subject: Subject) -> None:
         """Raises :class:`UserError` when the model has no hybrid attention."""

@@ -31,10 +31,10 @@ class Rollout(Analysis):
     sum to 1. Needs a Transformer over patches with a class token.
     """
 
-    citation: ClassVar[str] = "Abnar and Zuidema, Quantifying Attention Flow in Transformers, ACL 2020"
-    title: ClassVar[str] = "Attention rollout"
+    citation = "Abnar and Zuidema, Quantifying Attention Flow in Transformers, ACL 2020"
+    title = "Attention rollout"
     smoke: ClassVar[dict[str, Any]] = {"images": 1}
-    client_options: ClassVar[tuple[str, ...]] = ("clients",)
+    client_options = ("clients",)
 
     clients: tuple[int, ...] = option((0, 1, 2), ge=0, help="Clients whose attention is rolled out.")
     images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")

@@ -33,7 +33,7 @@ class AlexNetBN(AttentiveBackbone):
     8×8 digits ``pool_padding: 1`` in addition.
     """
 
-    citation: ClassVar[str] = "Li et al., FedBN, ICLR 2021, released AlexNet; pFedLA-Att's table 8, read as that"
+    citation = "Li et al., FedBN, ICLR 2021, released AlexNet; pFedLA-Att's table 8, read as that"
     smoke: ClassVar[dict[str, Any]] = {"width": 4, "hidden": 32, "grid": 1, "kernel": 3, "stride": 1, "padding": 1}
     groups: ClassVar[dict[str, str]] = {
         "conv": r"conv\d+\.",

@@ -21,7 +21,7 @@ class ConvNet(AttentiveBackbone):
     kernel or padding: 8×8 digits take ``kernel: 3, padding: 1``.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, section IV-A; the same net as Shamsian et al., ICML 2021"
+    citation = "Li et al., FedTP, TNNLS 2023, section IV-A; the same net as Shamsian et al., ICML 2021"
     groups: ClassVar[dict[str, str]] = {"conv": r"conv\d+\.", "fc": r"fc\d+\.", "head": r"head\."}
 
     channels: tuple[int, ...] = option((16, 32), ge=1, help="Output channels of each convolution.")

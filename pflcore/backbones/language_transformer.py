@@ -33,9 +33,7 @@ class LanguageTransformer(Backbone):
     The feature that heads use is the last block's output at each position.
     """
 
-    citation: ClassVar[str] = (
-        "Li et al., FedTP, TNNLS 2023, sizes of the released code; after Vaswani et al., NeurIPS 2017"
-    )
+    citation = "Li et al., FedTP, TNNLS 2023, sizes of the released code; after Vaswani et al., NeurIPS 2017"
     smoke: ClassVar[dict[str, Any]] = {"dim": 16, "heads": 2, "head_dim": 8, "mlp_dim": 32}
     groups: ClassVar[dict[str, str]] = {
         "embedding": r"embedding\.",
@@ -45,7 +43,7 @@ class LanguageTransformer(Backbone):
         "mlp": r"blocks\.\d+\.mlp\.",
         "head": r"head\.",
     }
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
     depth: int = option(2, ge=1, help="Number of Transformer blocks.")
     dim: int = option(128, ge=1, help="Width of a position.")

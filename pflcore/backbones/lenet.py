@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.backbones import BACKBONES
 from pflcore.backbones.convnet import ConvNet
 from pflcore.options import option
@@ -18,6 +16,6 @@ class LeNet(ConvNet):
     pixels). Smaller images need a smaller kernel or padding: 8×8 digits take ``kernel: 3, padding: 1``.
     """
 
-    citation: ClassVar[str] = "LeCun et al., Proc. IEEE 1998; sizes of pFedLA-Att's LeNet, without batch norm"
+    citation = "LeCun et al., Proc. IEEE 1998; sizes of pFedLA-Att's LeNet, without batch norm"
 
     channels: tuple[int, ...] = option((6, 16), ge=1, help="Output channels of each convolution.")

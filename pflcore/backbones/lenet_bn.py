@@ -20,7 +20,7 @@ class LeNetBN(LeNet):
     45,798 (ca; the paper prints 45.54 K) and 45,950 (hybrid).
     """
 
-    citation: ClassVar[str] = "pFedLA-Att (local attention), its table of the LeNet with batch norm"
+    citation = "pFedLA-Att (local attention), its table of the LeNet with batch norm"
     groups: ClassVar[dict[str, str]] = {
         "conv": r"conv\d+\.",
         "norm": r"(conv|fc)\d+_norm\.",

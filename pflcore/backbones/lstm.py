@@ -25,10 +25,10 @@ class LSTM(Backbone):
     The feature that heads use is the last LSTM layer's output at each position.
     """
 
-    citation: ClassVar[str] = "McMahan et al., AISTATS 2017; the baselines of FedTP's Shakespeare table, as released"
+    citation = "McMahan et al., AISTATS 2017; the baselines of FedTP's Shakespeare table, as released"
     smoke: ClassVar[dict[str, Any]] = {"embedding": 4, "hidden": 16}
     groups: ClassVar[dict[str, str]] = {"embedding": r"embedding\.", "lstm": r"lstm\.", "head": r"head\."}
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
     embedding: int = option(8, ge=1, help="Width of a character's embedding.")
     hidden: int = option(256, ge=1, help="Width of each LSTM layer.")

@@ -23,7 +23,7 @@ class ResNet50(AttentiveBackbone):
     has figures.
     """
 
-    citation: ClassVar[str] = "He et al., CVPR 2016, as in timm; for FedPerfix"
+    citation = "He et al., CVPR 2016, as in timm; for FedPerfix"
     smoke: ClassVar[dict[str, Any]] = {"blocks_per_stage": 1, "width": 4}
     groups: ClassVar[dict[str, str]] = {
         "conv": r"(conv1|layer\d\.\d+\.(conv\d|downsample\.0))\.",

@@ -35,7 +35,7 @@ class TimmModel(Backbone):
     supports its operations.
     """
 
-    citation: ClassVar[str] = "Wightman, PyTorch Image Models, 2019; each model's own paper is named in timm"
+    citation = "Wightman, PyTorch Image Models, 2019; each model's own paper is named in timm"
     smoke: ClassVar[dict[str, Any]] = {"model": "test_resnet"}
     # What the rules can find; which entries belong to a group is found in :meth:`patterns`.
     groups: ClassVar[dict[str, str]] = dict.fromkeys(

@@ -26,7 +26,7 @@ class TinyViT(Backbone):
     self-attention of 8 heads each. The official code's depth defaults to 6.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, section IV-A; after Dosovitskiy et al., ICLR 2021"
+    citation = "Li et al., FedTP, TNNLS 2023, section IV-A; after Dosovitskiy et al., ICLR 2021"
     smoke: ClassVar[dict[str, Any]] = {"dim": 16, "heads": 2, "head_dim": 8, "mlp_dim": 32}
     groups: ClassVar[dict[str, str]] = {
         "patch_embed": r"patch_embed\.",

@@ -23,7 +23,7 @@ class ViT(Backbone):
     and 5,506,852 for 100.
     """
 
-    citation: ClassVar[str] = "Dosovitskiy et al., ICLR 2021, and Touvron et al., ICML 2021, as in timm; for FedPerfix"
+    citation = "Dosovitskiy et al., ICLR 2021, and Touvron et al., ICML 2021, as in timm; for FedPerfix"
     smoke: ClassVar[dict[str, Any]] = {"size": "tiny", "depth": 1}
     groups: ClassVar[dict[str, str]] = {
         "patch_embed": r"patch_embed\.",

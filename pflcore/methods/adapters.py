@@ -23,8 +23,8 @@ class Adapters(Method):
     zero, which leaves the model as it is at first and does learn.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, Table 6; Houlsby et al., ICML 2019"
-    personal: ClassVar[tuple[str, ...]] = ("adapter", "head")
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 6; Houlsby et al., ICML 2019"
+    personal = ("adapter", "head")
     smoke: ClassVar[dict[str, Any]] = {"width": 16}
 
     form: str = option(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -26,8 +24,8 @@ class Apfl(Method):
     mixture, with which the client is measured. Model parameters are mixed; buffers are those of v.
     """
 
-    citation: ClassVar[str] = "Deng, Kamani and Mahdavi, APFL, arXiv 2003.13461, algorithm 1"
-    keeps: ClassVar[tuple[str, ...]] = ("a second model", "the weight of its mixture")
+    citation = "Deng, Kamani and Mahdavi, APFL, arXiv 2003.13461, algorithm 1"
+    keeps = ("a second model", "the weight of its mixture")
 
     alpha: float = option(0.25, ge=0, le=1, help="Initial weight α of the personal model; 1 is training alone.")
     adaptive: bool = option(True, help="Whether α is learned, with a step after every batch.")

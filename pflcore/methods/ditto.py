@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
@@ -21,8 +19,8 @@ class Ditto(Method):
     never been sampled is the initial model. Batch norm statistics of the two models are separate.
     """
 
-    citation: ClassVar[str] = "Li et al., Ditto, ICML 2021, algorithm 1"
-    keeps: ClassVar[tuple[str, ...]] = ("a second model",)
+    citation = "Li et al., Ditto, ICML 2021, algorithm 1"
+    keeps = ("a second model",)
 
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the global model; 0 is training alone.")
 

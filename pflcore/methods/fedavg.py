@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 
@@ -16,4 +14,4 @@ class FedAvg(Method):
     batch-norm statistics are averaged as well. Every client is evaluated with the global model.
     """
 
-    citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    citation = "McMahan et al., AISTATS 2017"

@@ -27,8 +27,8 @@ class FedBabu(Method):
     weights; here clients count by their samples.
     """
 
-    citation: ClassVar[str] = "Oh, Kim and Yun, FedBABU, ICLR 2022, algorithm 1"
-    personal: ClassVar[tuple[str, ...]] = ("head",)
+    citation = "Oh, Kim and Yun, FedBABU, ICLR 2022, algorithm 1"
+    personal = ("head",)
     smoke: ClassVar[dict[str, Any]] = {"finetune_steps": 1}
 
     finetune_parts: str = option(

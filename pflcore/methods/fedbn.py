@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 
@@ -17,5 +15,5 @@ class FedBN(Method):
     statistics.
     """
 
-    citation: ClassVar[str] = "Li et al., FedBN, ICLR 2021; LayerNorm form: Sun et al., FedPerfix, ICCV 2023"
-    personal: ClassVar[tuple[str, ...]] = ("norm",)
+    citation = "Li et al., FedBN, ICLR 2021; LayerNorm form: Sun et al., FedPerfix, ICCV 2023"
+    personal = ("norm",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -67,11 +66,11 @@ class FedKD(Method):
     10; here ``training.clip`` applies to the teacher, and to student and P together.
     """
 
-    citation: ClassVar[str] = "Wu et al., FedKD, Nature Communications 13, 2022"
-    keeps: ClassVar[tuple[str, ...]] = ("a projection of features",)
-    exchanges: ClassVar[tuple[str, ...]] = ("a student model",)
-    personal: ClassVar[tuple[str, ...]] = (ALL,)
-    facts: ClassVar[tuple[str, ...]] = ("progress",)
+    citation = "Wu et al., FedKD, Nature Communications 13, 2022"
+    keeps = ("a projection of features",)
+    exchanges = ("a student model",)
+    personal = (ALL,)
+    facts = ("progress",)
 
     tmin: float = option(0.95, gt=0, le=1, help="Share of squared singular values that is kept, at the beginning.")
     tmax: float = option(0.98, gt=0, le=1, help="Share that is kept in the last round; with both at 1 all are kept.")

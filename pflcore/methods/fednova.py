@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 
@@ -23,7 +22,7 @@ class FedNova(Method):
     over the sampled clients, p in proportion to their samples. Running statistics are averaged as in FedAvg.
     """
 
-    citation: ClassVar[str] = "Wang et al., FedNova, NeurIPS 2020, equation 7"
+    citation = "Wang et al., FedNova, NeurIPS 2020, equation 7"
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)

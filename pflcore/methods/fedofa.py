@@ -50,9 +50,9 @@ class FedOFA(HypernetworkMethod):
     - Only convolutions are pruned, for which the formula is written; ``parts: all`` prunes every tensor.
     """
 
-    citation: ClassVar[str] = "Yang et al., FedOFA, arXiv 2311.12049, 2023, section 3"
+    citation = "Yang et al., FedOFA, arXiv 2311.12049, 2023, section 3"
     # Without convolutions there is nothing to recalibrate: a backbone that lacks them is refused.
-    generated: ClassVar[tuple[str, ...]] = ("conv", ALL)
+    generated = ("conv", ALL)
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16, "heads": 2}
 
     kind: str = option(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 
@@ -16,5 +14,5 @@ class FedPer(Method):
     client that has never been sampled keeps the initial classifier.
     """
 
-    citation: ClassVar[str] = "Arivazhagan et al., arXiv 1912.00818, 2019"
-    personal: ClassVar[tuple[str, ...]] = ("head",)
+    citation = "Arivazhagan et al., arXiv 1912.00818, 2019"
+    personal = ("head",)

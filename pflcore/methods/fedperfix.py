@@ -28,8 +28,8 @@ class FedPerfix(Method):
     numbers in its prefixes, 295,936 per block. Personal parts begin as the common initial ones.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, equations 3 and 4"
-    personal: ClassVar[tuple[str, ...]] = ("adapter", "head")
+    citation = "Sun et al., FedPerfix, ICCV 2023, equations 3 and 4"
+    personal = ("adapter", "head")
     smoke: ClassVar[dict[str, Any]] = {"width": 16}
 
     mode: str = option(

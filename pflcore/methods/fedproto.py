@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -50,10 +49,10 @@ class FedProto(Method):
     client's samples, and prototypes are of the last one that was begun, be it complete or not.
     """
 
-    citation: ClassVar[str] = "Tan et al., FedProto, AAAI 2022, algorithm 1"
-    exchanges: ClassVar[tuple[str, ...]] = ("prototypes of the classes",)
-    personal: ClassVar[tuple[str, ...]] = (ALL,)
-    facts: ClassVar[tuple[str, ...]] = ("epoch_steps",)
+    citation = "Tan et al., FedProto, AAAI 2022, algorithm 1"
+    exchanges = ("prototypes of the classes",)
+    personal = (ALL,)
+    facts = ("epoch_steps",)
 
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to prototypes; 0.1 in FedTP's code.")
 

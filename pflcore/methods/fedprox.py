@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from pflcore.groups import Tensors
@@ -20,7 +18,7 @@ class FedProx(Method):
     the client are free. None of the four papers states μ; official and library code uses 1, 0.01 and 0.001.
     """
 
-    citation: ClassVar[str] = "Li et al., MLSys 2020"
+    citation = "Li et al., MLSys 2020"
 
     mu: float = option(0.01, ge=0, help="Weight μ of the proximal term; 0 is FedAvg.")
 

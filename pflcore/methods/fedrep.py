@@ -48,9 +48,9 @@ class FedRep(Method):
     trains both jointly, which is FedPer: `schedule: joint`. In that of kNN-Per the body never trains.
     """
 
-    citation: ClassVar[str] = "Collins et al., FedRep, ICML 2021, algorithm 1"
-    personal: ClassVar[tuple[str, ...]] = ("head",)
-    facts: ClassVar[tuple[str, ...]] = ("epoch_steps",)
+    citation = "Collins et al., FedRep, ICML 2021, algorithm 1"
+    personal = ("head",)
+    facts = ("epoch_steps",)
     smoke: ClassVar[dict[str, Any]] = {"head_epochs": 0.5}  # smoke runs have a single local epoch
 
     schedule: str = option(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -35,9 +33,9 @@ class FedRoD(Method):
     personal classifier alone, which is another method.
     """
 
-    citation: ClassVar[str] = "Chen and Chao, FedRoD, ICLR 2022, linear variant"
-    keeps: ClassVar[tuple[str, ...]] = ("a second classifier",)
-    facts: ClassVar[tuple[str, ...]] = ("class_counts",)
+    citation = "Chen and Chao, FedRoD, ICLR 2022, linear variant"
+    keeps = ("a second classifier",)
+    facts = ("class_counts",)
 
     balanced: bool = option(True, help="Whether the generic loss is the balanced one; false is plain cross-entropy.")
 

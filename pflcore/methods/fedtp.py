@@ -37,8 +37,8 @@ class FedTP(HypernetworkMethod):
     norm in front of the classifier is shared in all of them. The released code generates projections only.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023 (arXiv 2211.01572), section III"
-    generated: ClassVar[tuple[str, ...]] = (_QKV,)
+    citation = "Li et al., FedTP, TNNLS 2023 (arXiv 2211.01572), section III"
+    generated = (_QKV,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}
 
     generated_part: str = option(

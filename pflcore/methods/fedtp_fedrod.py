@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.methods import METHODS
 from pflcore.methods.fedrod import FedRoD
 from pflcore.methods.fedtp import FedTP
@@ -19,4 +17,4 @@ class FedTPFedRoD(FedRoD, FedTP):
     stays on the client. The sum of both logits is what a client is measured with.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, extensions; Chen and Chao, FedRoD, ICLR 2022"
+    citation = "Li et al., FedTP, TNNLS 2023, extensions; Chen and Chao, FedRoD, ICLR 2022"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 
@@ -34,8 +33,8 @@ class FedU(Method):
     coupling of 0 clients train alone, as in the newest revision of the authors' code, where the sum is commented out.
     """
 
-    citation: ClassVar[str] = "Dinh et al., FedU, arXiv 2102.07148, 2021, algorithm 1"
-    generated: ClassVar[tuple[str, ...]] = (ALL,)
+    citation = "Dinh et al., FedU, arXiv 2102.07148, 2021, algorithm 1"
+    generated = (ALL,)
 
     coupling: float = option(0.5, ge=0, help="Relation a of any two clients; 0: each trains alone.")
     strength: float = option(7.5e-4, ge=0, help="Step along the pairwise differences, as given above.")

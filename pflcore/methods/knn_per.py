@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 from pflcore.options import option
@@ -19,7 +17,7 @@ class KNNPer(Method):
     number, as in FedTP+KNN, which is the method fedtp with ``knn: 0.6``.
     """
 
-    citation: ClassVar[str] = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
-    keeps: ClassVar[tuple[str, ...]] = ("its samples as a memory",)
+    citation = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
+    keeps = ("its samples as a memory",)
 
     knn: float = option(0.5, gt=0, le=1, help="Weight λ of the nearest neighbours; 1 is without the model's softmax.")

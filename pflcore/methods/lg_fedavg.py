@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.groups import Groups, Roles
 from pflcore.method import Method
 from pflcore.methods import METHODS
@@ -21,8 +19,8 @@ class LgFedAvg(Method):
     clients count by their samples. FL-bench has it the other way round: its lowest layer is shared.
     """
 
-    citation: ClassVar[str] = "Liang et al., LG-FedAvg, arXiv 2001.01523, 2020, algorithm 1"
-    keeps: ClassVar[tuple[str, ...]] = ("all groups but those in its option",)
+    citation = "Liang et al., LG-FedAvg, arXiv 2001.01523, 2020, algorithm 1"
+    keeps = ("all groups but those in its option",)
 
     shared: tuple[str, ...] = option(
         ("head",), help="The groups that are averaged, as the backbone names them; all others stay on the client."

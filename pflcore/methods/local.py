@@ -19,8 +19,8 @@ class Local(Method):
     every client in every round, FedPerfix's only the sampled ones, and their figures for Local differ accordingly.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, Table II (Local-T); Sun et al., FedPerfix, ICCV 2023"
-    personal: ClassVar[tuple[str, ...]] = (ALL,)
+    citation = "Li et al., FedTP, TNNLS 2023, Table II (Local-T); Sun et al., FedPerfix, ICCV 2023"
+    personal = (ALL,)
     smoke: ClassVar[dict[str, Any]] = {"schedule": "when_sampled"}
 
     schedule: str = option(

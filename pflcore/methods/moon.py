@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,8 +28,8 @@ class Moon(Method):
     batch's statistics in them, without keeping any. In the authors' code these two are in evaluation mode.
     """
 
-    citation: ClassVar[str] = "Li, He and Song, MOON, CVPR 2021"
-    keeps: ClassVar[tuple[str, ...]] = ("its previous model",)
+    citation = "Li, He and Song, MOON, CVPR 2021"
+    keeps = ("its previous model",)
 
     mu: float = option(
         1.0, ge=0, help="Weight μ of the contrastive term; the authors take 5 on CIFAR-10, 1 on CIFAR-100. 0: FedAvg."

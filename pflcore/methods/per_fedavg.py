@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class PerFedAvg(Method):
     paper's exact and Hessian-free versions are left out.
     """
 
-    citation: ClassVar[str] = "Fallah, Mokhtari and Ozdaglar, Per-FedAvg, NeurIPS 2020, algorithm 1"
+    citation = "Fallah, Mokhtari and Ozdaglar, Per-FedAvg, NeurIPS 2020, algorithm 1"
 
     alpha: float | None = option(
         None, gt=0, help="Size α of the inner step, and of the step before a measurement; null is the learning rate."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.groups import Groups, Roles
 from pflcore.method import Method
 from pflcore.methods import METHODS
@@ -20,8 +18,8 @@ class PersonalGroups(Method):
     of the attention.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, Table 1"
-    keeps: ClassVar[tuple[str, ...]] = ("the groups in its option",)
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 1"
+    keeps = ("the groups in its option",)
 
     groups: tuple[str, ...] = option(("head",), help="The personal groups, as the backbone names them.")
 

@@ -28,6 +28,6 @@ class PFedHN(HypernetworkMethod):
     wide as FedTP's. pFedHN-PC is ``also_personal: [head]``, with ``server_lr: 0.05``.
     """
 
-    citation: ClassVar[str] = "Shamsian, Navon, Fetaya and Chechik, pFedHN, ICML 2021, algorithm 1"
-    generated: ClassVar[tuple[str, ...]] = (ALL,)
+    citation = "Shamsian, Navon, Fetaya and Chechik, pFedHN, ICML 2021, algorithm 1"
+    generated = (ALL,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}

@@ -39,8 +39,8 @@ class PFedLALayerwise(Method):
     method of local attention with the same short name.
     """
 
-    citation: ClassVar[str] = "Ma et al., Layer-wised Model Aggregation for Personalized FL (pFedLA), CVPR 2022"
-    generated: ClassVar[tuple[str, ...]] = (ALL,)
+    citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (pFedLA), CVPR 2022"
+    generated = (ALL,)
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16}
 
     embedding: int = option(100, ge=1, help="Width of a client's embedding.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,8 +21,8 @@ class PFedMe(Method):
     steps use the run's learning rate, without momentum, as FedTP's code does; the authors' code also decays θ by 0.001.
     """
 
-    citation: ClassVar[str] = "T. Dinh, Tran and Nguyen, pFedMe, NeurIPS 2020, algorithm 1"
-    keeps: ClassVar[tuple[str, ...]] = ("a second model",)
+    citation = "T. Dinh, Tran and Nguyen, pFedMe, NeurIPS 2020, algorithm 1"
+    keeps = ("a second model",)
 
     lam: float = option(15.0, gt=0, help="Weight λ of the distance between personal and global model.")
     inner_steps: int = option(5, ge=1, help="Gradient steps towards the proximal point for every batch.")

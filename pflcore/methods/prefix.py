@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from torch import nn
 
@@ -23,8 +22,8 @@ class Prefix(Method):
     leaves the model as it is at first; zero tokens take their share of the attention.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, Table 6; Li and Liang, Prefix-Tuning, ACL 2021"
-    personal: ClassVar[tuple[str, ...]] = ("prefix", "head")
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 6; Li and Liang, Prefix-Tuning, ACL 2021"
+    personal = ("prefix", "head")
 
     init: str = option("zero", choices=("zero", "random"), help="zero is Prefix-Z, random is Prefix-R.")
     kind: str = option(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from torch import nn
 
@@ -22,8 +21,8 @@ class Prompts(Method):
     follows what it says it does.
     """
 
-    citation: ClassVar[str] = "Sun et al., FedPerfix, ICCV 2023, Table 6; Jia et al., Visual Prompt Tuning, ECCV 2022"
-    personal: ClassVar[tuple[str, ...]] = ("prompt", "head")
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 6; Jia et al., Visual Prompt Tuning, ECCV 2022"
+    personal = ("prompt", "head")
 
     count: int = option(10, ge=1, help="Prompts per block.")
     dropout: float = option(0.1, ge=0, lt=1, help="Dropout of the prompts.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pflcore.method import Method
 from pflcore.methods import METHODS
 
@@ -17,5 +15,5 @@ class VanillaAttention(Method):
     they were sampled.
     """
 
-    citation: ClassVar[str] = "Li et al., FedTP, TNNLS 2023, section III-B"
-    personal: ClassVar[tuple[str, ...]] = ("attention.qkv",)
+    citation = "Li et al., FedTP, TNNLS 2023, section III-B"
+    personal = ("attention.qkv",)

@@ -25,7 +25,7 @@ class CoarseClasses(Partition):
     """
 
     citation = "Li et al., FedTP, TNNLS 2023, section IV-E and figure 9; released code"
-    example: ClassVar[tuple[str, int]] = ("cifar100", 20)
+    example = ("cifar100", 20)
     smoke_clients: ClassVar[int] = 20
     smoke: ClassVar[dict[str, Any]] = {"fine": "shared"}  # a class for each client takes more of them
 

@@ -22,7 +22,7 @@ class DomainDirichlet(Partition):
     """
 
     citation = "Sun et al., FedPerfix, ICCV 2023, section 4.1; released code"
-    example: ClassVar[tuple[str, int]] = ("digits5", 15)
+    example = ("digits5", 15)
     smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
 
     alpha: float = option(1.0, help="Concentration: small is a few classes per client, large is nearly i.i.d.", gt=0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
@@ -22,7 +20,7 @@ class Domains(Partition):
     """
 
     citation = "Li et al., FedBN, ICLR 2021; as in Liang et al., Personalized Federated Learning with Local Attention"
-    example: ClassVar[tuple[str, int]] = ("digits5", 5)
+    example = ("digits5", 5)
 
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 

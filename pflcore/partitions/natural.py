@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
@@ -21,7 +19,7 @@ class Natural(Partition):
     """
 
     citation = "Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
-    example: ClassVar[tuple[str, int]] = ("shakespeare", 8)
+    example = ("shakespeare", 8)
 
     attribute: str = option("role", help="The attribute of the dataset whose values are the clients.")
     min_samples: int = option(1, help="Fewest samples, on each side of the split, of a value that can be chosen.", ge=1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
@@ -24,7 +22,7 @@ class Pachinko(Partition):
     """
 
     citation = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, appendix; as in FedTP"
-    example: ClassVar[tuple[str, int]] = ("cifar100", 20)
+    example = ("cifar100", 20)
 
     alpha: float = option(0.3, help="Concentration over coarse classes.", gt=0)
     beta: float = option(10.0, help="Concentration over the fine classes of a coarse class.", gt=0)
