@@ -49,8 +49,15 @@ class Dataset(Entry, ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a model's input: channels, height, width of images; length of texts."""
-        return self.original
+        """Of a model's input: channels, height, width of images; length of texts.
+
+        The options ``size`` and ``channels``, where a dataset has them, say what images are scaled and converted to.
+        """
+        if len(self.original) == 1:
+            return self.original
+        channels, height, width = self.original
+        size = getattr(self, "size", None)
+        return getattr(self, "channels", channels), size or height, size or width
 
     @property
     def expected(self) -> tuple[int, int] | None:

@@ -66,11 +66,6 @@ class DomainImages(Dataset):
 
     size: int = option(224, help="Height and width in pixels that every image is scaled to.", ge=8, le=1024)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Colours, and the chosen size."""
-        return (3, self.size, self.size)
-
     def load(self, folder: Path) -> Samples:
         """Read from `folder`: the archives, or what they unpack to."""
         if not self.found(folder):

@@ -77,11 +77,6 @@ class OwnImages(Dataset):
                 )
             object.__setattr__(self, key, values * (self.channels // len(values)))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The chosen channels and size."""
-        return (self.channels, self.size, self.size)
-
     def found(self, folder: Path) -> bool:
         """Whether the chosen folder is there and holds anything."""
         root = self.root(folder)

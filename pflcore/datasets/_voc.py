@@ -61,11 +61,6 @@ class Voc(Dataset):
         object.__setattr__(self, "class_names", self.class_list)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Colours, and the chosen size."""
-        return (3, self.size, self.size)
-
-    @property
     def expected(self) -> tuple[int, int] | None:
         """Training and test images; None for other classes than VOC's."""
         return self.counts if self.class_list == CLASSES else None

@@ -94,11 +94,6 @@ class Cifar100(Cifar):
     )
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Colours, and the chosen size."""
-        return (3, self.size, self.size) if self.size else self.original
-
-    @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and std with the present options."""
         return _HALF if self.normalise == "half" else (self.mean, self.std)

@@ -66,11 +66,6 @@ class Digits5(Dataset):
         return dict(zip(_DOMAINS, parts, strict=True))
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Colours, and the chosen size."""
-        return (3, self.size, self.size)
-
-    @property
     def expected(self) -> tuple[int, int]:
         """Training and test samples of the five together."""
         sizes = [part.expected or (0, 0) for part in self.parts.values()]

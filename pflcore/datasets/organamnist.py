@@ -89,12 +89,6 @@ class OrganAMnist(Dataset):
     )
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The chosen channels and size."""
-        size = self.size or self.original[1]
-        return (self.channels, size, size)
-
-    @property
     def expected(self) -> tuple[int, int]:
         """Training and test samples of the release."""
         return self.releases[self.release].counts
