@@ -57,7 +57,8 @@ class Room:
         files = self._files()
         states = sum(path.parent.parent == self.folder and path.suffix != ".part" for path, _ in files)
         used = sum(stat.st_size for _, stat in files)
-        return f"kept for longer runs: {states} states, {used / _GIB:.2f} of {self.limit / _GIB:g} GiB (PFL_KEEP)"
+        count = f"{states} state{'' if states == 1 else 's'}"
+        return f"kept for longer runs: {count}, {used / _GIB:.2f} of {self.limit / _GIB:g} GiB (PFL_KEEP)"
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         """With what is being written, and what a killed process left of that."""

@@ -255,7 +255,7 @@ class RunState:
         """Continue from the newest good checkpoint, if there is one."""
         checkpoint = checkpoints.load(lambda tensors: misfit(self.parts, tensors))
         if checkpoint:
-            self.round = self.resumed_from = checkpoint.round
+            self.round = checkpoint.round
             restore(self.parts, checkpoint.tensors)
 
     def take_up(self, kept: KeptStates | None, executor: Executor) -> None:

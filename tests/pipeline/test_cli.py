@@ -344,7 +344,7 @@ def test_status_says_what_is_kept(project: Project, pfl: Pfl, monkeypatch: pytes
     nothing = "nothing has been run here yet; see `pfl run`"
     assert pfl("status").out.splitlines() == [nothing]
     project.write(".pfl/kept/0123/round-000100-0123456789abcdef.safetensors", b"")
-    kept = "kept for longer runs: 1 states, 0.00 of 2 GiB (PFL_KEEP)"
+    kept = "kept for longer runs: 1 state, 0.00 of 2 GiB (PFL_KEEP)"
     assert pfl("status").out.splitlines() == [nothing, kept]
 
 

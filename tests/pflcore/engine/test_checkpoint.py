@@ -359,6 +359,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path, monke
             folder.save(2, TENSORS)
         checkpoint = folder.load(fits)
     assert checkpoint and checkpoint.round == 1 and stored_rounds(tmp_path) == [1]
+    assert list(tmp_path.glob(".*.part")) == []
 
 
 # --- one process at a time -----------------------------------------------------------------------------------------

@@ -168,6 +168,14 @@ def test_a_lineage_depends_on_data_and_on_the_code_that_trains() -> None:
     assert len({each.training for each in hashes.values()}) == 3
 
 
+@pytest.mark.parametrize(("place", "name"), [("torch", "__version__"), ("torch.backends.cpu", "get_cpu_capability")])
+def test_a_lineage_depends_on_what_rounds_sums(place: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = lineage(method("fedavg"), training())
+    monkeypatch.setattr(f"{place}.{name}", (lambda: "AVX9000") if name.startswith("get") else "9.9")
+    after = lineage(method("fedavg"), training())
+    assert (after.run, after.measuring) == (before.run, before.measuring) and after.training != before.training
+
+
 # --- the stage -----------------------------------------------------------------------------------------------------
 
 SAVED = ", save_weights: true"
