@@ -11,6 +11,7 @@ quickstart: setup  ## Train six methods on handwritten digits and print the tabl
 
 # Tests run beside each other, and most of their runs are shorter than starting workers for them takes.
 test: setup lint  ## What a change can plausibly break.
+	@$(BIN)/pfl probe --check
 	@PFL_WORKERS=1 $(BIN)/pytest -n auto
 
 test-all: setup lint  ## Everything, on as many workers as a run takes here, and what only the slowest need.

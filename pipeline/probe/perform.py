@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ from safetensors.numpy import load_file
 
 from pflcore.artifacts import read_table
 from pflcore.data.assignment import read_assignment
-from pflcore.data.sample_files import read_samples
+from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.engine import Progress
 from pipeline.probe.cases import RESUMED, SEQUENTIAL, Probe
 from pipeline.probe.numbers import Numbers, shown
@@ -45,12 +46,14 @@ def same_everywhere(threads: int = 1) -> Iterator[None]:
 def perform(probe: Probe, way: str, folder: Path) -> Numbers:
     """What a probe gives, trained in one of :data:`~pipeline.probe.cases.WAYS`. Datasets in `folder` are used again."""
     run, place = probe.run, folder / probe.name / way
-    federation, dataset, owners = place / "federation.yaml", folder / f"{run.data_id}.parquet", place / "partition"
+    federation, dataset, owners = place / "federation.yaml", folder / f"{run.data_id}-{probe.size}", place / "partition"
     place.mkdir(parents=True)
     if not dataset.exists():
         record = place / "data.yaml"
         record.write_text(yaml.safe_dump(run.record["dataset"]), encoding="utf-8")
         data.run(record, dataset, folder / "raw")
+        if probe.size:
+            write_samples(dataset, replace(read_samples(dataset), size=probe.size))
     numbers = {"data": _of_data(dataset)}
     if not probe.divides:
         return numbers
@@ -61,6 +64,7 @@ def perform(probe: Probe, way: str, folder: Path) -> Numbers:
         return numbers
     record = place / f"{run.id}.yaml"
     record.write_text(yaml.safe_dump(run.record), encoding="utf-8")
+    said: list[str] = []
 
     def execute(on_round: Callable[[Progress], None] | None = None) -> None:
         train.run(
@@ -74,7 +78,7 @@ def perform(probe: Probe, way: str, folder: Path) -> Numbers:
             executor=SEQUENTIAL if way == RESUMED else way,
             checkpoint_every=-1.0 if way == RESUMED else 1e9,
             on_round=on_round,
-            say=lambda _: None,
+            say=said.append,
         )
 
     if way == RESUMED:
@@ -82,14 +86,16 @@ def perform(probe: Probe, way: str, folder: Path) -> Numbers:
             with suppress(KeyboardInterrupt):
                 execute(_interrupt)
             execute()
+        if not any("continued from the checkpoint" in line for line in said):
+            raise RuntimeError(f"it did not continue from its checkpoint: {said}")
     else:
         execute()
     return numbers | _of_run(place)
 
 
 def _interrupt(progress: Progress) -> None:
-    """Kill a run in its last round but one, which is then repeated from the checkpoint before it."""
-    if progress.round == progress.rounds - 1:
+    """Kill a run after its last round, which is then repeated from the checkpoint before it."""
+    if progress.round == progress.rounds:
         raise KeyboardInterrupt
 
 

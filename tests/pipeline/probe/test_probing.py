@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.project import BIN, Project
 
+from pflcore import sources
 from pflcore.errors import UserError
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import RECORD, Engine
@@ -157,6 +158,16 @@ def test_new_probes_are_added_and_old_ones_go(bench: Bench) -> None:
     bench.edit(NUMBERS, "\nproximal,", "\nformer,")
     assert ", 1 are new: " in probe() and bench.version == version
     assert bench.record.numbers.keys() == bench.numbers.keys()
+
+
+def test_what_is_edited_while_probes_run_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = Code(source_folder())
+    now = Record.on_disk(code, Record.read(code))
+    probing._check_imported(code, now)
+    for name in ("pflcore.seeds", "pipeline.probe.perform"):
+        with monkeypatch.context() as edited, pytest.raises(UserError, match=rf"^{name} was edited while probes ran"):
+            edited.setitem(sources._contents, name, b"other")
+            probing._check_imported(code, now)
 
 
 def test_ways_that_disagree_are_a_mistake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
