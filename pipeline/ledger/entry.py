@@ -6,6 +6,7 @@ A digest makes an edit by hand visible. What compiles reads entries too, so noth
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,15 +79,16 @@ def read_entry(path: Path) -> Entry:
     Raises:
         UserError: It is missing, damaged, was edited, or is of another run than its name says.
     """
+    shown = os.path.relpath(path)
     try:
         if path.stat().st_size > _MOST:
-            raise UserError(f"{path}: larger than any kept result ({_MOST:,} bytes)")
+            raise UserError(f"{shown}: larger than any kept result ({_MOST:,} bytes)")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+        raise UserError(f"{shown}: cannot be read ({error})") from None
     digest, _, rest = text.removeprefix(_HEAD).partition("\n")
     if digest != f"digest: {_digest(rest)}":
-        raise UserError(f"{path}: edited by hand, or cut; take it back with `git checkout`, or keep the run anew")
+        raise UserError(f"{shown}: edited by hand, or cut; take it back with `git checkout`, or keep the run anew")
     header, _, measurements = rest.partition("---\n")
     try:
         content = yaml.load(header, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -100,9 +102,9 @@ def read_entry(path: Path) -> Entry:
         )
         name = entry.run.id
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: not a kept result ({type(error).__name__}: {error}); keep the run anew") from None
+        raise UserError(f"{shown}: not a kept result ({type(error).__name__}: {error}); keep the run anew") from None
     if name != path.stem:
-        raise UserError(f"{path}: its settings are those of {name}; rename it")
+        raise UserError(f"{shown}: its settings are those of {name}; rename it")
     return entry
 
 

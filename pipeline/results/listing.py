@@ -40,7 +40,7 @@ def lines(ledger: Ledger, compilation: Compilation) -> list[Line]:
 def _line(path: Path, compilation: Compilation) -> Line:
     entry = trusted(path)
     if isinstance(entry, str):
-        return Line(path.stem, "", "", "", "", entry.removeprefix(f"{path}: "))
+        return Line(path.stem, "", "", "", "", entry.partition(": ")[2])
     return Line(
         entry.run.id,
         final_accuracy(entry),
