@@ -32,8 +32,10 @@ class Neighbours:
     classes: int
 
     @classmethod
-    def remember(cls, trainer: Trainer, state: Tensors, client: int, batch: int) -> Neighbours:
+    def remember(cls, trainer: Trainer, state: Tensors, client: int, batch: int) -> Neighbours | None:
         """The memory of a client: all its training samples, seen by the model in `state`.
+
+        None for a model whose features are not finite. It has diverged, as its loss by itself will tell.
 
         Args:
             batch: Samples per forward pass.
@@ -47,9 +49,11 @@ class Neighbours:
             for part in trainer.data.batches(torch.split(trainer.data.train[client], batch)):
                 features.append(trainer.memorable(state, part.inputs)[1].flatten(0, -2).cpu().numpy())
                 labels.append(part.labels.flatten().cpu().numpy())
-        known = np.concatenate(labels)
+        known, seen = np.concatenate(labels), np.concatenate(features)
+        if not np.isfinite(seen).all():
+            return None
         index = NearestNeighbors(n_neighbors=min(trainer.method.neighbours, len(known)))
-        return cls(index.fit(np.concatenate(features)), known, trainer.data.classes)
+        return cls(index.fit(seen), known, trainer.data.classes)
 
     def vote(self, features: np.ndarray) -> np.ndarray:
         """Probabilities of the classes, (samples, classes), for features (samples, features)."""
@@ -65,6 +69,8 @@ class Neighbours:
     def predict(self, trainer: Trainer, state: Tensors, inputs: Tensor) -> Tensor:
         """Logarithms of the mixed probabilities, (batch, …, classes)."""
         logits, features = trainer.memorable(state, inputs)
+        if not features.isfinite().all():
+            return logits.log_softmax(-1)
         votes = torch.from_numpy(self.vote(features.flatten(0, -2).cpu().numpy()))
         weight = trainer.method.knn
         mixed = weight * votes.to(logits.device, torch.float32).view(logits.shape) + (1 - weight) * logits.softmax(-1)

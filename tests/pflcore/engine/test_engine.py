@@ -334,10 +334,11 @@ def test_divergence_names_the_client_and_keeps_the_rounds_before() -> None:
     assert result_bytes(result)["weights"] == result_bytes(short)["weights"]
 
 
-def test_weights_lost_in_the_last_step_are_a_divergence_too() -> None:
+@pytest.mark.parametrize("name", ["fedavg", "knn_per"])
+def test_weights_lost_in_the_last_step_are_a_divergence_too(name: str) -> None:
     # One step per client: its loss is finite, what it ends with is not a model any more.
     once = training(rounds=1, local_epochs=1, batch_size=99, lr=1e30)
-    result = run(method("fedavg"), backbone("convnet"), training=once)
+    result = run(method(name), backbone("convnet"), training=once)
     assert result.diverged and result.diverged.round == 1
     assert np.isfinite(result.loss).all()
 
