@@ -121,8 +121,6 @@ def test_what_fails_in_one_process_is_told_by_the_stage(
     for package in ("pflcore", "pipeline"):
         shutil.copytree(source / package, tmp_path / "copy" / package, ignore=shutil.ignore_patterns("__pycache__"))
     victim.project.write("copy/pflcore/methods/mine.py", MINE)
-    code = tmp_path / "stages/code"
-    shutil.copy(code / "train.fedavg.convnet.txt", code / "train.mine.convnet.txt")
     victim.record.write_text(victim.record.read_text().replace("name: fedavg", "name: mine"))
     seal_anew(victim.project, victim.record)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "copy"))
