@@ -45,8 +45,9 @@ def drop(specs: Kept) -> None:
     paths = [path for path in map(Ledger(workspace.root).path, runs) if path.is_file()]
     for path in paths:
         path.unlink()
-        if not any(path.parent.iterdir()):
-            path.parent.rmdir()
+        for folder in (path.parent, path.parent.parent):
+            if not any(folder.iterdir()):
+                folder.rmdir()
     print(f"{len(paths)} runs dropped")
     _compile(workspace)
 

@@ -131,7 +131,7 @@ def test_commands(reproduced: Project) -> None:
     assert missing.returncode == 2 and f"did you mean '{run}'" in missing.stderr
     assert reproduced.repro().code == 0
     dropped = pfl(reproduced, "results", "drop", "tiny")
-    assert dropped.stdout.startswith("2 runs dropped\n") and not list((reproduced.root / "results").rglob("*"))
+    assert dropped.stdout.startswith("2 runs dropped\n") and not (reproduced.root / "results").exists()
     # It had been trained here, and DVC remembers.
     again = reproduced.repro()
     assert again.code == 0 and not [stage for stage in again.ran if stage.startswith("train-")], again.output
