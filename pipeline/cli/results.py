@@ -84,11 +84,12 @@ def show(run: Annotated[str, typer.Argument(help="The id of a run, or the file o
     from pipeline.results.listing import curve_of, find
 
     entry = find(Ledger(Workspace.find().root), run)
+    curve = curve_of(entry)
     seconds = None if entry.seconds is None else f"{entry.seconds:,.1f}"
     print(to_yaml({"run": entry.run.id, "obtained": entry.obtained, "seconds": seconds}), end="")
     print(to_yaml({"made_by": entry.made_by, "facts": entry.facts, "settings": entry.run.record}), end="")
     print("\nround  accuracy %      loss")
-    for round_, accuracy, loss in curve_of(entry):
+    for round_, accuracy, loss in curve:
         print(f"{round_:5d}  {accuracy:10.2f}  {loss:8.4f}")
 
 

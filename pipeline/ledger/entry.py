@@ -81,9 +81,13 @@ def read_entry(path: Path) -> Entry:
     """
     shown = os.path.relpath(path)
     try:
-        if path.stat().st_size > _MOST:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{shown}: not a file; move it away")
+        with path.open("rb") as file:
+            raw = file.read(_MOST + 1)
+        if len(raw) > _MOST:
             raise UserError(f"{shown}: larger than any kept result ({_MOST:,} bytes)")
-        text = path.read_text(encoding="utf-8")
+        text = raw.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{shown}: cannot be read ({error})") from None
     digest, _, rest = text.removeprefix(_HEAD).partition("\n")

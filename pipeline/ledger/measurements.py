@@ -18,7 +18,7 @@ from pflcore.protocols import curve
 
 _LINE = re.compile(
     r"(?:(?P<total>test samples)|(?P<novel>novel clients)|last (?P<last>\d+)"
-    r"|round (?P<round>\d+), accuracy [\d.]+, loss (?P<loss>[\d.e+-]+)): (?P<numbers>[\d ]+)"
+    r"|round (?P<round>\d+), accuracy [\d.]+, loss (?P<loss>\d+(?:\.\d+)?(?:e[+-]?\d+)?)): (?P<numbers>[\d ]+)"
 )
 
 
@@ -61,9 +61,15 @@ def from_lines(text: str) -> pa.Table:
     """The inverse of :func:`to_lines`, with the mean loss of a round for each of its clients.
 
     Raises:
-        ValueError: It is no such text.
+        UserError: It is no such text.
     """
-    parsed = _parse(text)
+    try:
+        return _table(_parse(text))
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"a kept result with damaged measurements ({error}); keep the run anew") from None
+
+
+def _table(parsed: _Parsed) -> pa.Table:
     clients, count = len(parsed.total), len(parsed.correct)
     novel = np.isin(np.arange(clients), parsed.novel).astype(np.int8)
     correct = np.array(list(parsed.correct.values()), np.int64).reshape(count, clients)

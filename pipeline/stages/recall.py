@@ -20,7 +20,7 @@ def run(path: Path, out: Path) -> str:
     entry = read_entry(path)
     try:
         rounds = from_lines(entry.measurements)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; keep the run anew") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     write_table(out / "rounds.parquet", rounds, "rounds/2", run=entry.run.id, kept=entry.obtained, **entry.facts)
     return f"{entry.run.id}: kept since {entry.obtained}"

@@ -48,6 +48,10 @@ def test_what_is_no_entry(entry: Entry, tmp_path: Path) -> None:
         read_entry(other)
     with pytest.raises(UserError, match="cannot be read"):
         read_entry(tmp_path / "none.yaml")
+    endless = tmp_path / "endless.yaml"
+    endless.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="not a file"):
+        read_entry(endless)
     other.write_bytes(b"a" * 5_000_000)
     with pytest.raises(UserError, match="larger than any kept result"):
         read_entry(other)

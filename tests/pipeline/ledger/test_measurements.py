@@ -78,9 +78,11 @@ def test_what_lines_cannot_say(columns: dict[str, list[int]]) -> None:
     [
         ("test samples: 8 12\nround 2, accuracy 55.00, loss 1.75: 3\n", "a line has not 2 numbers"),
         ("test samples: 8\nround 2, accuracy 55.00, loss 1.75: x\n", "unexpected line 'round 2, accuracy"),
+        ("test samples: 8\nround 2, accuracy 55.00, loss 1.7.5: 3\n", "unexpected line 'round 2, accuracy"),
+        ("test samples: 99999999999999999999\nround 2, accuracy 5.00, loss 1: 3\n", "damaged measurements"),
         ("test samples: 8\nround 2, accuracy 55.00, loss 1.75: 3\nlast 3: 3\n", "last positions of other rounds"),
     ],
 )
 def test_damaged_lines(text: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(UserError, match=reason):
         from_lines(text)
