@@ -156,10 +156,12 @@ class Recorder:
 
     def _prepare(self, address: str) -> Verdict:
         from dvc.stage.cache import RunCacheNotFoundError
+        from dvc_data.hashfile.hash_info import HashInfo
 
         stage = self._stage(address)
         if self._keep(stage):
             return Verdict("fresh")
+        as_recorded = stage.deps_cached()
         stage.save_deps()
         key = self._key(stage)
         if self.finished.complete(address, key):
@@ -167,6 +169,9 @@ class Recorder:
             return Verdict("cached")
         aside = self._set_aside(stage)
         stage.remove_outs(ignore_remove=False, force=False)
+        if not as_recorded:  # or DVC, told of the new inputs, would bring back what was made from the old ones
+            for out in stage.outs:
+                out.hash_info = HashInfo()
         try:
             self.repo.stage_cache.restore(stage)
             self._save(address)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -45,12 +46,14 @@ class Laboratory:
     Attributes:
         truth: Version → run's method → hash of its measurements.
         files: Hash of a record or fingerprint, and command of a stage → the versions that it belongs to.
+        made_from: Command and inputs of a stage → hashes of its outputs.
         environment: Further variables of all that is called.
     """
 
     project: Project
     truth: dict[str, dict[str, str]] = field(default_factory=dict)
     files: dict[str, list[str]] = field(default_factory=dict)
+    made_from: dict[str, list[str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -82,8 +85,9 @@ class Laboratory:
         made.commit("second")
         for version in ("second", "first"):
             made.call("git", "checkout", "-q", version)
-            made.settle()
+            made.settle("pfl")
             made.truth[version] = made.results()
+            made.made_from |= {_inputs(entry): _outputs(entry) for entry in made.entries()}
             for path in (*folder.glob("stages/code/*.txt"), *folder.glob("stages/federations/*/*-*.yaml")):
                 made.files.setdefault(_md5(path), []).append(version)
             for stage in project.stages().values():
@@ -95,14 +99,14 @@ class Laboratory:
         made.call("dvc", "repro", *made.stages("partition", "describe"))
         first, second = made.truth["first"], made.truth["second"]
         assert first["fedavg"] == second["fedavg"] and first["fedprox"] != second["fedprox"]
-        project.write(".pfl/truth.json", json.dumps([made.truth, made.files]))
+        project.write(".pfl/truth.json", json.dumps([made.truth, made.files, made.made_from]))
         return made
 
     @classmethod
     def found(cls, folder: Path) -> Laboratory:
         """The one that has been made in a folder."""
-        truth, files = json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8"))
-        return cls(Project(folder), truth, files, _environment(folder))
+        known = json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8"))
+        return cls(Project(folder), *known, environment=_environment(folder))
 
     def copy(self, folder: Path) -> Laboratory:
         """The same in another place, with nothing trained yet."""
@@ -204,19 +208,27 @@ class Laboratory:
             said.append(complaint(output))
         raise AssertionError(f"it does not settle: {said}")
 
+    def entries(self) -> list[Any]:
+        """What DVC has recorded of stages, in lock files and the run cache."""
+        root, entries = self.project.root, []
+        for lock in root.glob("stages/**/dvc.lock"):
+            entries += list(yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values())
+        for path in (path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()):
+            entries.append(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return [entry for entry in entries if entry["cmd"] != "pfl stage guard"]
+
     def wrongly_recorded(self) -> list[str]:
-        """What DVC has recorded of training, in lock files or the run cache, that is not true.
+        """What DVC has recorded that is not true.
 
         It finds an entry by its command and its files alike, so one whose command is of another version than its files
         is never found.
         """
-        root, entries = self.project.root, []
-        for lock in root.glob("stages/federations/*/dvc.lock"):
-            entries += list(yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values())
-        for path in (path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()):
-            entries.append(yaml.safe_load(path.read_text(encoding="utf-8")))
         found = []
-        for entry in (entry for entry in entries if entry["cmd"].startswith("pfl stage train ")):
+        for entry in self.entries():
+            if not entry["cmd"].startswith("pfl stage train "):
+                if self.made_from.get(_inputs(entry), _outputs(entry)) != _outputs(entry):
+                    found.append(f"not what its inputs give: {entry['cmd']}")
+                continue
             method = entry["cmd"].rpartition("/")[2].split("-")[0]
             small = [dep for dep in entry["deps"] if dep["path"].startswith("stages/")]
             made = next(out["md5"] for out in entry["outs"] if out["path"].endswith("rounds.parquet"))
@@ -236,6 +248,14 @@ class Laboratory:
             if result != self.truth[self.version][method]:
                 found.append(f"{method}, up to date under the {self.version} code, is {result[:6]}")
         return sorted({*found, *self.wrongly_recorded()})
+
+
+def _inputs(entry: Any) -> str:
+    return json.dumps([entry["cmd"], sorted((dep["path"], dep["md5"]) for dep in entry["deps"])])
+
+
+def _outputs(entry: Any) -> list[str]:
+    return [out["md5"] for out in sorted(entry["outs"], key=lambda out: str(out["path"]))]
 
 
 def _md5(path: Path) -> str:

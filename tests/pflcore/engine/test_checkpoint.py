@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save
+from support.damage import empty, flip, shorten
 from support.tiers import first_of_each
 from support.tiny import (
     NormNet,
@@ -166,26 +167,12 @@ def test_a_round_that_diverged_is_not_stored(tmp_path: Path) -> None:
 # --- damaged and foreign checkpoints -------------------------------------------------------------------------------
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def renumber(path: Path) -> None:
     """Claims a later round; the content says which it is."""
     path.rename(path.with_name(path.name.replace("round-000003", "round-000009")))
 
 
-DAMAGES = [flip, cut, empty]
+DAMAGES = [flip, shorten, empty]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.damage import empty, flip, shorten
 from support.tiny import NormNet, backbone, federation, method, result_bytes, run, spied, training
 
 from pflcore.engine import CheckpointFolder, KeptStates, Progress, Result, checkpoint
@@ -194,21 +195,7 @@ def test_a_run_can_diverge_where_it_is_measured_anew(workshop: Workshop) -> None
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [flip, cut, empty])
+@pytest.mark.parametrize("damage", [flip, shorten, empty])
 def test_what_is_damaged_is_passed_over(damage: Callable[[Path], None], workshop: Workshop) -> None:
     workshop.run(2)
     workshop.run(4)

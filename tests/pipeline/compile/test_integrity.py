@@ -88,6 +88,21 @@ def test_an_edit_that_is_not_compiled_while_it_trains_harms_nothing(laboratory: 
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("program", ["dvc", "pfl"])
+def test_what_is_made_of_another_result_is_made_anew(laboratory: Laboratory, program: str) -> None:
+    """The commands of evaluation and report are the same under both versions, what they read is not."""
+    tables = {}
+    for version in ("first", "second"):
+        laboratory.call("git", "checkout", "-q", version)
+        laboratory.settle(program)
+        if program == "dvc":
+            assert laboratory.call("dvc", "repro", "stages/dvc.yaml:tiny").returncode == 0
+        tables[version] = (laboratory.project.root / "reports/tiny/table.csv").read_text(encoding="utf-8")
+        assert laboratory.results() == laboratory.truth[version] and laboratory.wrongly_recorded() == []
+    assert tables["first"] != tables["second"]
+
+
+@pytest.mark.matrix
 def test_an_edited_engine_trains_nothing_until_it_is_probed(laboratory: Laboratory) -> None:
     with laboratory.amid("dvc", "fedavg") as process:
         laboratory.edit_engine()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.damage import cut, flip
 from support.project import Project, make_project, tree
 
 from pipeline.dvc.program import in_cache
@@ -46,20 +47,6 @@ def heal(project: Project, program: str) -> set[str]:
     board = Board.load(status_path(project.workspace()))
     assert board
     return {entry.kind for entry in board.of_state("done")}
-
-
-def flip(path: Path) -> None:
-    """Another bit in the middle."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.unlink()  # DVC may have made a link of it
-    path.write_bytes(content)
-
-
-def cut(path: Path) -> None:
-    content = path.read_bytes()
-    path.unlink()
-    path.write_bytes(content[: len(content) // 2])
 
 
 def add_a_remark(path: Path) -> None:

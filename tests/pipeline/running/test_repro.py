@@ -352,6 +352,7 @@ def test_a_terminal_sees_the_bar_and_interrupts(terminal: Terminal, tmp_path: Pa
         pass
     assert os.waitstatus_to_exitcode(os.waitpid(terminal.process, 0)[1]) == 255
     last = terminal.shown.rpartition("Running stage")[2]
-    assert "pfl: interrupted; the same command" in last and "exited with 130" in last, last
+    # A shell that stands between is reached by the terminal's interruption too, and ends by it.
+    assert "pfl: interrupted; the same command" in last and re.search(r"exited with (130|-2)\b", last), last
     assert list(tmp_path.glob(".pfl/checkpoints/fedper-*/round-*"))
     wait_for(lambda: not list(tmp_path.glob(".pfl/warm/*")))

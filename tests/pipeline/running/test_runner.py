@@ -322,6 +322,24 @@ def test_inputs_that_change_while_a_stage_runs_are_noticed(project: Project) -> 
         assert not (project.root / "dvc.lock").exists()
 
 
+def test_what_was_made_of_other_inputs_does_not_come_back(reproduced: Project) -> None:
+    """The command is the same, and what it made before is in the cache."""
+    with chdir(reproduced.root):
+        for name, stage in reproduced.stages().items():
+            for path in (reproduced.root / dep for dep in stage["deps"] if not dep.startswith("stages/")):
+                if not path.is_file() or name == "guard":
+                    continue
+                before = path.read_bytes()
+                path.unlink()  # which may be a link
+                path.write_bytes(before + b" ")
+                recorder, address = recorder_of(reproduced), name if ":" in name else f"dvc.yaml:{name}"
+                assert recorder.begin([address])[address].what == "run", (address, path)
+                recorder.give_up(address)
+                path.write_bytes(before)
+                assert recorder.begin([address])[address].what == "cached"
+                recorder.close()
+
+
 @pytest.mark.parametrize("damage", ["", "{", '{"write": 3'])
 def test_a_damaged_list_of_dvc_locks_is_made_anew(project: Project, damage: str) -> None:
     project.compile()
