@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,23 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.spec.run import Run
 
-FACTS = (
-    "device",
-    "torch",
-    "dataset_hash",
-    "partition_hash",
-    "code",
-    "parameters",
-    "communicated_up",
-    "communicated_down",
-    "stored",
-    "received",
-    "server",
-    "macs",
-    "positions",
-    "diverged",
-)
-"""What the header of ``rounds.parquet`` says beside the run's id."""
+FACTS: dict[str, Any] = {
+    "device": str,
+    "torch": str,
+    "dataset_hash": str,
+    "partition_hash": str,
+    "code": str,
+    "parameters": int,
+    "communicated_up": int,
+    "communicated_down": int,
+    "stored": int,
+    "received": int,
+    "server": int,
+    "macs": int,
+    "positions": int,
+    "diverged": dict | None,
+}
+"""What the header of ``rounds.parquet`` says beside the run's id, each with what it is."""
 
 _HEAD = "# A kept result: not to be edited. `pfl results` lists what is kept, `pfl verify` trains it again.\n"
 _MOST = 4_000_000  # bytes; the largest run of all papers takes 150,000
@@ -99,17 +100,25 @@ def read_entry(path: Path) -> Entry:
         entry = Entry(
             run=Run(content["settings"]),
             made_by={str(name): str(digest) for name, digest in content["made_by"].items()},
-            obtained=str(content["obtained"]),
+            obtained=date.fromisoformat(content["obtained"]).isoformat(),
             seconds=None if content["seconds"] is None else float(content["seconds"]),
-            facts={name: content["facts"][name] for name in FACTS},
+            facts={name: _fact(name, content["facts"][name]) for name in FACTS},
             measurements=measurements,
         )
         name = entry.run.id
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{shown}: not a kept result ({type(error).__name__}: {error}); keep the run anew") from None
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{shown}: not a kept result ({what}); keep the run anew") from None
     if name != path.stem:
         raise UserError(f"{shown}: its settings are those of {name}; rename it")
     return entry
+
+
+def _fact(name: str, value: Any) -> Any:
+    """A fact that is what it should be. Raises ``TypeError``."""
+    if not isinstance(value, FACTS[name]) or isinstance(value, bool):
+        raise TypeError(f"{name}: {value!r}")
+    return value
 
 
 def _digest(text: str) -> str:

@@ -36,7 +36,7 @@ class Ledger:
             UserError: There is a file for it which cannot be trusted.
         """
         path = self.path(run)
-        if not path.is_file():
+        if not path.exists() and not path.is_symlink():
             return None
         entry = read_entry(path)
         return None if difference(entry, made_by) else entry

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.project import make_project
 
 from pflcore.errors import UserError
-from pipeline.ledger.entry import FACTS, Entry, read_entry
+from pipeline.ledger.entry import _HEAD, FACTS, Entry, _digest, read_entry
 from pipeline.ledger.ledger import Ledger, difference
 
 LINES = "test samples: 8 12\nround 2, accuracy 55.00, loss 1.75: 3 8\n"
@@ -16,7 +17,9 @@ LINES = "test samples: 8 12\nround 2, accuracy 55.00, loss 1.75: 3 8\n"
 @pytest.fixture
 def entry(tmp_path: Path) -> Entry:
     run = next(iter(make_project(tmp_path / "project").compiled().runs.values()))
-    facts = dict.fromkeys(FACTS, None) | {"device": "cpu", "positions": 1, "diverged": {"round": 3, "client": 0}}
+    facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()} | {
+        "diverged": {"round": 3, "client": 0}
+    }
     return Entry(run, {"engine": "abc", "method.fedavg": "123e4567"}, "2026-11-22", 12.5, facts, LINES)
 
 
@@ -43,8 +46,17 @@ def test_what_is_no_entry(entry: Entry, tmp_path: Path) -> None:
     entry.write(other)
     with pytest.raises(UserError, match=f"its settings are those of {entry.run.id}; rename it"):
         read_entry(other)
-    replace(entry, facts={}).write(other)
-    with pytest.raises(UserError, match="not a kept result"):
+    worse: list[dict[str, Any]] = [
+        {"facts": {}},
+        {"facts": entry.facts | {"macs": "many"}},
+        {"obtained": "<b>today</b>"},
+    ]
+    for change in [*worse, {"facts": entry.facts | {"positions": True}}, {"facts": entry.facts | {"device": None}}]:
+        replace(entry, **change).write(other)
+        with pytest.raises(UserError, match="not a kept result"):
+            read_entry(other)
+    other.write_text(f"{_HEAD}digest: {_digest('a: [1')}\na: [1", encoding="utf-8")
+    with pytest.raises(UserError, match=r"^[^\n]*not a kept result \(ParserError: [^\n]*$"):
         read_entry(other)
     with pytest.raises(UserError, match="cannot be read"):
         read_entry(tmp_path / "none.yaml")
@@ -66,3 +78,15 @@ def test_only_what_the_code_would_give_now_is_found(entry: Entry, tmp_path: Path
     assert ledger.find(entry.run, later) is None
     assert difference(entry, later) == "made by other code: engine, backbone.convnet"
     assert ledger.paths() == [ledger.path(entry.run)]
+
+
+@pytest.mark.parametrize("what", ["folder", "/dev/zero", "/nowhere"])
+def test_what_lies_in_the_place_of_a_kept_result_is_told(what: str, entry: Entry, tmp_path: Path) -> None:
+    path = Ledger(tmp_path).path(entry.run)
+    path.parent.mkdir(parents=True)
+    if what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(what)
+    with pytest.raises(UserError, match=r"not a file; move it away|cannot be read"):
+        Ledger(tmp_path).find(entry.run, entry.made_by)
