@@ -79,6 +79,16 @@ def partition_path(federation_id: str) -> str:
     return f"artifacts/partitions/{federation_id}.parquet"
 
 
+def selection_record_path(selection_id: str) -> str:
+    """The trials of a selection, relative to the workspace."""
+    return f"stages/selections/{selection_id}.yaml"
+
+
+def selection_path(selection_id: str) -> str:
+    """What a selection has chosen, relative to the workspace."""
+    return f"artifacts/selections/{selection_id}.json"
+
+
 def partition_report_path(federation_id: str) -> str:
     """The folder of a partition's page, relative to the workspace."""
     return f"{PARTITION_REPORTS}/{federation_id}"

@@ -34,6 +34,7 @@ FACTS: dict[str, Any] = {
     "macs": int,
     "positions": int,
     "diverged": dict | None,
+    "chosen": dict | None,
 }
 """What the header of ``rounds.parquet`` says beside the run's id, each with what it is."""
 
@@ -102,7 +103,7 @@ def read_entry(path: Path) -> Entry:
             made_by={str(name): str(digest) for name, digest in content["made_by"].items()},
             obtained=date.fromisoformat(content["obtained"]).isoformat(),
             seconds=None if content["seconds"] is None else float(content["seconds"]),
-            facts={name: _fact(name, content["facts"][name]) for name in FACTS},
+            facts={name: _fact(name, content["facts"].get(name)) for name in FACTS},
             measurements=measurements,
         )
         name = entry.run.id

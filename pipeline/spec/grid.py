@@ -141,7 +141,7 @@ def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
     if not isinstance(values, list | dict) or not values:
         raise error(address, f"{show(values)} must be a list of values or `label: value` lines")
     if dot:
-        _check_option(part, option, address, patcher)
+        check_option(part, option, address, patcher)
     elif name not in RUN_FIELDS:
         if not _AXIS_NAME.fullmatch(name) or name in _RESERVED:
             raise error(
@@ -180,7 +180,8 @@ def _labelled(values: Any, address: Address, patcher: Patcher) -> Iterator[tuple
             raise patcher.document.error(here, f"{show(value)} has no label; write `label: value` lines") from None
 
 
-def _check_option(part: str, option: str, address: Address, patcher: Patcher) -> None:
+def check_option(part: str, option: str, address: Address, patcher: Patcher) -> None:
+    """Raises :class:`UserError` when no entry of this part of a run has such an option."""
     kinds = [*COMPONENTS, *SETTINGS]
     if part in LISTS:
         raise patcher.document.error(address, f"call the axis {part!r}; its values are `label: list` lines")

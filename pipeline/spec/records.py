@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ def read_record(path: Path, *keys: str) -> dict[str, Any]:
         if key in (*COMPONENTS, *SETTINGS) and not (isinstance(record[key], dict) and needed <= set(record[key])):
             raise UserError(f"{path}: {key}: {record[key]!r} is not what `pfl compile` writes; run it")
     return record
+
+
+def read_chosen(folder: Path, selection: str) -> dict[str, Any]:
+    """What a selection has chosen, ``training.lr`` → value. Raises :class:`UserError` when it is missing or damaged."""
+    path = folder / f"{selection}.json"
+    try:
+        chosen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["chosen"]
+        if not all("." in name for name in chosen):
+            raise TypeError(chosen)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: not what a select stage writes ({type(error).__name__}); delete it and run again"
+        ) from None
+    return chosen
 
 
 def read_run(path: Path) -> Run:

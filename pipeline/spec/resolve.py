@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
@@ -20,6 +20,7 @@ from pipeline.spec.schema import TableSection
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
 from pipeline.spec.specs import Spec, inside
 from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
+from pipeline.spec.tuning import Selection, tune
 from pipeline.spec.yamlfile import Address, show
 
 
@@ -29,6 +30,7 @@ class Resolved:
 
     runs: list[Run]
     table: ResolvedTable | None
+    selections: dict[str, Selection] = field(default_factory=dict)
 
 
 def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
@@ -48,18 +50,21 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     layout = spec.body.table or _default_layout(grid)
     check_clients(layout, grid, published, patcher)
     _check_effects(grid, published, layout, patcher)
-    by_point = published
+    drafts, by_point = [point.draft for point in grid.points], published
     if profile != "paper":
         change = _changer(spec, catalog, profile, patcher)
-        by_point = [
-            Run(patcher.record(compose(point.draft, change(run)), profile))
-            for point, run in zip(grid.points, published, strict=True)
-        ]
+        drafts = [compose(draft, change(run)) for draft, run in zip(drafts, published, strict=True)]
+        by_point = [Run(patcher.record(draft, profile)) for draft in drafts]
+    selections: dict[str, Selection] = {}
+    if spec.body.tune:
+        tuned = tune(spec.body.tune, grid, drafts, by_point, patcher)
+        by_point, selections = tuned.runs, tuned.selections
+    trials = [run for selection in selections.values() for trial in selection.trials for run in trial.runs]
     runs: dict[str, Run] = {}
-    for run in by_point:
+    for run in (*by_point, *trials):
         if runs.setdefault(run.id, run) != run:
             raise UserError(f"{spec.document.mark(())}: two different runs have the id {run.id}; change a seed")
-    return Resolved(list(runs.values()), _table(spec, profile, layout, grid, by_point, patcher))
+    return Resolved(list(runs.values()), _table(spec, profile, layout, grid, by_point, patcher), selections)
 
 
 def _changer(spec: Spec, catalog: Catalog, profile: str, patcher: Patcher) -> Callable[[Run], Patch]:
@@ -147,6 +152,7 @@ def _table(
         labels=labels,
         cells=cells,
         runs={run.id: run.federation_id for run in sorted(runs, key=lambda run: run.id)},
+        tuned={run.id: run.tuned for run in sorted(runs, key=lambda run: run.id) if run.tuned},
         partitions=_partitions(runs),
         claims=resolve_claims(body.claims, layout, labels, patcher),
         figures=body.figures,

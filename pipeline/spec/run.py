@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -59,8 +60,8 @@ class Run:
 
     Args:
         record: dataset, partition, backbone and method (each a mapping with `name`), clients, seed, training,
-            evaluation, analyses (a list of such mappings, if there are any) and profile, with defaults written out, but
-            for options marked `later`. Not to be modified.
+            evaluation, analyses (a list of such mappings, if there are any), profile and, if it is tuned, the id of a
+            selection, with defaults written out, but for options marked `later`. Not to be modified.
     """
 
     record: dict[str, Any]
@@ -134,6 +135,20 @@ class Run:
     def analyses(self) -> dict[str, dict[str, Any]]:
         """The analyses that it makes, by name, with their options."""
         return {one["name"]: options(one) for one in self.record.get("analyses", ())}
+
+    @property
+    def tuned(self) -> str | None:
+        """The selection whose choice is laid over its settings when it is trained."""
+        selection: str | None = self.record.get("tuned")
+        return selection
+
+    def with_chosen(self, chosen: Mapping[str, Any]) -> Run:
+        """It with chosen values in place of its own: ``training.lr`` → value."""
+        record = dict(self.record)
+        for name, value in chosen.items():
+            part, _, option = name.partition(".")
+            record[part] = {**record[part], option: value}
+        return Run(record)
 
     def options(self, component: str) -> dict[str, Any]:
         """What it says of one of :data:`COMPONENTS` beside its name."""

@@ -87,6 +87,37 @@ class Grid(Part):
     overrides: list[Override] = Field(default_factory=list, description="Patches of some runs, applied in order.")
 
 
+Space = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], WithJsonSchema({"$comment": "space"})]
+
+
+class MoreToTune(Part):
+    """Further settings of some runs."""
+
+    when: Selection = Field(description="Labels of the runs that have them; all named axes must match.")
+    space: Space = Field(description="Setting → values, as in `space`.")
+
+
+class Tune(Part):
+    """What is chosen by accuracy on validation samples before the runs of a grid are trained."""
+
+    space: Space = Field(
+        default_factory=dict,
+        description="Setting → values to try, `training.lr: [0.01, 0.1]`; of `training`, `method` or `backbone`.",
+    )
+    also: list[MoreToTune] = Field(default_factory=list, description="Further settings of some runs.")
+    where: Selection = Field(default_factory=dict, description="Labels of the runs that are tuned; left out: all.")
+    trials: int | None = Field(
+        None, ge=1, description="Most combinations that are tried, drawn at random where there are more; null: all."
+    )
+    draw: int = Field(0, ge=0, description="Seed of that draw; equal spaces draw the same.")
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+        default_factory=lambda: [1000], min_length=1, description="Seeds of the trials, none of which a run may have."
+    )
+    trial: RunPatch = Field(
+        default_factory=dict, description="A patch of every trial, such as `training: {rounds: 10}` to make it shorter."
+    )
+
+
 class TableSection(Part):
     """How runs become the cells of a table."""
 
@@ -120,6 +151,7 @@ class SpecFile(Part):
     )
     resources: Resources = Field(default_factory=Resources, description="What its runs need on a cluster.")
     grid: Grid = Field(default_factory=Grid)
+    tune: Tune | None = Field(None, description="Settings that are chosen before the runs of the grid are trained.")
     table: TableSection | None = None
     claims: list[Claim] = Field(default_factory=list)
     figures: Annotated[list[FigureName], AfterValidator(_each_once)] | None = Field(
@@ -172,6 +204,11 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
         "additionalProperties": False,
     }
     definitions["axes"] = _axes(fields, run)
+    definitions["space"] = {
+        "type": "object",
+        "propertyNames": {"pattern": r"^(training|method|backbone)\."},
+        "additionalProperties": {"type": "array", "minItems": 1},
+    }
     definitions["figure"] = {"enum": figures_of(catalog)}
     replaced: dict[str, Any] = _resolve_comments(schema)
     replaced["$defs"]["Claim"] |= forms_schema(replaced["$defs"]["Claim"])

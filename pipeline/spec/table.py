@@ -87,9 +87,9 @@ class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first.
 
     `labels` orders the labels of each row and column axis; `clients` has, of one axis or none, those that stand for
-    one client. `runs` has the federation of every run that a cell names, by run id, and `partitions` what their clients
-    hold. Without a list of `figures` the report shows the analyses that runs made; `analyses` has their headings,
-    and those of the listed ones.
+    one client. `runs` has the federation of every run that a cell names, by run id, `tuned` the selections that some
+    wait for, and `partitions` what their clients hold. Without a list of `figures` the report shows the analyses that
+    runs made; `analyses` has their headings, and those of the listed ones.
     """
 
     spec: str
@@ -107,10 +107,17 @@ class ResolvedTable(_Frozen):
     labels: dict[str, list[str]]
     cells: list[TableCell]
     runs: dict[str, str]
+    tuned: dict[str, str] = Field(default_factory=dict)
     partitions: list[TablePartition]
     claims: list[TableClaim]
     figures: list[str] | None
     analyses: dict[str, str]
+
+    @property
+    def drawn(self) -> list[str]:
+        """The figures that are listed, or the analyses that there are; how settings were chosen is always shown."""
+        names = list(self.analyses) if self.figures is None else self.figures
+        return ["tuning", *names] if self.tuned and "tuning" not in names else names
 
     @property
     def axes(self) -> list[str]:

@@ -21,6 +21,7 @@ from pipeline.workspace import (
     partition_report_path,
     raw_data_folder,
     report_path,
+    selection_path,
 )
 
 stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
@@ -85,6 +86,7 @@ def _train(record: Path, sealed_stage: Sealed) -> None:
             record,
             dataset=dataset,
             partition=federation,
+            selections=Path(selection_path("")).parent,
             code=sealed_stage.fingerprints,
             out=_run_folder(record),
             private=Path(".pfl"),
@@ -114,6 +116,15 @@ def evaluate(record: Record, seal: Seal = None) -> None:
 
     with sealed("evaluate", [record], seal):
         print(run(record, _run_folder(record)))
+
+
+@stage.command()
+def select(record: Record, seal: Seal = None) -> None:
+    """Choose settings by what trials gave on validation samples."""
+    from pipeline.stages.select import run
+
+    with sealed("select", [record], seal):
+        print(run(record, Path("artifacts/runs"), Path(selection_path(record.stem))))
 
 
 @stage.command()

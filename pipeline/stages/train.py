@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ from pflcore.engine.findings import write_findings
 from pflcore.files import atomic_path, write_text
 from pflcore.methods import METHODS
 from pflcore.room import Room
-from pipeline.spec.records import read_run
+from pipeline.spec.records import read_chosen, read_run
 from pipeline.stages.lineage import Lineage
 
 
@@ -45,6 +46,7 @@ def run(
     *,
     dataset: Path,
     partition: Path,
+    selections: Path | None = None,
     code: Mapping[str, str],
     out: Path,
     private: Path,
@@ -66,6 +68,7 @@ def run(
 
     Args:
         dataset, partition: Artifacts.
+        selections: The folder with what was chosen for runs that are tuned.
         code: The fingerprints of the code that this process has imported, by the path of their file; part of a
             checkpoint's identity, and told in the header of ``rounds.parquet`` by a digest.
         private: The machine's own folder, for checkpoints and timings.
@@ -80,6 +83,8 @@ def run(
         say: Called with lines for the reader.
     """
     resolved, run_id = read_run(record_path), record_path.stem
+    chosen = read_chosen(selections or Path(), resolved.tuned) if resolved.tuned else {}
+    resolved = resolved.with_chosen(chosen)
     place = select_device(device)
     samples = read_samples(dataset, private / "decoded")
     assignment = read_assignment(partition)
@@ -110,7 +115,10 @@ def run(
         )
         if not checkpoints:
             return
-        facts = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
+        facts: dict[str, Any] = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
+        if chosen:
+            facts["chosen"] = chosen
+            say(f"{run_id}: tuned, with {', '.join(f'{name} {value}' for name, value in chosen.items())}")
         if result.diverged:
             say(f"{run_id}: {result.diverged}")
         if result.inherited:
@@ -135,7 +143,7 @@ def _coarse_classes(samples: Samples, assignment: Assignment) -> list[int] | Non
     return [int(np.bincount(coarse.values[rows]).argmax()) for rows in assignment.train] if coarse else None
 
 
-def _write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: str) -> None:
+def _write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any) -> None:
     count = len(result.round)
     table = pa.table(
         {

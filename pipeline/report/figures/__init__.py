@@ -25,9 +25,10 @@ def build_sections(results: Results) -> list[Section]:
     Raises:
         UserError: An artifact that a figure needs is damaged.
     """
-    names = results.table.figures
-    if names is None:
-        names = [name for name in results.table.analyses if any(results.of_runs.found(name))]
+    names = results.table.drawn
+    if results.table.figures is None:
+        unmade = {name for name in results.table.analyses if not any(results.of_runs.found(name))}
+        names = [name for name in names if name not in unmade]
     return [_section(name, results) for name in names]
 
 

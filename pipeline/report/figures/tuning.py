@@ -1,0 +1,113 @@
+"""Tuning: what was tried before the runs of a table were trained, what was chosen, and what that cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pflcore.errors import UserError
+from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, line_per_cell
+from pipeline.report.table.results import Results
+from pipeline.workspace import selection_path
+
+TITLE = "Tuning"
+
+_TEXT = (
+    "Chosen before the runs of the table were trained, by accuracy on validation samples: samples of each client that "
+    "it neither trains on nor is tested on; trials have other seeds than the runs of the table. Tried: how many "
+    "combinations of how many. Rounds: of all trials together, and how many times the rounds of one run that is. A star "
+    "marks a chosen value at the edge of its space: a wider space might do better. Validation: the mean accuracy of the "
+    "chosen trial in percent, and in parentheses the range over all trials."
+)
+_HEADER = ("space", "tried", "rounds", "chosen", "validation")
+
+
+@dataclass(frozen=True)
+class Chosen(OfCell):
+    """The selection of a cell."""
+
+    selection: Mapping[str, Any]
+    rounds_of_a_run: int
+
+
+def draw(results: Results) -> Section:
+    """The section; without a table while nothing has been chosen.
+
+    Raises:
+        UserError: What a select stage wrote is damaged.
+    """
+    results = results.of_runs
+    shown = []
+    for row, column in results.layout.places:
+        cell = results.layout.cell(row, column)
+        runs = cell.runs if cell else ()
+        for name in sorted({results.table.tuned[run] for run in runs if run in results.table.tuned}):
+            path = results.root / selection_path(name)
+            if path.is_file():
+                selection = _read(path)
+                rounds = results.runs[runs[0]].resolved.training.rounds
+                shown.append(Chosen(row, column, _points(selection), selection, rounds))
+    if not shown:
+        return Section("Nothing has been chosen yet.")
+    table = line_per_cell(results.layout, shown, _HEADER, _line)
+    return Section(_TEXT, table=table, data=all_points(results.layout, shown))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        selection: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kinds = {"space": dict, "size": int, "rounds": int, "trials": list, "chosen": dict}
+        if not all(isinstance(selection[key], kind) for key, kind in kinds.items()):
+            raise TypeError("types")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = type(error).__name__
+        raise UserError(f"{path}: not what a select stage writes ({what}); delete it and run again") from None
+    return selection
+
+
+def _points(selection: Mapping[str, Any]) -> pd.DataFrame:
+    """A line per trial and seed."""
+    return pd.DataFrame(
+        [
+            {
+                **{name: json.dumps(value) for name, value in trial["chosen"].items()},
+                "run": run,
+                "validation_accuracy": accuracy,
+                "chosen": trial["chosen"] == selection["chosen"],
+            }
+            for trial in selection["trials"]
+            for run, accuracy in zip(trial["runs"], trial["accuracies"], strict=True)
+        ]
+    )
+
+
+def _line(one: Chosen) -> tuple[str, ...]:
+    selection, space = one.selection, one.selection["space"]
+    means = [trial["mean"] for trial in selection["trials"] if trial["mean"] is not None]
+    best = next(trial["mean"] for trial in selection["trials"] if trial["chosen"] == selection["chosen"])
+    diverged = len(selection["trials"]) - len(means)
+    return (
+        "; ".join(f"{name}: {', '.join(map(_word, values))}" for name, values in space.items()),
+        f"{len(selection['trials'])} of {selection['size']}" + (f", {diverged} diverged" if diverged else ""),
+        f"{selection['rounds']:,} ({selection['rounds'] / one.rounds_of_a_run:.1f}×)",
+        ", ".join(
+            f"{name} {_word(value)}{'*' if at_edge(value, space[name]) else ''}"
+            for name, value in selection["chosen"].items()
+        ),
+        f"{best:.2f} ({min(means):.2f} to {max(means):.2f})" if means else NO_VALUE,
+    )
+
+
+def at_edge(value: Any, values: list[Any]) -> bool:
+    """Whether a number is the smallest or largest of those that there were to choose from."""
+    numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+    return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
