@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pflcore.artifacts import read_table, write_table
 from pflcore.data.noise import Noise
-from pflcore.data.sample_files import column, split_column, split_mask
+from pflcore.data.sample_files import SPLITS, column
 from pflcore.data.samples import Mask, Rows
 from pflcore.errors import UserError
 
 SCHEMA = "partition/2"
+
+_VALIDATION = "validation"  # what column `split` says beside the words of a dataset's
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,7 @@ class Assignment:
         own_split: Training and test samples were chosen by the partition, whatever the dataset says.
         novel: Clients that take no part in training, ascending.
         noise: What is added to the images, if anything.
+        validation: As `train`, the rows that are held back for validation; an empty list where none are.
     """
 
     train: list[Rows]
@@ -41,11 +45,14 @@ class Assignment:
     own_split: bool = False
     novel: tuple[int, ...] = ()
     noise: Noise | None = None
+    validation: list[Rows] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         where = f"partition {self.scheme!r}"
         if len(self.train) != len(self.test):
             raise UserError(f"{where}: {len(self.train)} clients train, {len(self.test)} are tested")
+        if self.validation and len(self.validation) != self.clients:
+            raise UserError(f"{where}: {self.clients} clients train, {len(self.validation)} hold back for validation")
         if self.noise and len(self.noise.std) != self.clients:
             raise UserError(f"{where}: noise of {len(self.noise.std)} clients, but there are {self.clients}")
         if any(not 0 <= client < self.clients for client in self.novel) or self.novel != tuple(sorted(set(self.novel))):
@@ -59,23 +66,49 @@ class Assignment:
         return len(self.train)
 
     @classmethod
-    def from_owners(cls, owners: Rows, train: Mask, clients: int, scheme: str, seed: int, **more: Any) -> Assignment:
+    def from_owners(
+        cls,
+        owners: Rows,
+        train: Mask,
+        clients: int,
+        scheme: str,
+        seed: int,
+        *,
+        validation: Mask | None = None,
+        **more: Any,
+    ) -> Assignment:
         """From the owner of every sample.
 
         Args:
             owners: int64 [n], the client that holds the sample, or -1 for a sample that is not used.
             train: bool [n], true for training samples.
             clients: Number of clients; those without samples get empty arrays.
+            validation: bool [n], true for samples held back for validation, which are no training samples; None for
+                none.
             more: The other fields.
         """
         used = owners >= 0
-        parts = [np.flatnonzero(split & used) for split in (train, ~train)]
-        in_train, in_test = (_by_client(owners[rows], rows, clients) for rows in parts)
-        return cls(in_train, in_test, scheme, seed, **more)
+        test = ~train if validation is None else ~(train | validation)
+        sides = (train, test) if validation is None else (train, test, validation)
+        parts = [np.flatnonzero(side & used) for side in sides]
+        in_train, in_test, *held_back = (_by_client(owners[rows], rows, clients) for rows in parts)
+        return cls(in_train, in_test, scheme, seed, validation=held_back[0] if held_back else [], **more)
+
+    def sides(self) -> dict[str, list[Rows]]:
+        """What is held for training, for test and, where anything is, for validation."""
+        held_back = {_VALIDATION: self.validation} if self.validation else {}
+        return dict(zip(SPLITS, (self.train, self.test), strict=True)) | held_back
 
     def rows(self) -> list[Rows]:
-        """For each client its training rows, then its test rows."""
-        return [np.concatenate(pair) for pair in zip(self.train, self.test, strict=True)]
+        """For each client its training rows, then its test rows.
+
+        What is held back for validation stands where it would as training samples, so that what depends on a sample's
+        place is the same with and without.
+        """
+        train = self.train
+        if self.validation:
+            train = [np.sort(np.concatenate(pair)) for pair in zip(train, self.validation, strict=True)]
+        return [np.concatenate(pair) for pair in zip(train, self.test, strict=True)]
 
     def check(self, count: int, train: Mask) -> None:
         """Compare with the dataset it refers to.
@@ -91,14 +124,17 @@ class Assignment:
         where = f"partition {self.scheme!r}"
         if len(train) != count:
             raise UserError(f"{where}: the mask has {len(train)} entries for {count} samples")
-        sides = [np.ones(count, np.bool_)] * 2 if self.own_split else [train, ~train]
-        seen = np.zeros(count, np.int64)
-        for split, parts, side in zip(("train", "test"), (self.train, self.test), sides, strict=True):
+        everything = np.ones(count, np.bool_)
+        seen: dict[str, npt.NDArray[np.int64]] = {}
+        for split, parts in self.sides().items():
+            # Of the dataset's own sides validation is on that of training.
+            side, word = (~train, "test") if split == "test" else (train, "train")
+            side = everything if self.own_split else side
             rows, owners = _flat(parts), _owners(parts)
             outside = (rows < 0) | (rows >= count)
             for wrong, words in (
                 (outside, f"is outside the dataset of {count} samples"),
-                (~side[np.where(outside, 0, rows)] if count else outside, f"is not a {split} sample of the dataset"),
+                (~side[np.where(outside, 0, rows)] if count else outside, f"is not a {word} sample of the dataset"),
             ):
                 if wrong.any():
                     first = int(wrong.argmax())
@@ -108,23 +144,24 @@ class Assignment:
                 row = int((held > 1).argmax())
                 clients = ", ".join(map(str, owners[rows == row][:2]))
                 raise UserError(f"{where}: row {row} is held {held[row]} times, by clients {clients}")
-            seen += held
-        if (seen > 1).any():
-            raise UserError(f"{where}: row {int((seen > 1).argmax())} is held for training and for test")
+            for other, those in seen.items():
+                if (both := (held > 0) & (those > 0)).any():
+                    raise UserError(f"{where}: row {int(both.argmax())} is held for {other} and for {split}")
+            seen[split] = held
 
 
 def write_assignment(path: Path, assignment: Assignment) -> None:
-    """Write the artifact ``partition/2``, rows sorted by client, train before test, then sample."""
-    sides = (assignment.train, assignment.test)
-    samples = np.concatenate([_flat(parts) for parts in sides])
-    clients = np.concatenate([_owners(parts) for parts in sides])
-    train = np.repeat([True, False], [sum(map(len, parts)) for parts in sides])
-    order = np.lexsort((samples, ~train, clients))
+    """Write the artifact ``partition/2``, rows sorted by client, train before test before validation, then sample."""
+    sides = assignment.sides()
+    samples = np.concatenate([_flat(parts) for parts in sides.values()])
+    clients = np.concatenate([_owners(parts) for parts in sides.values()])
+    split = np.repeat(np.arange(len(sides), dtype=np.int8), [sum(map(len, parts)) for parts in sides.values()])
+    order = np.lexsort((samples, split, clients))
     table = pa.table(
         {
             "client": pa.array(clients[order].astype(np.int32)),
             "sample": pa.array(samples[order]),
-            "split": split_column(train[order]),
+            "split": pa.DictionaryArray.from_arrays(split[order], pa.array(list(sides))),
         }
     )
     noise = assignment.noise
@@ -153,14 +190,16 @@ def read_assignment(path: Path) -> Assignment:
         raise UserError(f"{path}: damaged metadata {meta}; delete it and run again")
     owners = np.asarray(column(path, table, "client", pa.int32()))
     rows = np.asarray(column(path, table, "sample", pa.int64()))
-    train = split_mask(path, table)
+    split = _splits(path, table)
     wrong = (owners < 0) | (owners >= clients) | (rows < 0)
     if wrong.any():
         first = int(wrong.argmax())
         raise UserError(
             f"{path}: client {owners[first]}, sample {rows[first]}: clients are 0..{clients - 1}, samples start at 0"
         )
-    in_train, in_test = (_by_client(owners[side], rows[side], clients) for side in (train, ~train))
+    in_train, in_test, *held_back = (
+        _by_client(owners[split == side], rows[split == side], clients) for side in range(split.max(initial=1) + 1)
+    )
     try:
         noise = meta.get("noise")
         return Assignment(
@@ -171,11 +210,23 @@ def read_assignment(path: Path) -> Assignment:
             own_split=bool(meta["own_split"]),
             novel=tuple(meta["novel"]),
             noise=Noise(tuple(noise["std"]), bool(noise["released"]), int(noise["seed"])) if noise else None,
+            validation=held_back[0] if held_back else [],
         )
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{path}: damaged metadata ({type(error).__name__}: {error}); delete it and run again"
         ) from None
+
+
+def _splits(path: Path, table: pa.Table) -> npt.NDArray[np.int64]:
+    """For every row of an artifact which side it is held for, in the order of :meth:`Assignment.sides`."""
+    words = table["split"].cast(pa.string()) if "split" in table.column_names else pa.nulls(1, pa.string())
+    index = pc.index_in(words, value_set=pa.array([*SPLITS, _VALIDATION]))
+    if index.null_count:
+        raise UserError(
+            f"{path}: column 'split' must hold train, test or validation in every row; delete it and run again"
+        )
+    return np.asarray(index).astype(np.int64)
 
 
 def _by_client(owners: npt.NDArray[np.integer], rows: Rows, clients: int) -> list[Rows]:

@@ -19,6 +19,7 @@ class Heterogeneity:
 
     Attributes:
         train, test: int64 [N, K], samples of each class.
+        validation: The same of what is held back from training; None where nothing is.
         attributes: For each attribute of the dataset int64 [N, values], a client's samples of each value.
         entropy: float64 [N], of the training labels, in bits; 0 is one class, log2(K) all of them equally.
         distance: float64 [N], total variation between the client's training labels and those of all clients: the share
@@ -30,6 +31,7 @@ class Heterogeneity:
 
     train: Rows
     test: Rows
+    validation: Rows | None
     attributes: dict[str, Rows]
     entropy: Numbers
     distance: Numbers
@@ -47,6 +49,8 @@ def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
     """Count. The inputs of `samples` do not matter."""
     train = _counts(assignment.train, samples.labels, samples.classes)
     test = _counts(assignment.test, samples.labels, samples.classes)
+    held_back = assignment.validation
+    validation = _counts(held_back, samples.labels, samples.classes) if held_back else None
     shares = _shares(train)
     everyone = _shares(train.sum(axis=0)[None])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -54,6 +58,7 @@ def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
     return Heterogeneity(
         train=train,
         test=test,
+        validation=validation,
         attributes={
             name: _counts(assignment.rows(), attribute.values, len(attribute.names))
             for name, attribute in samples.attributes.items()
@@ -62,7 +67,7 @@ def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
         distance=_total_variation(shares, everyone),
         split_distance=_total_variation(shares, _shares(test)),
         holders=(train > 0).sum(axis=0),
-        used=int(train.sum() + test.sum()),
+        used=sum(map(len, assignment.rows())),
     )
 
 

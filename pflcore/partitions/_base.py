@@ -1,7 +1,7 @@
 """What a partition is, and the cutting that the schemes share.
 
 A scheme deals samples to clients; what is common to all of them is done here: which of a client's samples are for
-training and which for test, how many it may keep, and which clients are held back as novel.
+training, for validation and for test, how many it may keep, and which clients are held back as novel.
 
 Every scheme gives a sample to one client at most. Released code of the papers truncates the size of each part, which
 loses up to one sample per client and class; here parts end at rounded cumulative shares, which loses none and keeps
@@ -52,6 +52,14 @@ class Partition(Entry, ABC):
         help="How a test_share is drawn: from each of a client's classes (stratified), or, when null, from all of its "
         "samples together.",
         choices=("stratified",),
+    )
+    validation_share: float = option(
+        0.0,
+        help="Share of each client's training samples that it holds back for validation, its classes in the same "
+        "proportions; drawn before train_limit and train_share, which are about the rest. 0 holds back none.",
+        ge=0,
+        lt=1,
+        later=True,
     )
     train_limit: int | None = option(
         None, help="Most training samples of a client, drawn at random; null is no limit.", ge=1
@@ -112,24 +120,35 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
         strata = owners * samples.classes + samples.labels if by_class else owners
         drawn = draw_share(strata, owners >= 0, scheme.test_share, generator(seed, "partition test"))
         train = ~drawn
+    validation = None
+    if scheme.validation_share:
+        among, rng = train & (owners >= 0), generator(seed, "partition validation")
+        validation = _draw_alike(owners, samples.labels, among, scheme.validation_share, rng)
+        train = train & ~validation
     if scheme.train_limit is not None or scheme.train_share < 1:
         owners = _limit(scheme, owners, train, clients, generator(seed, "partition limit"))
-    _check_everyone(scheme, samples, owners, train, clients)
+    _check_everyone(scheme, samples, owners, train, validation, clients)
     return Assignment.from_owners(
         owners,
         train,
         clients,
         scheme.name,
         seed,
+        validation=validation,
         own_split=pooled,
         novel=_novel(scheme.novel_share, clients, seed),
         noise=scheme.noise(clients, seed),
     )
 
 
-def _check_everyone(scheme: Partition, samples: Samples, owners: Rows, train: Mask, clients: int) -> None:
-    for side, which in (("training", True), ("test", False)):
-        held = np.bincount(owners[(train == which) & (owners >= 0)], minlength=clients)
+def _check_everyone(
+    scheme: Partition, samples: Samples, owners: Rows, train: Mask, validation: Mask | None, clients: int
+) -> None:
+    test = ~train if validation is None else ~(train | validation)
+    for side, rows in (("training", train), ("test", test), ("validation", validation)):
+        if rows is None:
+            continue
+        held = np.bincount(owners[rows & (owners >= 0)], minlength=clients)
         if not held.all():
             raise UserError(
                 f"partition {scheme.name!r}: {int((held == 0).sum()):,} of {clients:,} clients get none of the "
@@ -154,6 +173,28 @@ def draw_share(strata: Rows, among: Mask, share: float, rng: np.random.Generator
     sizes = np.clip(np.floor(counts * share + 0.5).astype(np.int64), np.minimum(1, counts - 1), counts - 1)
     drawn = np.zeros(len(strata), np.bool_)
     drawn[rows] = _rank(position, len(keys), rng) < sizes[position]
+    return drawn
+
+
+def _draw_alike(owners: Rows, labels: Rows, among: Mask, share: float, rng: np.random.Generator) -> Mask:
+    """Draw a share of each owner's samples with its classes in proportion.
+
+    Of ``n`` samples ``n * share``, rounded, but where n > 1 at least one and not all; of each class as many as its part
+    of them, rounded down or up. Every sample of an owner is drawn with the same probability. This is systematic
+    sampling: in a random order by class every n/m-th sample is taken, from a random one on.
+
+    Args:
+        owners, labels: int64 [n].
+        among: bool [n], the rows that count.
+    """
+    rows = rng.permutation(np.flatnonzero(among))
+    rows = rows[np.lexsort((labels[rows], owners[rows]))]
+    _, first, position, counts = np.unique(owners[rows], return_index=True, return_inverse=True, return_counts=True)
+    sizes = np.clip(np.floor(counts * share + 0.5).astype(np.int64), np.minimum(1, counts - 1), counts - 1)
+    place, count, size = np.arange(len(rows)) - first[position], counts[position], sizes[position]
+    start = rng.integers(0, counts)[position]
+    drawn = np.zeros(len(owners), np.bool_)
+    drawn[rows] = ((place + 1) * size + start) // count > (place * size + start) // count
     return drawn
 
 

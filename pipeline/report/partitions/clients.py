@@ -17,6 +17,7 @@ def client_columns(measures: Heterogeneity, assignment: Assignment) -> Columns:
         "client": np.arange(measures.clients),
         "train": measures.train.sum(axis=1),
         "test": measures.test.sum(axis=1),
+        **({} if measures.validation is None else {"validation": measures.validation.sum(axis=1)}),
         "classes": (measures.train > 0).sum(axis=1),
         "entropy": measures.entropy,
         "distance": measures.distance,

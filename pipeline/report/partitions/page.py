@@ -20,6 +20,7 @@ from pipeline.spec.run import describe_component
 _CLIENT_COLUMNS = (
     ("train", "training samples"),
     ("test", "test samples"),
+    ("validation", "samples held back from training for validation"),
     ("classes", "classes that it trains on"),
     ("entropy", "of its training labels, in bits"),
     ("distance", "of its training labels to all clients': total variation, the share that would have to change"),
@@ -83,7 +84,7 @@ def _page(
         summary=summarise(columns),
         clients=[tuple(columns), *(tuple(map(number, row)) for row in rows)],
         classes=classes,
-        notes=_CLIENT_COLUMNS,
+        notes=tuple((name, words) for name, words in _CLIENT_COLUMNS if name in columns),
         left_out=max(0, measures.clients - MAX_CLIENTS),
         alt=alt_text(samples, measures),
     )

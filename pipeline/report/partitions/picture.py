@@ -15,7 +15,7 @@ from pipeline.report.formats import legible
 
 MAX_CLIENTS = 100
 _MAX_NAMES = 24  # values of an attribute that are worth a panel, and classes that are worth their names
-_SPLITS = (("train", "#0072B2"), ("test", "#E69F00"))
+_SPLITS = {"train": "#0072B2", "test": "#E69F00", "validation": "#009E73"}
 
 
 def shown_clients(clients: int) -> np.ndarray:
@@ -81,13 +81,17 @@ def _heat_map(figure: Figure, panel: Axes, counts: np.ndarray, names: tuple[str,
 
 def _sizes(panel: Axes, position: np.ndarray, measures: Heterogeneity, shown: np.ndarray) -> None:
     left = np.zeros(len(shown))
-    for (name, colour), counts in zip(_SPLITS, (measures.train, measures.test), strict=True):
+    for (name, colour), counts in zip(
+        _SPLITS.items(), (measures.train, measures.test, measures.validation), strict=True
+    ):
+        if counts is None:
+            continue
         size = counts[shown].sum(axis=1)
         panel.barh(position, size, left=left, height=0.8, color=colour, label=name)
         left += size
     panel.set_xlabel("samples")
     panel.xaxis.set_major_locator(MaxNLocator(3))
-    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8, handlelength=1.0)
+    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8, handlelength=1.0)
 
 
 def _width(columns: int) -> float:

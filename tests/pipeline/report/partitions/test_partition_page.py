@@ -40,6 +40,21 @@ def small() -> tuple[Samples, Assignment]:
     return samples, held
 
 
+def test_what_is_held_back_for_validation_is_shown(tmp_path: Path) -> None:
+    samples, held = small()
+    held = dataclasses.replace(held, train=[held.train[0][:3], held.train[1]], validation=[np.array([3]), np.array([])])
+    held = dataclasses.replace(held, validation=[rows.astype(np.int64) for rows in held.validation])
+    found = heterogeneity(samples, held)
+    assert found.validation is not None and found.validation.tolist() == [[0, 1], [0, 0]] and found.used == 10
+    write_partition_page(record(2), samples, held, tmp_path)
+    rows = pd.read_csv(tmp_path / "clients.csv")
+    assert rows[["train", "test", "validation"]].to_numpy().tolist() == [[3, 1, 1], [4, 1, 0]]
+    assert "validation: samples held back" in (tmp_path / "index.md").read_text()
+    assert ">validation<" in (tmp_path / "index.html").read_text()
+    write_partition_page(record(2), *small(), tmp_path)
+    assert "validation" not in (tmp_path / "index.md").read_text() + (tmp_path / "clients.csv").read_text()
+
+
 def record(clients: int) -> dict[str, object]:
     return {"dataset": {"name": "toy"}, "partition": {"name": "by_hand", "alpha": 0.5}, "clients": clients, "seed": 0}
 
