@@ -20,9 +20,9 @@ TITLE = "Tuning"
 _TEXT = (
     "Chosen before the runs of the table were trained, by accuracy on validation samples: samples of each client that "
     "it neither trains on nor is tested on; trials have other seeds than the runs of the table. Tried: how many "
-    "combinations of how many. Rounds: of all trials together, and how many times the rounds of one run that is. A star "
-    "marks a chosen value at the edge of its space: a wider space might do better. Validation: the mean accuracy of the "
-    "chosen trial in percent, and in parentheses the range over all trials."
+    "combinations of how many. Rounds: of all trials together, and how many times the rounds of one run that is. A "
+    "star marks a chosen value at the edge of its space: a wider space might do better. Validation: the mean accuracy "
+    "of the chosen trial in percent, and in parentheses the range over all trials."
 )
 _HEADER = ("space", "tried", "rounds", "chosen", "validation")
 
