@@ -1,0 +1,140 @@
+"""What `tune` compiles to: trials, selections, and the runs that wait for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.project import Project, make_project, spec
+
+from pflcore.errors import UserError
+from pipeline.compile.compiler import Compilation
+
+HELD_BACK = "{name: iid, validation_share: 0.2}"
+TUNE = """\
+tune:
+  space: {training.lr: [0.01, 0.1, 0.5], training.local_epochs: [1, 2]}
+  also:
+    - when: {method: FedTP}
+      space: {method.server_lr: [0.1, 1.0]}
+  seeds: [7, 8]
+  trial: {training: {rounds: 1}}
+"""
+VIT = "{name: tiny_vit, depth: 1, dim: 8, heads: 1, head_dim: 8, mlp_dim: 8, patch: 4}"
+
+
+def compiled(folder: Path, tune: str = TUNE, partition: str = HELD_BACK, more: str = "") -> Compilation:
+    methods = "{FedAvg: fedavg, FedTP: fedtp}"
+    table = "table: {rows: [method], average_over: [seed]}\n"
+    text = spec(methods, partition=partition, backbone=VIT, more=f"    seed: [0, 3]\n{more}{table}{tune}")
+    return make_project(folder, {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
+
+
+def selections(compilation: Compilation) -> dict[str, Any]:
+    """By method."""
+    return {name.split("-")[0]: selection for name, selection in compilation.selections.items()}
+
+
+def test_all_combinations_are_tried_under_seeds_of_their_own(tmp_path: Path) -> None:
+    compilation = compiled(tmp_path)
+    found = selections(compilation)
+    assert {method: (len(one.trials), one.size) for method, one in found.items()} == {
+        "fedavg": (6, 6),
+        "fedtp": (12, 12),
+    }
+    tried = [trial.chosen for trial in found["fedavg"].trials]
+    assert tried[:3] == [
+        {"training.lr": 0.01, "training.local_epochs": 1},
+        {"training.lr": 0.01, "training.local_epochs": 2},
+        {"training.lr": 0.1, "training.local_epochs": 1},
+    ]
+    third = found["fedavg"].trials[2].runs
+    facts = [(run.seed, run.training.lr, run.training.rounds, run.tuned) for run in third]
+    assert facts == [(7, 0.1, 1, None), (8, 0.1, 1, None)]
+    assert found["fedtp"].trials[1].runs[0].options("method")["server_lr"] == 1.0
+    assert found["fedtp"].record["rounds"] == 24
+    # One choice for both seeds of a method's runs, which are those of the table.
+    final = [run for run in compilation.runs.values() if run.tuned]
+    assert len(final) == 4 and len(compilation.runs) == 4 + 2 * 18
+    assert {run.tuned for run in final if run.method == "fedavg"} == {found["fedavg"].id}
+    assert set(compilation.tables["tiny"].runs) == {run.id for run in final} == set(compilation.tables["tiny"].tuned)
+
+
+def test_what_is_chosen_comes_before_the_run_and_the_report(tmp_path: Path) -> None:
+    compilation = compiled(tmp_path)
+    stages = {stage.name: stage for stage in compilation.stages}
+    (final,) = (run for run in compilation.runs.values() if run.tuned and run.method == "fedavg" and run.seed == 3)
+    choice = f"artifacts/selections/{final.tuned}.json"
+    assert choice in stages[f"train-{final.id}"].deps and choice in stages["tiny"].deps
+    select = stages[final.tuned or ""]
+    assert select.outs == (choice,) and select.kind == "select" and select.file == "stages/selections/dvc.yaml"
+    assert sum(dep.endswith("/evaluation.parquet") for dep in select.deps) == 12
+    trial = next(run for run in compilation.runs.values() if not run.tuned)
+    assert not [dep for dep in stages[f"train-{trial.id}"].deps if "selections" in dep]
+    assert "select" in compilation.made_by[final.id] and "select" not in compilation.made_by[trial.id]
+
+
+def test_a_random_set_of_equal_budget(tmp_path: Path) -> None:
+    found = selections(compiled(tmp_path / "a", TUNE + "  trials: 5\n"))
+    assert {method: (len(one.trials), one.size) for method, one in found.items()} == {
+        "fedavg": (5, 6),
+        "fedtp": (5, 12),
+    }
+    for one in found.values():
+        tried = [tuple(trial.chosen.values()) for trial in one.trials]
+        assert len(set(tried)) == 5 and tried == sorted(tried)  # in the order of the grid, which ascends here
+    again = selections(compiled(tmp_path / "b", TUNE + "  trials: 5\n"))
+    assert {one.id for one in again.values()} == {one.id for one in found.values()}
+    other = selections(compiled(tmp_path / "c", TUNE + "  trials: 5\n  draw: 1\n"))
+    assert other["fedtp"].id != found["fedtp"].id
+    assert len(selections(compiled(tmp_path / "d", TUNE + "  trials: 9\n"))["fedavg"].trials) == 6
+
+
+def test_only_some_runs_are_tuned(tmp_path: Path) -> None:
+    compilation = compiled(tmp_path, "tune:\n  where: {method: FedAvg}\n  space: {training.lr: [0.1, 0.2]}\n")
+    assert list(selections(compilation)) == ["fedavg"]
+    assert {run.method for run in compilation.runs.values() if run.tuned} == {"fedavg"}
+    (fedtp,) = (run for run in compilation.runs.values() if run.method == "fedtp" and run.seed == 0)
+    assert "tuned" not in fedtp.record
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ("space: {training.lrr: [1, 2]}", r"tiny\.yaml:\d+: tune\.space\.training\.lrr: no training has an option 'lrr'"),
+        ("space: {lr: [1, 2]}", r"tune\.space\.lr: cannot be tuned"),
+        ("space: {evaluation.every: [1, 2]}", "cannot be tuned"),
+        ("space: {training.rounds: [1, 2]}", "cannot be tuned"),
+        ("space: {training.lr: [0.1, 0.1]}", r"tune\.space\.training\.lr\[1\]: 0\.1 is there twice"),
+        ("space: {training.lr: [0.1, -1]}", r"tune\.space\.training\.lr\[1\].*greater than 0"),
+        ("space: {method.server_lr: [0.1, 1.0]}", r"tune\.space\.method\.server_lr\[0\]"),  # FedAvg has none
+        ("space: {training.lr: []}", r"tune\.space\.training\.lr"),
+        ("seeds: [7]", "names nothing to tune"),
+        ("{space: {training.lr: [1, 2]}, seeds: [7, 3]}", r"tune\.seeds\[1\]: 3 is the seed of a run"),
+        ("{space: {training.lr: [1, 2]}, seeds: [7, 7]}", "7 is there twice"),
+        ("{space: {training.lr: [1, 2]}, trials: 0}", r"tune\.trials"),
+        ("{space: {training.lr: [1, 2]}, where: {method: FedAgv}}", "unknown label 'FedAgv'; did you mean 'FedAvg'"),
+        ("{space: {training.lr: [1, 2]}, trial: {training: {round: 1}}}", r"tune\.trial\.training\.round"),
+        ("{space: {training.lr: [1, 2]}, budget: 3}", r"tune\.budget: unknown key"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_tuned(tune: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        compiled(tmp_path, f"tune: {tune if tune.startswith('{') else '{' + tune + '}'}\n")
+
+
+def test_without_samples_for_validation_nothing_is_chosen(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"tune: chooses by accuracy on validation samples; set validation_share"):
+        compiled(tmp_path, partition="iid")
+
+
+def test_an_axis_states_its_own_values(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is an axis of the grid"):
+        compiled(tmp_path, more="    training.lr: [0.1, 0.2]\n").tables["tiny"]
+
+
+def test_a_spec_without_it_stays_as_it_was(tmp_path: Path) -> None:
+    compilation = compiled(tmp_path, "")
+    assert not compilation.selections and len(compilation.runs) == 4
+    assert Project(tmp_path).compiled().runs.keys() == compilation.runs.keys()
