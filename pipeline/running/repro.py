@@ -118,15 +118,36 @@ def _ask(path: Path) -> bool:
         os.umask(umask := os.umask(0))
         request = marshal.dumps((sys.argv, os.getcwd(), dict(os.environ), umask, os.getpgrp()))  # noqa: PTH109
         socket.send_fds(connection, [request], [0, 1, 2])
-        if connection.recv(len(_BEGUN)) != _BEGUN:
-            return True
-        connection.settimeout(None)
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, lambda number, _: connection.send(bytes([number])))
-        code = connection.recv(16)
-        if code:
-            _end(int(code))
+        with _PassedOn(connection) as interruptions:
+            if connection.recv(len(_BEGUN)) == _BEGUN:
+                connection.settimeout(None)
+                if code := connection.recv(16):
+                    _end(int(code))
+        if interruptions.came:  # and nobody was there to be interrupted
+            raise KeyboardInterrupt
     return True
+
+
+class _PassedOn:
+    """The time in which interruptions are for the fork, whether it has told yet that it has begun or not."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection, self.came = connection, False
+        self._raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def __enter__(self) -> _PassedOn:
+        if self._raised:
+            signal.signal(signal.SIGINT, self._pass_on)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._raised:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _pass_on(self, number: int, _: FrameType | None) -> None:
+        self.came = True
+        with suppress(OSError):
+            self.connection.send(bytes([number]))
 
 
 def _end(code: int) -> NoReturn:

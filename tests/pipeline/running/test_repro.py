@@ -237,12 +237,7 @@ def test_a_command_that_is_killed_takes_its_fork_along(dvc: Dvc, number: signal.
     assert dvc.warm() == shared
 
 
-@pytest.mark.parametrize("everyone", [True, False])
-def test_an_interruption_is_one(dvc: Dvc, everyone: bool) -> None:
-    """Whether it comes from the terminal to all, or to the command alone."""
-    dvc.warm()
-    dvc.run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")  # of which nothing remains
-    code = """
+ORDERLY = """
 import time
 try:
     open('begun', 'w').close()
@@ -252,14 +247,46 @@ except KeyboardInterrupt:
     print('orderly')
     raise SystemExit(130)
 """
-    command = dvc.start(code)
+INTERRUPTED = "pfl: interrupted; the same command goes on from the last checkpoint\n"
+
+
+@pytest.mark.parametrize("everyone", [True, False])
+def test_an_interruption_is_one(dvc: Dvc, everyone: bool) -> None:
+    """Whether it comes from the terminal to all, or to the command alone."""
+    dvc.warm()
+    dvc.run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")  # of which nothing remains
+    command = dvc.start(ORDERLY)
     wait_for((dvc.folder / "begun").exists)
     os.kill(-os.getpgid(command) if everyone else command, signal.SIGINT)
     if everyone:  # the stand-in is no DVC, which ignores it
         wait_for(lambda: dvc.process.poll() is not None)
     else:
-        interrupted = "pfl: interrupted; the same command goes on from the last checkpoint\n"
-        assert dvc.end() == End(130, "orderly\n", interrupted)
+        assert dvc.end() == End(130, "orderly\n", INTERRUPTED)
+
+
+def test_an_interruption_may_come_before_the_command_knows_that_it_has_begun(dvc: Dvc) -> None:
+    shared = dvc.warm()
+    os.kill(shared, signal.SIGSTOP)
+    command = dvc.start(ORDERLY)
+    wait_for(lambda: is_asking(command))
+    os.kill(command, signal.SIGSTOP)
+    os.kill(shared, signal.SIGCONT)
+    wait_for((dvc.folder / "begun").exists)
+    os.kill(command, signal.SIGINT)
+    os.kill(command, signal.SIGCONT)
+    assert dvc.end() == End(130, "orderly\n", INTERRUPTED)
+
+
+def is_asking(process: int) -> bool:
+    """Whether a command has a connection and waits."""
+    with suppress(OSError):
+        sockets = [path for path in Path(f"/proc/{process}/fd").iterdir() if "socket" in path.readlink().name]
+        states = set()
+        for _ in range(5):
+            states.add(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0])
+            time.sleep(0.02)
+        return bool(sockets) and states == {"S"}
+    return False
 
 
 def test_a_shared_process_that_vanished_is_not_missed(dvc: Dvc) -> None:
