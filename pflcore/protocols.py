@@ -84,14 +84,19 @@ def final_clients(rounds_table: pa.Table) -> pa.Table:
     return columns.append_column("accuracy", pa.array(accuracy)).append_column("loss", last["loss"])
 
 
-def curve(rounds_table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+def curve(
+    rounds_table: pa.Table, population: str = "test"
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """The convergence curve of a run.
 
+    Args:
+        population: ``test`` or ``validation``.
+
     Returns:
-        Measured rounds in ascending order, the pooled accuracy in percent and the mean loss over all test samples at
-        each of them; three arrays of one length.
+        Measured rounds in ascending order, the pooled accuracy in percent and the mean loss over all samples of the
+        population at each of them; three arrays of one length, empty where nothing was held back for validation.
     """
-    rounds, correct, loss, total = _sums(rounds_table, "correct")
+    rounds, correct, loss, total = _sums(rounds_table, "correct", population)
     return rounds, 100.0 * correct / total, loss / total
 
 
@@ -102,9 +107,9 @@ def _last_position(rounds_table: pa.Table) -> NDArray[np.float64]:
     return 100.0 * correct * positions / total
 
 
-def _sums(rounds_table: pa.Table, column: str) -> tuple[NDArray[np.int64], Sums, Sums, Sums]:
+def _sums(rounds_table: pa.Table, column: str, population: str = "test") -> tuple[NDArray[np.int64], Sums, Sums, Sums]:
     """Measured rounds in ascending order, and for each the sums of `column`, of losses and of predictions."""
-    table = _measured(rounds_table)
+    table = _measured(rounds_table, population)
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
     total = table["total"].to_numpy()
@@ -115,11 +120,11 @@ def _sums(rounds_table: pa.Table, column: str) -> tuple[NDArray[np.int64], Sums,
     return rounds, summed(table[column].to_numpy()), summed(table["loss"].to_numpy() * total), summed(total)
 
 
-def _measured(rounds_table: pa.Table) -> pa.Table:
-    """Rows of the one population and moment that the protocols look at."""
-    is_test = pc.equal(rounds_table["population"].cast(pa.string()), "test")
+def _measured(rounds_table: pa.Table, population: str = "test") -> pa.Table:
+    """Rows of a population at the one moment that the protocols look at."""
+    is_of = pc.equal(rounds_table["population"].cast(pa.string()), population)
     is_after = pc.equal(rounds_table["moment"].cast(pa.string()), "after_aggregation")
-    return rounds_table.filter(pc.and_(is_test, is_after))
+    return rounds_table.filter(pc.and_(is_of, is_after))
 
 
 def _diverged(rounds_table: pa.Table) -> bool:
