@@ -14,6 +14,9 @@ Papers mean different things by "accuracy" and by "±", so a run stores counts o
 ``last_position``
     As ``last_rounds``, but of a text only the character after its last one counts. Nothing can leak there from an
     attention without causal mask; of images it is the same as ``last_rounds``.
+``best_by_validation``
+    The pooled test accuracy at the measured round whose pooled accuracy on validation samples is best, the earliest of
+    several; for partitions that hold samples back. One round of one run has no ±.
 
 All accuracies are in percent. Personalised models of all clients are measured, after aggregation, on test samples.
 """
@@ -33,11 +36,14 @@ from pflcore.settings import Evaluation
 
 Sums = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
-"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``."""
+"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``.
+
+Where a round was chosen there is a ``round`` as well.
+"""
 
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
-    """The figures of a run under every protocol; ``{}`` for a run that diverged.
+    """The figures of a run under every protocol that it was measured for; ``{}`` for a run that diverged.
 
     Args:
         rounds_table: A ``rounds/2`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata tells
@@ -62,12 +68,22 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
     last = _last_position(rounds_table)[np.isin(measured, steps)]
     clients = final_clients(rounds_table)["accuracy"].to_numpy()
     clients = 100.0 * clients[~np.isnan(clients)]
-    return {
+    figures = {
         "last_rounds": {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)},
         "clients": {"mean": float(clients.mean()), "std": float(clients.std()), "n": len(clients)},
         "final": {"mean": float(accuracy[-1]), "std": 0.0, "n": 1},
         "last_position": {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)},
     }
+    held_back, by_validation, _ = curve(rounds_table, "validation")
+    if len(held_back):
+        best = int(held_back[by_validation.argmax()])  # the first of several
+        figures["best_by_validation"] = {
+            "mean": float(accuracy[measured == best][0]),
+            "std": 0.0,
+            "n": 1,
+            "round": best,
+        }
+    return figures
 
 
 def final_clients(rounds_table: pa.Table) -> pa.Table:
