@@ -14,6 +14,12 @@ Papers mean different things by "accuracy" and by "±", so a run stores counts o
 ``last_position``
     As ``last_rounds``, but of a text only the character after its last one counts. Nothing can leak there from an
     attention without causal mask; of images it is the same as ``last_rounds``.
+``best_by_validation``
+    The pooled test accuracy at the measured round whose pooled accuracy on validation samples is best, the earliest of
+    several; for partitions that hold samples back. One round of one run has no ±.
+
+``validation``
+    As ``last_rounds``, but on validation samples: what settings are chosen by. No table shows it.
 
 All accuracies are in percent. Personalised models of all clients are measured, after aggregation, on test samples.
 """
@@ -33,11 +39,14 @@ from pflcore.settings import Evaluation
 
 Sums = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
-"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``."""
+"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``.
+
+Where a round was chosen there is a ``round`` as well.
+"""
 
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
-    """The figures of a run under every protocol; ``{}`` for a run that diverged.
+    """The figures of a run under every protocol that it was measured for; ``{}`` for a run that diverged.
 
     Args:
         rounds_table: A ``rounds/2`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata tells
@@ -62,12 +71,24 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
     last = _last_position(rounds_table)[np.isin(measured, steps)]
     clients = final_clients(rounds_table)["accuracy"].to_numpy()
     clients = 100.0 * clients[~np.isnan(clients)]
-    return {
+    figures = {
         "last_rounds": {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)},
         "clients": {"mean": float(clients.mean()), "std": float(clients.std()), "n": len(clients)},
         "final": {"mean": float(accuracy[-1]), "std": 0.0, "n": 1},
         "last_position": {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)},
     }
+    held_back, by_validation, _ = curve(rounds_table, "validation")
+    if len(held_back):
+        best = int(held_back[by_validation.argmax()])  # the first of several
+        window = by_validation[np.isin(held_back, steps)]
+        figures["validation"] = {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)}
+        figures["best_by_validation"] = {
+            "mean": float(accuracy[measured == best][0]),
+            "std": 0.0,
+            "n": 1,
+            "round": best,
+        }
+    return figures
 
 
 def final_clients(rounds_table: pa.Table) -> pa.Table:
@@ -84,14 +105,19 @@ def final_clients(rounds_table: pa.Table) -> pa.Table:
     return columns.append_column("accuracy", pa.array(accuracy)).append_column("loss", last["loss"])
 
 
-def curve(rounds_table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+def curve(
+    rounds_table: pa.Table, population: str = "test"
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """The convergence curve of a run.
 
+    Args:
+        population: ``test`` or ``validation``.
+
     Returns:
-        Measured rounds in ascending order, the pooled accuracy in percent and the mean loss over all test samples at
-        each of them; three arrays of one length.
+        Measured rounds in ascending order, the pooled accuracy in percent and the mean loss over all samples of the
+        population at each of them; three arrays of one length, empty where nothing was held back for validation.
     """
-    rounds, correct, loss, total = _sums(rounds_table, "correct")
+    rounds, correct, loss, total = _sums(rounds_table, "correct", population)
     return rounds, 100.0 * correct / total, loss / total
 
 
@@ -102,9 +128,9 @@ def _last_position(rounds_table: pa.Table) -> NDArray[np.float64]:
     return 100.0 * correct * positions / total
 
 
-def _sums(rounds_table: pa.Table, column: str) -> tuple[NDArray[np.int64], Sums, Sums, Sums]:
+def _sums(rounds_table: pa.Table, column: str, population: str = "test") -> tuple[NDArray[np.int64], Sums, Sums, Sums]:
     """Measured rounds in ascending order, and for each the sums of `column`, of losses and of predictions."""
-    table = _measured(rounds_table)
+    table = _measured(rounds_table, population)
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
     total = table["total"].to_numpy()
@@ -115,11 +141,11 @@ def _sums(rounds_table: pa.Table, column: str) -> tuple[NDArray[np.int64], Sums,
     return rounds, summed(table[column].to_numpy()), summed(table["loss"].to_numpy() * total), summed(total)
 
 
-def _measured(rounds_table: pa.Table) -> pa.Table:
-    """Rows of the one population and moment that the protocols look at."""
-    is_test = pc.equal(rounds_table["population"].cast(pa.string()), "test")
+def _measured(rounds_table: pa.Table, population: str = "test") -> pa.Table:
+    """Rows of a population at the one moment that the protocols look at."""
+    is_of = pc.equal(rounds_table["population"].cast(pa.string()), population)
     is_after = pc.equal(rounds_table["moment"].cast(pa.string()), "after_aggregation")
-    return rounds_table.filter(pc.and_(is_test, is_after))
+    return rounds_table.filter(pc.and_(is_of, is_after))
 
 
 def _diverged(rounds_table: pa.Table) -> bool:

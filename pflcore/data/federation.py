@@ -57,6 +57,7 @@ class FederatedData:
         novel: Clients that take no part in training.
         noise: Standard deviation of the noise that is drawn anew each round for every row, (samples,); None for none.
         noise_seed: Of that noise.
+        validation: As `train`, the rows held back for validation; empty where none are.
     """
 
     inputs: Tensor
@@ -70,13 +71,15 @@ class FederatedData:
     novel: frozenset[int] = frozenset()
     noise: Tensor | None = None
     noise_seed: int = 0
+    validation: Sequence[Tensor] = ()
 
     @classmethod
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
         """The data of a federation for training on `device`. Noise that is fixed per sample is added to `samples`.
 
         Raises:
-            UserError: The assignment does not belong to the samples, or a client has no training or no test samples.
+            UserError: The assignment does not belong to the samples, or a client has no training, no test or, where
+                others have, no validation samples.
         """
         assignment.check(len(samples), samples.train)
         noise = assignment.noise
@@ -92,7 +95,13 @@ class FederatedData:
             samples.classes,
             device,
         )
-        changes: dict[str, Any] = {"size": samples.size, "novel": frozenset(assignment.novel)}
+        if not all(map(len, assignment.validation)):
+            raise UserError("a client has no validation samples; raise the partition's minimum")
+        changes: dict[str, Any] = {
+            "size": samples.size,
+            "novel": frozenset(assignment.novel),
+            "validation": [torch.from_numpy(rows) for rows in assignment.validation],
+        }
         if noise and noise.released:
             per_row = noise.per_row(len(samples), assignment.rows())
             changes |= {"noise": torch.from_numpy(per_row).to(device), "noise_seed": noise.seed}
@@ -136,6 +145,10 @@ class FederatedData:
     @property
     def clients(self) -> int:
         return len(self.train)
+
+    def measured(self, client: int) -> Tensor:
+        """The rows that a client's model is measured on: those for test, then those for validation."""
+        return torch.cat([self.test[client], self.validation[client]]) if self.validation else self.test[client]
 
     @property
     def is_text(self) -> bool:

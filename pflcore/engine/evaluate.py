@@ -1,4 +1,7 @@
-"""Measuring the personalised models of all clients on their own test samples."""
+"""Measuring the personalised models of all clients on their own test samples, and on those held back for validation.
+
+Both are measured in one pass, validation behind test; where nothing is held back it costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,9 @@ _BATCH = {"cpu": 256, "cuda": 4096}
 
 # Correct predictions, predictions, the sum of the cross-entropy over them, and correct predictions at last positions.
 Score = tuple[int, int, float, int]
+# That of a client's test samples and, behind it, where there are any, that of its validation samples.
+Both = tuple[float, ...]
+_NUMBERS = 4
 # Of some samples: correct predictions, sum of the cross-entropy, whether the last prediction is right. A sample is one
 # prediction for an image, and one per character for text.
 Measured = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -34,22 +40,37 @@ class Scores:
         correct, total: Correct predictions and predictions: one per image; for text one per character.
         loss: Sum of the cross-entropy over the predictions.
         last: Correct predictions at the last position of a text; for images the same as `correct`.
+        validation: The same of the samples held back for validation; None where none are.
     """
 
     correct: np.ndarray
     total: np.ndarray
     loss: np.ndarray
     last: np.ndarray
+    validation: Scores | None = None
 
     @classmethod
-    def join(cls, scores: Iterable[Score]) -> Scores:
+    def join(cls, scores: Iterable[Both]) -> Scores:
         """The scores of several clients, in order."""
-        table = np.array(list(scores), dtype=np.float64).reshape(-1, 4)  # counts are exact up to 2^53
-        correct, total, last = (table[:, column].astype(np.int64) for column in (0, 1, 3))
-        return cls(correct, total, table[:, 2].copy(), last)
+        rows = list(scores)
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), -1 if rows else _NUMBERS)
+        return cls.of(table.T)
 
-    def __getitem__(self, index: int) -> Score:
-        return int(self.correct[index]), int(self.total[index]), float(self.loss[index]), int(self.last[index])
+    @classmethod
+    def of(cls, numbers: np.ndarray) -> Scores:
+        """From :attr:`numbers`."""
+        own, rest = numbers[:_NUMBERS], numbers[_NUMBERS:]
+        correct, total, last = (own[row].astype(np.int64) for row in (0, 1, 3))
+        return cls(correct, total, own[2].copy(), last, cls.of(rest) if len(rest) else None)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """All of them: float64 [4 or 8, clients], in which counts are exact up to 2^53."""
+        own = np.stack([self.correct, self.total, self.loss, self.last]).astype(np.float64)
+        return np.concatenate([own, self.validation.numbers]) if self.validation else own
+
+    def __getitem__(self, index: int) -> Both:
+        return tuple(self.numbers[:, index].tolist())
 
     def __len__(self) -> int:
         return len(self.total)
@@ -61,34 +82,54 @@ def batch_size(device: torch.device) -> int:
 
 
 def score_one_model(trainer: Trainer, state: Tensors) -> Scores:
-    """Scores of one model that all clients share: a single pass over the pooled test samples."""
+    """Scores of one model that all clients share: a single pass over the pooled samples."""
     return client_scores(forward(trainer, state, pooled_chunks(trainer.data)), trainer.data)
 
 
 def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
     """The score of a client's own model on its own test samples."""
     data = trainer.data
+    return add_up(_measured(trainer, state, client, data.test[client]), data.positions)
+
+
+def score_both(trainer: Trainer, state: Tensors, client: int) -> Both:
+    """The scores of a client's own model on its own test and validation samples."""
+    data = trainer.data
+    return by_side(_measured(trainer, state, client, data.measured(client)), data, client)
+
+
+def _measured(trainer: Trainer, state: Tensors, client: int, rows: Tensor) -> Measured:
+    size = batch_size(trainer.data.device)
     with during(who=f"client {client}"):
-        memory = Neighbours.remember(trainer, state, client, batch_size(data.device)) if trainer.method.knn else None
-        parts = forward(trainer, state, torch.split(data.test[client], batch_size(data.device)), memory)
-    hits, losses, last = _joined(parts)
-    return add_up(hits, losses, last, data.positions)
+        memory = Neighbours.remember(trainer, state, client, size) if trainer.method.knn else None
+        return _joined(forward(trainer, state, torch.split(rows, size), memory))
 
 
 def pooled_chunks(data: FederatedData) -> tuple[Tensor, ...]:
-    """Rows of the test samples of all clients, client after client, in pieces of one forward pass."""
-    return torch.split(torch.cat(list(data.test)), batch_size(data.device))
+    """Rows that all clients are measured on, client after client, in pieces of one forward pass."""
+    rows = torch.cat([data.measured(client) for client in range(data.clients)])
+    return torch.split(rows, batch_size(data.device))
 
 
 def client_scores(parts: Iterable[Measured], data: FederatedData) -> Scores:
     """Sums per client of what :func:`forward` gives for all pooled chunks."""
-    ends = np.cumsum([len(rows) for rows in data.test])[:-1]
+    ends = np.cumsum([len(data.measured(client)) for client in range(data.clients)])[:-1]
     clients = zip(*(np.split(part, ends) for part in _joined(parts)), strict=True)
-    return Scores.join(add_up(hits, losses, last, data.positions) for hits, losses, last in clients)
+    return Scores.join(by_side(measured, data, client) for client, measured in enumerate(clients))
 
 
-def add_up(hits: np.ndarray, losses: np.ndarray, last: np.ndarray, positions: int) -> Score:
+def by_side(measured: Measured, data: FederatedData, client: int) -> Both:
+    """The scores of a client from what was measured of its samples, those for test and then those for validation."""
+    tested = len(data.test[client])
+    sides = [slice(tested), slice(tested, None)] if data.validation else [slice(None)]
+    hits, losses, last = measured
+    scores = (add_up((hits[side], losses[side], last[side]), data.positions) for side in sides)
+    return tuple(number for score in scores for number in score)
+
+
+def add_up(measured: Measured, positions: int) -> Score:
     """The score of a client from what was measured of its samples, each of as many `positions`."""
+    hits, losses, last = measured
     return int(hits.sum()), len(hits) * positions, float(losses.sum()), int(last.sum())
 
 

@@ -20,9 +20,10 @@ class Result:
     """What a run leaves behind.
 
     Attributes:
-        round, client, correct, total, loss, last: One entry per (measured round, client). A prediction is one per
-            image, one per character for text; `loss` is the mean over them, `last` counts the correct ones at the last
-            positions of texts.
+        round, client, correct, total, loss, last: One entry per (measured round, client), of test samples, and one of
+            validation samples where there are any. A prediction is one per image, one per character for text; `loss` is
+            the mean over them, `last` counts the correct ones at the last positions of texts.
+        validation: Which of these entries are of validation samples.
         positions: Predictions per sample.
         diverged: The round and client at which the run ended early, or None.
         parameters: Trained parameters of one client's model.
@@ -39,6 +40,7 @@ class Result:
     total: np.ndarray
     loss: np.ndarray
     last: np.ndarray
+    validation: np.ndarray
     positions: int
     diverged: Diverged | None
     parameters: int
@@ -50,15 +52,18 @@ class Result:
 
 
 def columns(history: History) -> dict[str, np.ndarray]:
-    """The measurements under the names that they have in a :class:`Result`, round after round."""
-    clients, measured = np.arange(history.clients), history.scores
+    """The measurements under the names that they have in a :class:`Result`: by round, test before validation."""
+    clients = np.arange(history.clients)
+    both = [(round_, (scores, scores.validation)) for round_, scores in history.scores.items()]
+    measured = [(round_, side, one) for round_, sides in both for side, one in enumerate(sides) if one]
     return {
-        "round": np.repeat(list(measured), len(clients)).astype(np.int32),
+        "round": np.repeat([round_ for round_, _, _ in measured], len(clients)).astype(np.int32),
         "client": np.tile(clients, len(measured)).astype(np.int32),
-        "correct": _join(scores.correct for scores in measured.values()).astype(np.int64),
-        "total": _join(scores.total for scores in measured.values()).astype(np.int64),
-        "loss": _join(scores.loss / scores.total for scores in measured.values()).astype(np.float64),
-        "last": _join(scores.last for scores in measured.values()).astype(np.int64),
+        "correct": _join(scores.correct for *_, scores in measured).astype(np.int64),
+        "total": _join(scores.total for *_, scores in measured).astype(np.int64),
+        "loss": _join(scores.loss / scores.total for *_, scores in measured).astype(np.float64),
+        "last": _join(scores.last for *_, scores in measured).astype(np.int64),
+        "validation": np.repeat([side for _, side, _ in measured], len(clients)).astype(np.bool_),
     }
 
 

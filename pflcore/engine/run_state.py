@@ -18,7 +18,7 @@ from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder
 from pflcore.engine.cost import Cost, count, count_server, step_macs
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Score, Scores
+from pflcore.engine.evaluate import Both, Scores
 from pflcore.engine.executors.distributed import Distributed
 from pflcore.engine.executors.executor import Executor
 from pflcore.engine.features import Features
@@ -74,7 +74,7 @@ class RunState:
         self.personal = ClientStates(self.kept, data.clients, scratch)
         # The names, shapes and types of a client's state, as at the beginning.
         self.carried: Tensors = {**self.initial, **common, **self.kept, **self._facts(0)}
-        self.history = History(data.clients)
+        self.history = History(data.clients, bool(data.validation))
         self.traffic = Traffic()
         # What training goes through is the same however it is measured.
         self.trajectory: dict[str, Stateful] = {
@@ -129,7 +129,8 @@ class RunState:
         except Diverged as diverged:  # in tuning
             self.diverged = diverged
             return
-        lost = np.flatnonzero(~np.isfinite(scores.loss))
+        held_back = scores.validation.loss if scores.validation else 0.0
+        lost = np.flatnonzero(~np.isfinite(scores.loss + held_back))
         if len(lost):  # the last local step can lose a model whose loss before it was finite
             self.diverged = Diverged(self.round, int(lost[0]))
         else:
@@ -188,7 +189,7 @@ class RunState:
         jobs = self._own_states()
         if self.trainer.tuning is None:
             return executor.score_each((client, method.personalised(state)) for client, state in jobs)
-        scores: list[Score] = []
+        scores: list[Both] = []
         while some := list(islice(jobs, _GENERATED)):
             tuned = list(executor.train(self.round, some, tuning=True))
             measured = executor.score_each((one.client, method.personalised(one.model)) for one in tuned)

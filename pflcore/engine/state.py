@@ -147,10 +147,15 @@ class ClientStates:
 
 
 class History:
-    """The measurements so far: rounds, and the scores of all clients after each."""
+    """The measurements so far: rounds, and the scores of all clients after each.
 
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
+    Args:
+        clients: Number of clients.
+        validation: Whether they are also measured on what they hold back for validation.
+    """
+
+    def __init__(self, clients: int, validation: bool = False) -> None:
+        self.clients, self.validation = clients, validation
         self.scores: dict[int, Scores] = {}
 
     def __contains__(self, round_: object) -> bool:
@@ -161,14 +166,10 @@ class History:
         self.scores = {round_: self.scores[round_] for round_ in sorted(self.scores) if round_ <= last}
 
     def state(self) -> Tensors:
-        tables = {
-            round_: np.stack([scores.correct, scores.total, scores.loss, scores.last]).astype(np.float64)
-            for round_, scores in self.scores.items()
-        }
-        return {str(round_): torch.from_numpy(table) for round_, table in tables.items()}
+        return {str(round_): torch.from_numpy(scores.numbers) for round_, scores in self.scores.items()}
 
     def misfit(self, tensors: Tensors) -> str:
-        like = torch.empty(4, self.clients, dtype=torch.float64)
+        like = torch.empty(8 if self.validation else 4, self.clients, dtype=torch.float64)
         for name in tensors:
             if not (name.isascii() and name.isdecimal()):
                 return f"there is no round {name}"
@@ -177,10 +178,7 @@ class History:
     def restore(self, tensors: Tensors) -> None:
         self.scores = {}
         for name in sorted(tensors, key=int):
-            correct, total, loss, last = tensors[name].numpy()
-            self.scores[int(name)] = Scores(
-                correct.astype(np.int64), total.astype(np.int64), loss, last.astype(np.int64)
-            )
+            self.scores[int(name)] = Scores.of(tensors[name].numpy())
 
 
 class Traffic:

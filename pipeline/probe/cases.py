@@ -21,6 +21,7 @@ Entry = dict[str, Any]
 _TRAINING: Entry = {"rounds": 3, "sample_rate": 0.75, "local_epochs": 2, "batch_size": 5, "lr": 0.1}
 _IMAGES: Entry = {"name": "digits", "stand_in": 120}
 _UNEVEN: Entry = {"name": "quantity", "alpha": 1.5, "min_samples": 3}
+_HELD_BACK: Entry = {**_UNEVEN, "validation_share": 0.3}
 _CONVNET: Entry = {"name": "convnet", "channels": [4, 6], "hidden": [12], "kernel": 3, "padding": 1}
 _NORM: Entry = {"name": "lenet_bn", "channels": [4, 6], "kernel": 3, "padding": 1}
 _VIT: Entry = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4}
@@ -113,6 +114,8 @@ _TRAINED = (
     _trained("local steps", "fedavg", POOLED, STACKED, training={"local_steps": 3}),
     _trained("few sampled", "fedavg", clients=9, training={"sample_rate": 0.29, "rounds": 5}),
     _trained("when measured", "fedavg", training={"rounds": 8}, evaluation={"every": 2, "window": 4, "curve_every": 3}),
+    _trained("validation", "fedavg", POOLED, STACKED, partition=_HELD_BACK),
+    _trained("personal validation", "fedper", POOLED, STACKED, RESUMED, partition={**_HELD_BACK, "novel_share": 0.3}),
     _trained("batch norm", "fedavg", POOLED, STACKED, backbone=_NORM, training=_WIDE),
     _trained("personal norm", "fedbn", STACKED, RESUMED, backbone=_NORM, training=_WIDE),
     _trained("dropout", "fedavg", POOLED, STACKED, backbone=_VIT),
@@ -215,6 +218,7 @@ _DEALT = (
     _dealt("dirichlet", "digits", alpha=0.5, min_samples=5),
     _dealt("dirichlet", "digits", alpha=0.5, min_samples=5, sizes="free", test_share=0.25),
     _dealt("dirichlet", "digits", alpha=0.5, min_samples=5, sizes="equal", novel_share=0.3),
+    _dealt("dirichlet", "digits", alpha=0.5, min_samples=5, validation_share=0.2, train_limit=8),
     _dealt("pathological", "digits"),
     _dealt("pathological", "digits", variant="as_released"),
     _dealt("noise", "digits", sigma_max=20.0),

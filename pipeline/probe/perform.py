@@ -111,6 +111,8 @@ def _of_partition(path: Path) -> Numbers:
     owners = read_assignment(path)
     sizes = " ".join(f"{len(mine)}+{len(tested)}" for mine, tested in zip(owners.train, owners.test, strict=True))
     numbers = {"samples": f"{sizes} {_digest(*owners.train, *owners.test)}"}
+    if owners.validation:
+        numbers["validation"] = f"{' '.join(map(str, map(len, owners.validation)))} {_digest(*owners.validation)}"
     if owners.novel:
         numbers["novel"] = " ".join(map(str, owners.novel))
     if owners.noise:

@@ -9,6 +9,7 @@ from glob import escape
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
@@ -120,6 +121,7 @@ def _last(kept: pa.Table, again: pa.Table) -> tuple[float, float, float]:
     """Pooled accuracies in percent after the last round, and the standard error of their difference over clients."""
     correct, total = [], []
     for table in (kept, again):
+        table = table.filter(pc.not_equal(table["population"].cast(pa.string()), "validation"))
         last = table["round"].to_numpy() == table["round"].to_numpy().max(initial=0)
         correct.append(table["correct"].to_numpy()[last])
         total.append(table["total"].to_numpy()[last])

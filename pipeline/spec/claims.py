@@ -35,9 +35,14 @@ def resolve_claims(claims: list[Claim], layout: TableSection, labels: Labels, pa
             if axis in side:
                 raise patcher.document.error((*address, "where", axis), "this axis is compared; restrict other axes")
         _check_over(claim, side, labels, patcher, (*address, "over"))
-        if form == "steadier" and not claim.over and layout.metric == "final" and not layout.average_over:
+        if (
+            form == "steadier"
+            and not claim.over
+            and layout.metric in ("final", "best_by_validation")
+            and not layout.average_over
+        ):
             raise patcher.document.error(
-                (*address, form), "a single run has no ± under the metric 'final'; name axes in `over`"
+                (*address, form), f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"
             )
         written.append(
             TableClaim(

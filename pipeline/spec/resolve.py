@@ -64,6 +64,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     for run in (*by_point, *trials):
         if runs.setdefault(run.id, run) != run:
             raise UserError(f"{spec.document.mark(())}: two different runs have the id {run.id}; change a seed")
+    _check_metric(layout, [*published, *by_point], patcher)
     return Resolved(list(runs.values()), _table(spec, profile, layout, grid, by_point, patcher), selections)
 
 
@@ -90,6 +91,17 @@ def _check_effects(grid: Points, runs: list[Run], layout: TableSection, patcher:
             raise patcher.document.error(address, "has no effect: its values give the same runs")
         if axis in layout.average_over and any(len(effects[others]) < counts[others] for others in several):
             raise patcher.document.error(address, "is averaged over, but some of its values give the same run")
+
+
+def _check_metric(layout: TableSection, runs: list[Run], patcher: Patcher) -> None:
+    """A round can be chosen by validation only where samples are held back for it."""
+    lacking = next((run for run in runs if not run.record["partition"].get("validation_share")), None)
+    if layout.metric == "best_by_validation" and lacking:
+        raise patcher.document.error(
+            ("table", "metric"),
+            f"'best_by_validation' needs validation samples, and the partition {lacking.partition!r} on "
+            f"{lacking.dataset} holds none back; set its validation_share",
+        )
 
 
 def _default_layout(grid: Points) -> TableSection:

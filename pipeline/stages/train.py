@@ -144,13 +144,14 @@ def _coarse_classes(samples: Samples, assignment: Assignment) -> list[int] | Non
 
 
 def _write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any) -> None:
-    count = len(result.round)
+    count, is_novel = len(result.round), np.isin(result.client, sorted(novel))
+    populations = ["test", "novel", *(["validation"] if result.validation.any() else [])]
     table = pa.table(
         {
             "round": pa.array(result.round, pa.int32()),
             "client": pa.array(result.client, pa.int32()),
             "population": pa.DictionaryArray.from_arrays(
-                np.isin(result.client, sorted(novel)).astype(np.int8), ["test", "novel"]
+                np.where(result.validation, 2, is_novel).astype(np.int8), populations
             ),
             "moment": pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), ["after_aggregation"]),
             "correct": pa.array(result.correct, pa.int64()),
@@ -159,6 +160,8 @@ def _write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: An
             "last_correct": pa.array(result.last, pa.int64()),
         }
     )
+    if result.validation.any():  # nothing is chosen by that of clients that never train
+        table = table.filter(pa.array(~(result.validation & is_novel)))
     diverged = {"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None
     write_table(
         path,

@@ -68,8 +68,31 @@ def test_the_last_position_of_texts_counts_alone() -> None:
     assert figures["last_position"]["n"] == 3
 
 
+def held_back(correct: dict[int, tuple[int, int]], rows: list[Row] = ROWS) -> pa.Table:
+    """The table of `rows` with what two clients have right of 5 and 15 validation samples at some rounds."""
+    totals = (5, 15)
+    own = [(r, client, right[client], totals[client], 1.0) for r, right in correct.items() for client in (0, 1)]
+    tables = [rounds_table(rows), rounds_table(own, population="validation")]
+    return pa.concat_tables([one.replace_schema_metadata(None) for one in tables])
+
+
+@pytest.mark.parametrize(
+    ("correct", "best", "accuracy"),
+    [
+        ({4: (0, 5), 6: (0, 7), 8: (1, 9), 10: (5, 4)}, 8, 40.0),  # 10 of 20 are more than 9, whoever has them
+        ({10: (2, 8), 4: (5, 5), 6: (0, 10), 8: (0, 9)}, 4, 20.0),  # a tie, and rows in another order
+        ({4: (0, 0), 6: (0, 0), 8: (0, 0), 10: (0, 1)}, 10, 60.0),
+    ],
+)
+def test_the_best_round_by_validation(correct: dict[int, tuple[int, int]], best: int, accuracy: float) -> None:
+    figures = summarise(held_back(correct), Evaluation(every=2, window=2), rounds=10)
+    assert figures.pop("best_by_validation") == {"mean": pytest.approx(accuracy), "std": 0.0, "n": 1, "round": best}
+    assert figures == summarise(rounds_table(ROWS), Evaluation(every=2, window=2), rounds=10)
+
+
 def test_tables_know_every_protocol() -> None:
-    assert set(summarise(rounds_table(ROWS), Evaluation(every=2, window=4), rounds=10)) == set(get_args(Metric))
+    table = held_back(dict.fromkeys((4, 6, 8, 10), (1, 1)))
+    assert set(summarise(table, Evaluation(every=2, window=4), rounds=10)) == set(get_args(Metric))
 
 
 def test_window_of_zero_is_the_last_round() -> None:

@@ -51,9 +51,10 @@ def uneven_run(name: str, net: str, executor: str = "auto", **changes: Any) -> R
     delicate = net in DELICATE or (name, net) in HALVED
     special = {"batch_size": 8, "lr": 0.001} if delicate else {}
     settings = training(sample_rate=0.8, momentum=0.5, weight_decay=1e-3, **special, **changes.pop("training", {}))
-    arguments = {"training": settings, "executor": executor, **changes}
     chosen = backbones()[net]
-    return run(method(name), chosen, suited(chosen, *(LARGER if delicate else UNEVEN)), **arguments)
+    data = suited(chosen, *(LARGER if delicate else UNEVEN))
+    arguments = {"training": settings, "executor": executor, "data": data, **changes}
+    return run(method(name), chosen, **arguments)
 
 
 def digest(result: Result) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from pflcore.engine import CheckpointFolder, KeptStates, is_first
 from pflcore.room import Room
-from support.cohorts import digest, uneven_run
+from support.cohorts import UNEVEN, digest, uneven_run
+from support.tiny import federation, holding_back
 
 
 def main(folder: Path, *pairs: str) -> None:
@@ -25,6 +26,7 @@ def main(folder: Path, *pairs: str) -> None:
     kept = KeptStates(Room(folder / "kept", 2**30), "us", "new", print) if is_first() else None
     longer = uneven_run("fedtp", "tiny_vit", kept=kept, training={"rounds": 3})
     results["longer"] = digest(longer)
+    results["validation"] = digest(uneven_run("fedper", "convnet", data=holding_back(federation(*UNEVEN), 2)))
     facts = {"resumed_from": [resumed.resumed_from, longer.resumed_from], "digests": results}
     (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(facts))
 

@@ -98,6 +98,12 @@ def federation(
     )
 
 
+def holding_back(data: FederatedData, count: int = 3) -> FederatedData:
+    """The last training samples of each client held back for validation."""
+    train, validation = zip(*((rows[:-count], rows[-count:]) for rows in data.train), strict=True)
+    return replace(data, train=train, validation=validation)
+
+
 def texts(train_sizes: Sequence[int] = (14, 7, 9), test_sizes: Sequence[int] = (5, 8, 6)) -> FederatedData:
     """As :func:`federation`, of random texts."""
     rng = generator(0, "tiny texts")
@@ -132,7 +138,7 @@ def run(method: Method, backbone: Backbone, data: FederatedData | None = None, *
 
 def result_bytes(result: Result) -> dict[str, bytes]:
     """All that a run leaves behind, by the name of the part, but not which checkpoint it continued from."""
-    arrays = ("round", "client", "correct", "total", "loss", "last")
+    arrays = ("round", "client", "correct", "total", "loss", "last", "validation")
     parts = {name: repr(getattr(result, name).dtype).encode() + getattr(result, name).tobytes() for name in arrays}
     facts = (str(result.diverged), result.parameters, result.cost)
     return {**parts, "facts": repr(facts).encode(), "weights": save(result.weights)}

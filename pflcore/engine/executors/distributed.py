@@ -84,7 +84,7 @@ class Distributed:
             yield Outcome(client, model, losses[own[owner].index(index)])
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's test samples."""
+        """Scores of every job's own model on its client's samples."""
         mine = (job for index, job in enumerate(jobs) if index % self.ranks == self.rank)
         shares = self._all(lambda: self.inner.score_each(mine))
         whole = sum(len(share.total) for share in shares)

@@ -24,7 +24,7 @@ class Executor(Protocol):
         """
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's test samples."""
+        """Scores of every job's own model on its client's samples."""
 
     def score_shared(self, state: Tensors) -> Scores:
         """Scores of one model that all clients share."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pflcore import sources
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Scores, client_scores, forward, pooled_chunks, score_client
+from pflcore.engine.evaluate import Scores, client_scores, forward, pooled_chunks, score_both
 from pflcore.engine.executors.pieces import Piece, cut
 from pflcore.engine.packing import packed_size, packed_views
 from pflcore.engine.trainer import Job, Outcome, Trainer, Unfinished, chosen
@@ -91,7 +91,7 @@ class Pooled:
                     yield outcome
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's test samples. Jobs are drawn as workers fall idle."""
+        """Scores of every job's own model on its client's samples. Jobs are drawn as workers fall idle."""
 
         def begin(task: tuple[int, Job], worker: _Worker) -> Message:
             _, (client, state) = task
@@ -102,7 +102,7 @@ class Pooled:
         return Scores.join(answers[index] for index in range(len(answers)))
 
     def score_shared(self, state: Tensors) -> Scores:
-        """Scores of one model that all clients share, over fixed chunks of the pooled test samples."""
+        """Scores of one model that all clients share, over fixed chunks of the pooled samples."""
         data = self.trainer.data
         holders: set[int] = set()
 
@@ -251,7 +251,7 @@ def _work(
             if kind == "train":
                 answer = _train(chosen(trainer, rest[0]), state, *rest[1:])
             elif kind == "score":
-                answer = score_client(trainer, state, rest[0])
+                answer = score_both(trainer, state, rest[0])
             else:
                 (answer,) = forward(trainer, state, [pooled_chunks(trainer.data)[rest[0]]])
         except Diverged as diverged:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pflcore.engine.evaluate import Scores, score_client, score_one_model
+from pflcore.engine.evaluate import Scores, score_both, score_one_model
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.groups import Tensors
 
@@ -30,8 +30,8 @@ class Sequential:
         return (trainer.train(round_, client, received) for client, received in jobs)
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's test samples."""
-        return Scores.join(score_client(self.trainer, state, client) for client, state in jobs)
+        """Scores of every job's own model on its client's samples."""
+        return Scores.join(score_both(self.trainer, state, client) for client, state in jobs)
 
     def score_shared(self, state: Tensors) -> Scores:
         """Scores of one model that all clients share."""

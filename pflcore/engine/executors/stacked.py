@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Score, Scores, add_up, batch_size, measure, score_client, score_one_model
+from pflcore.engine.evaluate import Both, Scores, batch_size, by_side, measure, score_both, score_one_model
 from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.replay import Replay
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen, clipping
@@ -65,7 +65,7 @@ class Stacked:
         yield from self._in_stacks(jobs, lambda stack: self._train(round_, stack, tuning))
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's test samples."""
+        """Scores of every job's own model on its client's samples."""
         return Scores.join(self._in_stacks(jobs, self._score))
 
     def score_shared(self, state: Tensors) -> Scores:
@@ -112,20 +112,19 @@ class Stacked:
             replay.clear()
 
     @torch.no_grad()
-    def _score(self, jobs: Sequence[Job]) -> list[Score]:
+    def _score(self, jobs: Sequence[Job]) -> list[Both]:
         if self.trainer.method.knn:  # neighbours are sought for one client at a time
-            return [score_client(self.trainer, state, client) for client, state in jobs]
-        alone = {client: partial(score_client, self.trainer, state, client) for client, state in jobs}
+            return [score_both(self.trainer, state, client) for client, state in jobs]
+        alone = {client: partial(score_both, self.trainer, state, client) for client, state in jobs}
         return _or_blame(lambda: self._score_stacked(jobs), lambda: alone)
 
-    def _score_stacked(self, jobs: Sequence[Job]) -> list[Score]:
-        """Test samples are padded to the same number for all: in evaluation mode samples do not affect each other."""
+    def _score_stacked(self, jobs: Sequence[Job]) -> list[Both]:
+        """Samples are padded to the same number for all: in evaluation mode they do not affect each other."""
         trainer, data = self.trainer, self.trainer.data
         trainer.model.eval()
-        sizes = [len(data.test[client]) for client, _ in jobs]
-        rows = torch.stack(
-            [F.pad(data.test[client], (0, max(sizes) - size)) for (client, _), size in zip(jobs, sizes, strict=True)]
-        )
+        own = [data.measured(client) for client, _ in jobs]
+        sizes = [len(rows) for rows in own]
+        rows = torch.stack([F.pad(each, (0, max(sizes) - len(each))) for each in own])
         state = _stack([received for _, received in jobs])
         chunks = torch.split(rows, max(1, batch_size(data.device) // len(jobs)), dim=1)
         parts = []
@@ -134,8 +133,8 @@ class Stacked:
                 parts.append(measure(vmap(trainer.predict)(state, batch.inputs), batch.labels, data.is_text))
         hits, losses, last = (torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True))
         return [
-            add_up(hits[index, :size], losses[index, :size], last[index, :size], data.positions)
-            for index, size in enumerate(sizes)
+            by_side((hits[index, :size], losses[index, :size], last[index, :size]), data, client)
+            for index, ((client, _), size) in enumerate(zip(jobs, sizes, strict=True))
         ]
 
 

@@ -158,6 +158,11 @@ def _protocol(results: Results) -> str:
             f" in percent, averaged over the rounds measured{schedule}; ± is the population standard deviation"
             " over these rounds."
         )
+    elif metric == "best_by_validation":
+        words = (
+            f"Each number is {pooled}, after that of the measured rounds whose pooled accuracy on samples held back for"
+            " validation is best, the earliest of several; it has no ± within one run."
+        )
     else:
         words = f"Each number is {pooled}, after the last round of training."
     if any(len(cell.runs) > 1 for cell in results.cells):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from pflcore.artifacts import read_meta, read_table
@@ -106,7 +107,9 @@ def _clients(path: Path, run: Run, alone: Collection[int]) -> dict[int, OneClien
     """The protocols are queries over rounds: of the rows of one client they tell about that client."""
     table, clients = read_table(path, "rounds/2")[0], {}
     for client in alone:
-        own = table.filter(pc.equal(table["client"], client))
+        # A round is chosen by the validation samples of all clients.
+        mine = pc.equal(table["client"], client)
+        own = table.filter(pc.or_(mine, pc.equal(table["population"].cast(pa.string()), "validation")))
         rounds, accuracy, _ = curve(own)
         if len(rounds):
             values = _known(summarise(own, run.evaluation, run.training.rounds))

@@ -59,6 +59,45 @@ def test_every_figure_survives(positions: int) -> None:
     assert np.allclose(curve(after), curve(before))
 
 
+def with_validation() -> pa.Table:
+    """As :func:`measured`, where the two clients that are not novel hold 4 and 6 samples back."""
+    held_back = pa.table(
+        {
+            "round": pa.array([2, 2, 5, 5], pa.int32()),
+            "client": pa.array([0, 1, 0, 1], pa.int32()),
+            "population": ["validation"] * 4,
+            "moment": ["after_aggregation"] * 4,
+            "correct": pa.array([1, 2, 4, 5]),
+            "total": pa.array([4, 6, 4, 6]),
+            "loss": pa.array([1.0, 2.0, 0.5, 0.5]),
+            "last_correct": pa.array([1, 0, 1, 1]),
+        }
+    )
+    plain = measured()
+    words = {name: plain[name].cast(pa.string()) for name in ("population", "moment")}
+    tested = pa.table({name: words.get(name, plain[name]) for name in plain.column_names})
+    both = pa.concat_tables([tested.slice(0, 3), held_back.slice(0, 2), tested.slice(3), held_back.slice(2)])
+    return both.replace_schema_metadata(plain.schema.metadata)
+
+
+def test_validation_has_lines_behind_those_of_test() -> None:
+    # 3 of 10 right with a loss of (4 + 12) / 10, then 9 of 10
+    lines = to_lines(with_validation(), 4)
+    assert lines.splitlines()[:6] == to_lines(measured(), 4).splitlines()
+    assert lines.splitlines()[6:] == [
+        "validation samples: 4 6",
+        "validation round 2, accuracy 30.00, loss 1.6: 1 2",
+        "validation round 5, accuracy 90.00, loss 0.5: 4 5",
+        "validation last 2: 1 0",
+        "validation last 5: 1 1",
+    ]
+    after = from_lines(lines)
+    for name in ("round", "client", "population", "correct", "total", "last_correct"):
+        assert after[name].to_pylist() == with_validation()[name].to_pylist()
+    assert np.allclose(curve(after, "validation"), curve(with_validation(), "validation"))
+    assert np.allclose(curve(after), curve(measured()))
+
+
 def test_nothing_measured() -> None:
     assert to_lines(measured().slice(0, 0), 1) == ""
     assert from_lines("").schema.equals(measured().schema.remove_metadata())
@@ -81,6 +120,12 @@ def test_what_lines_cannot_say(columns: dict[str, list[int]]) -> None:
         ("test samples: 8\nround 2, accuracy 55.00, loss 1.7.5: 3\n", "unexpected line 'round 2, accuracy"),
         ("test samples: 99999999999999999999\nround 2, accuracy 5.00, loss 1: 3\n", "damaged measurements"),
         ("test samples: 8\nround 2, accuracy 55.00, loss 1.75: 3\nlast 3: 3\n", "last positions of other rounds"),
+        ("test samples: 8\nround 2, accuracy 5.00, loss 1: 3\nvalidation samples: 4\n", "validation in other rounds"),
+        (
+            "test samples: 8\nround 2, accuracy 5.00, loss 1: 3\nvalidation samples: 4\n"
+            "validation round 2, accuracy 5.00, loss 1: 3 4\n",
+            "a line has not 1 numbers",
+        ),
     ],
 )
 def test_damaged_lines(text: str, reason: str) -> None:

@@ -362,6 +362,13 @@ def test_the_protocol_is_named(tmp_path: Path, metric: str, words: str) -> None:
     assert printed and ("±" in printed[1]) == (metric == "clients")
 
 
+def test_a_round_that_was_chosen_is_said_to_be(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 80.0)  # not measured on validation samples
+    text = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_validation"), tmp_path)
+    words = "on samples held back for validation is best, the earliest of several; it has no ± within one run."
+    assert words in text["report.md"] and "80.00" not in text["report.md"]
+
+
 def test_durations_stay_out_of_the_report(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
     before = build(resolved, tmp_path)

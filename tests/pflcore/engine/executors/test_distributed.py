@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cohorts import PAIRS, QUICK, digest, trainer, uneven_run
+from support.cohorts import PAIRS, QUICK, UNEVEN, digest, trainer, uneven_run
 from support.killing import Victim
 from support.project import seal_anew
+from support.tiny import federation, holding_back
 
 import pflcore
 from pflcore.engine import CheckpointFolder, KeptStates, Progress
@@ -56,6 +57,8 @@ def test_processes_give_the_bytes_of_one(pairs: list[tuple[str, str]], tmp_path:
     expected = {" on ".join(pair): digest(uneven_run(*pair, "sequential")) for pair in pairs}
     expected["resumed"] = digest(uneven_run("fedper", "convnet", "sequential"))
     expected["longer"] = digest(uneven_run("fedtp", "tiny_vit", "sequential", training={"rounds": 3}))
+    held_back = holding_back(federation(*UNEVEN), 2)
+    expected["validation"] = digest(uneven_run("fedper", "convnet", "sequential", data=held_back))
     assert facts == [{"resumed_from": [1, 1], "digests": expected}] * 2
 
 

@@ -179,7 +179,7 @@ def test_an_error_in_a_worker_says_what_it_was() -> None:
         list(pooled.train(1, [(0, broken)]))
     with Pooled(reference, state, 1) as pooled, pytest.raises(IndexError) as error:
         pooled.score_each([(99, state)])
-    assert "in score_client" in "".join(error.value.__notes__)
+    assert "in score_both" in "".join(error.value.__notes__)
 
 
 def test_no_process_is_left_behind() -> None:

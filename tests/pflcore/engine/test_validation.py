@@ -1,0 +1,119 @@
+"""Measuring on validation samples: beside test, in every executor, without changing anything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny import backbone, federation, holding_back, method, result_bytes, run, texts, training
+
+from pflcore.data.assignment import Assignment
+from pflcore.data.federation import FederatedData
+from pflcore.engine import CheckpointFolder, Progress, Result
+from pflcore.errors import UserError
+
+DATA = holding_back(federation())
+# One model for all, own heads, generated entries, a memory of training samples, tuning before measuring.
+METHODS = {"fedavg": {}, "fedper": {}, "fedtp": {}, "knn_per": {"neighbours": 3}, "fedbabu": {}}
+COUNTS = ("round", "client", "correct", "total", "last")
+
+
+def trained(name: str, data: FederatedData = DATA, executor: str = "sequential", **changes: Any) -> Result:
+    net = "tiny_vit" if name == "fedtp" else "convnet"
+    return run(method(name, **METHODS[name]), backbone(net), data, executor=executor, **changes)
+
+
+def side(result: Result, validation: bool) -> dict[str, list[float]]:
+    """The entries of test or of validation samples."""
+    chosen = result.validation == validation
+    return {name: getattr(result, name)[chosen].tolist() for name in (*COUNTS, "loss")}
+
+
+def same(one: dict[str, list[float]], other: dict[str, list[float]]) -> None:
+    assert all(one[name] == other[name] for name in COUNTS)
+    np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_is_what_a_test_of_these_samples_gives(name: str) -> None:
+    result = trained(name)
+    assert side(result, True)["total"] == [3] * 6 and side(result, False)["total"] == [5, 8, 6] * 2
+    same(side(result, False), side(trained(name, replace(DATA, validation=())), False))
+    same(side(result, True), side(trained(name, replace(DATA, test=DATA.validation, validation=())), False))
+
+
+@pytest.mark.parametrize("executor", ["pooled", "stacked"])
+@pytest.mark.parametrize("name", METHODS)
+def test_executors_agree(name: str, executor: str) -> None:
+    one, other = trained(name), trained(name, executor=executor)
+    for validation in (False, True):
+        same(side(one, validation), side(other, validation))
+    assert executor == "stacked" or result_bytes(one) == result_bytes(other)
+
+
+def test_of_texts_last_positions_count_apart() -> None:
+    data = holding_back(texts())
+    entry, net = method("fedavg"), backbone("language_transformer")
+    own = side(run(entry, net, data, executor="sequential"), True)
+    assert own["total"] == [18] * 6
+    alone = replace(data, test=data.validation, validation=())
+    same(own, side(run(entry, net, alone, executor="sequential"), False))
+
+
+def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    def kill(progress: Progress) -> None:
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    settings = training(rounds=3)
+    with CheckpointFolder(tmp_path, "me", pytest.fail) as checkpoints:
+        with pytest.raises(KeyboardInterrupt):
+            trained("fedper", checkpoints=checkpoints, checkpoint_every=0, on_round=kill, training=settings)
+        again = trained("fedper", checkpoints=checkpoints, training=settings)
+    assert again.resumed_from == 1
+    assert result_bytes(again) == result_bytes(trained("fedper", training=settings))
+
+
+def test_a_checkpoint_without_validation_is_of_another_run(tmp_path: Path) -> None:
+    def kill(progress: Progress) -> None:
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    said: list[str] = []
+    with CheckpointFolder(tmp_path, "me", said.append) as checkpoints:
+        with pytest.raises(KeyboardInterrupt):
+            plain = replace(DATA, validation=())
+            trained("fedper", plain, checkpoints=checkpoints, checkpoint_every=0, on_round=kill)
+        assert trained("fedper", checkpoints=checkpoints).resumed_from == 0
+    assert "is (4, 3) torch.float64, expected (8, 3)" in said[0]
+
+
+def test_a_loss_of_validation_that_is_not_finite_is_a_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pflcore.engine.executors.sequential import Sequential
+
+    plain = Sequential.score_shared
+
+    def lost(self: Sequential, state: dict[str, torch.Tensor]) -> Any:
+        scores = plain(self, state)
+        assert scores.validation
+        scores.validation.loss[1] = float("inf")
+        return scores
+
+    monkeypatch.setattr(Sequential, "score_shared", lost)
+    assert str(trained("fedavg").diverged).startswith("diverged in round 1 at client 1")
+
+
+def test_an_assignment_brings_it_into_training() -> None:
+    from support.toy_samples import make_samples
+
+    samples = make_samples(6, 2, 2)
+    rows = np.flatnonzero(samples.train), np.flatnonzero(~samples.train)
+    held = Assignment([rows[0][:4]], [rows[1]], "by hand", 0, validation=[rows[0][4:]])
+    data = FederatedData.from_samples(samples, held, torch.device("cpu"))
+    assert data.measured(0).tolist() == [*rows[1], *rows[0][4:]]
+    with pytest.raises(UserError, match="a client has no validation samples"):
+        FederatedData.from_samples(samples, replace(held, validation=[rows[0][:0]]), torch.device("cpu"))
