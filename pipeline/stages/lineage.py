@@ -55,9 +55,10 @@ class Lineage:
 
 
 def _split(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A record without what only measuring depends on; and of that the options of the method."""
+    """A record without what only measuring depends on, and without why it has its settings; and of the former the
+    options of the method."""
     method = METHODS.get(run.method)
-    trained = {field: part for field, part in run.record.items() if field not in LISTS}
+    trained = {field: part for field, part in run.record.items() if field not in (*LISTS, "tuned")}
     measured: dict[str, dict[str, Any]] = {}
     for field, cls in {"method": method, **SETTINGS}.items():
         aside = {option.name for option in describe_options(cls) if option.measuring}

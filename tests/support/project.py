@@ -22,7 +22,7 @@ from pipeline.compile.generated import Changes
 from pipeline.compile.seal import seal, text_hash
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
-from pipeline.stages import data, describe, evaluate, partition, report, train
+from pipeline.stages import data, describe, evaluate, partition, report, select, train
 from pipeline.workspace import (
     PAPER,
     Workspace,
@@ -31,6 +31,8 @@ from pipeline.workspace import (
     partition_report_path,
     report_path,
     run_path,
+    selection_path,
+    selection_record_path,
     table_path,
 )
 
@@ -133,7 +135,9 @@ class Project:
         """Run all stages of a compilation in this process, without DVC; its files need to be on disk."""
         root = self.workspace(profile).root
         inputs = {stage.name: stage.deps for stage in compilation.stages}
-        for run in compilation.runs.values():
+        for run in sorted(compilation.runs.values(), key=lambda run: run.tuned is not None):
+            if run.tuned and not (choice := root / selection_path(run.tuned)).exists():
+                select.run(root / selection_record_path(run.tuned), root / run_path("", ""), choice)
             folder = root / "stages/federations" / run.federation_id
             dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
             if not dataset.exists():
@@ -144,6 +148,7 @@ class Project:
                 folder / f"{run.id}.yaml",
                 dataset=dataset,
                 partition=federation,
+                selections=(root / selection_path("")).parent if run.tuned else None,
                 code={dep: compilation.files[dep] for dep in inputs[f"train-{run.id}"] if "/code/" in dep},
                 out=root / run_path(run.id, ""),
                 private=root / ".pfl",

@@ -1,0 +1,145 @@
+"""Trials are trained, one is chosen by what it gave on validation samples, and runs are trained with that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.project import Project, make_project, spec
+
+from pflcore.artifacts import read_meta, write_table
+from pflcore.errors import UserError
+from pipeline.report.figures.tuning import at_edge
+from pipeline.stages import select
+from pipeline.workspace import run_path, selection_path
+
+TUNE = """\
+    seed: [0, 3]
+table: {rows: [method], average_over: [seed]}
+tune:
+  space: {training.lr: [0.001, 0.3, 0.1]}
+  where: {method: FedAvg}
+  seeds: [7, 8]
+  trial: {training: {rounds: 3}}
+"""
+PARTITION = "{name: iid, validation_share: 0.3}"
+ROUNDS = ["round", "client", "population", "correct", "total", "loss"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    text = spec(partition=PARTITION, rounds=4, more=TUNE)
+    project = make_project(tmp_path_factory.mktemp("tuned"), {"specs/tiny.yaml": text}, default=["tiny"])
+    project.compile()
+    project.execute(project.compiled())
+    return project
+
+
+def rounds(project: Project, run: str) -> pd.DataFrame:
+    table = pd.read_parquet(project.root / run_path(run, "rounds.parquet"))
+    return table[ROUNDS].astype({"population": str})
+
+
+def test_the_best_on_validation_samples_is_chosen(project: Project) -> None:
+    (selection,) = project.compiled().selections.values()
+    means = []
+    for trial in selection.trials:
+        accuracies = []
+        for run in trial.runs:
+            table = rounds(project, run.id)
+            own = table[
+                (table["population"] == "validation") & table["round"].isin([2, 3])
+            ]  # the window is of one round
+            by_round = own.groupby("round")[["correct", "total"]].sum()
+            accuracies.append((100 * by_round["correct"] / by_round["total"]).mean())
+        means.append(sum(accuracies) / 2)
+    written = json.loads((project.root / selection_path(selection.id)).read_text())
+    assert [trial["mean"] for trial in written["trials"]] == pytest.approx(means)
+    best = max(range(3), key=means.__getitem__)
+    assert written["chosen"] == selection.trials[best].chosen and len(set(means)) == 3
+
+
+def test_a_tuned_run_is_the_run_with_what_was_chosen(project: Project, tmp_path: Path) -> None:
+    (selection,) = project.compiled().selections.values()
+    chosen = json.loads((project.root / selection_path(selection.id)).read_text())["chosen"]
+    text = spec(partition=PARTITION, rounds=4, training=f", lr: {chosen['training.lr']}").replace(" lr: 0.1,", "", 1)
+    by_hand = make_project(tmp_path, {"specs/tiny.yaml": text.replace("  axes:", "  axes:\n    seed: [0, 3]")})
+    by_hand.compile()
+    by_hand.execute(by_hand.compiled())
+    runs = {(run.method, run.seed): run.id for run in by_hand.compiled().runs.values()}
+    tuned = [run for run in project.compiled().runs.values() if run.tuned]
+    assert len(tuned) == 2
+    for run in tuned:
+        assert rounds(project, run.id).equals(rounds(by_hand, runs["fedavg", run.seed]))
+        assert read_meta(project.root / run_path(run.id, "rounds.parquet"), "rounds/2")["chosen"] == chosen
+
+
+def test_the_report_says_what_was_tried(project: Project) -> None:
+    page = (project.root / "reports/tiny/report.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("| FedAvg") and "training.lr: " in line]
+    assert "training.lr: 0.001, 0.3, 0.1" in line and "3 of 3" in line and "18 (4.5×)" in line
+    assert "FedPer" not in page.partition("## Tuning")[2].partition("## Partitions")[0]
+    tried = pd.read_csv(project.root / "reports/tiny/figures/tuning.csv")
+    assert len(tried) == 6 and tried["chosen"].sum() == 2 and sorted(set(tried["training.lr"])) == [0.001, 0.1, 0.3]
+
+
+def trial(folder: Path, run: str, protocols: dict[str, Any]) -> None:
+    empty = pd.DataFrame({"client": [0]})
+    import pyarrow as pa
+
+    write_table(folder / run / "evaluation.parquet", pa.Table.from_pandas(empty), "evaluation/1", protocols=protocols)
+
+
+def choose(folder: Path, accuracies: dict[str, list[float | None]]) -> Any:
+    """What is chosen among learning rates, given the accuracies of the trials of each; None for one that diverged."""
+    lines = ["space: {training.lr: [1]}", "size: 3", "rounds: 9", "trials:"]
+    for rate, values in accuracies.items():
+        for index, value in enumerate(values):
+            trial(folder, f"r{rate}-{index}", {} if value is None else {"validation": {"mean": value}})
+        runs = ", ".join(f"r{rate}-{index}" for index in range(len(values)))
+        lines.append(f"- {{chosen: {{training.lr: {rate}}}, runs: [{runs}]}}")
+    record, out = folder / "a.yaml", folder / "out.json"
+    record.write_text("\n".join(lines))
+    select.run(record, folder, out)
+    return json.loads(out.read_text())["chosen"]["training.lr"]
+
+
+def test_which_trial_is_chosen(tmp_path: Path) -> None:
+    assert choose(tmp_path / "means", {"0.1": [50.0, 70.0], "0.2": [61.0, 60.0]}) == 0.2
+    assert choose(tmp_path / "equal", {"0.3": [60.0], "0.1": [60.0], "0.2": [59.0]}) == 0.3  # the first
+    assert choose(tmp_path / "diverged", {"0.1": [99.0, None], "0.2": [10.0, 11.0]}) == 0.2
+    with pytest.raises(UserError, match="all 2 trials diverged; widen the space"):
+        choose(tmp_path / "none", {"0.1": [None], "0.2": [None]})
+
+
+def test_damage_is_one_line(tmp_path: Path) -> None:
+    trial(tmp_path, "r", {"validation": {"mean": "high"}})
+    (tmp_path / "a.yaml").write_text("{space: {}, size: 1, rounds: 1, trials: [{chosen: {training.lr: 1}, runs: [r]}]}")
+    with pytest.raises(UserError, match=r"evaluation\.parquet: damaged metadata"):
+        select.run(tmp_path / "a.yaml", tmp_path, tmp_path / "out.json")
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_the_edges_of_a_space() -> None:
+    assert at_edge(0.3, [0.001, 0.3, 0.1]) and at_edge(0.001, [0.001, 0.3, 0.1])
+    assert not at_edge(0.1, [0.001, 0.3, 0.1])
+    assert not at_edge("sgd", ["sgd", "adam"]) and not at_edge(0.1, [0.1])
+
+
+@pytest.mark.matrix
+def test_a_wider_space_trains_only_what_is_new(tmp_path: Path) -> None:
+    text = spec(partition=PARTITION, rounds=4, more=TUNE)
+    project = make_project(tmp_path, {"specs/tiny.yaml": text}, default=["tiny"])
+    project.compile()
+    assert project.repro(PFL_DEVICE="cpu").code == 0
+    project.write("specs/tiny.yaml", text.replace("[0.001, 0.3, 0.1]", "[0.001, 0.3, 0.1, 0.0001]"))
+    project.compile()
+    done = project.repro(PFL_DEVICE="cpu")
+    trained = [name for name in done.ran if name.startswith("train-")]
+    # Two trials; the runs that wait belong to another selection now, but go on from where the same choice had led.
+    assert done.code == 0 and len(trained) == 4, done.output
+    assert done.output.count("continued from 4 rounds of an earlier run") == 2
+    assert "up to date" in project.call("dvc", "status").stdout
