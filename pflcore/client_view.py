@@ -54,7 +54,10 @@ class ClientView:
             statistics in the state are updated in place in training mode.
         differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
             gives the loss, and further tensors to be handed out, which must be detached.
-        sgd: (parameters, gradients, momenta) → the next parameters and momenta. Momenta are empty at the first step.
+        sgd: (parameters, gradients, state) → the next parameters and state: a step of the run's optimiser, which is SGD
+            unless `training.optimizer` names another. The state belongs to these parameters; it is empty at the first
+            step, a flat dict with keys of the optimiser's own after it, and to be kept as it is. A method that looks
+            into it, or for which a step is -lr · gradient by definition, declares `plain_sgd`.
         received: The state that the client began the round with; not to be modified.
         parameters: Names of the model's entries that gradients train; its others are buffers.
         roles: Who owns the entries.

@@ -162,6 +162,8 @@ class Method(Entry):
     exchanges: ClassVar[tuple[str, ...]] = ()
     # Those of FACTS that are put into a client's state, under names that begin with DATA.
     facts: ClassVar[tuple[str, ...]] = ()
+    # Whether local steps are those of SGD by definition, so that a run with another optimiser is refused.
+    plain_sgd: ClassVar[bool] = False
 
     also_personal: tuple[str, ...] = option(
         (), help="Further groups of the backbone that stay on the client; they are neither averaged nor generated."
@@ -282,7 +284,7 @@ def roles_of(method: Method, groups: Groups) -> Roles:
 def descend(
     local: ClientView, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
 ) -> tuple[LocalState, Tensor]:
-    """One step of SGD on the entries of the state in `trained`; returns the next state and the loss before it.
+    """One step of the run's optimiser on the entries in `trained`; returns the next state and the loss before it.
 
     Args:
         loss: Of a state: the trained entries and all others, among them buffers.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pflcore.errors import UserError
 from pflcore.options import check_options, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Rounds, sampling and the clients' SGD. Defaults are FedTP's (section IV-A, "Implementation Details")."""
+    """Rounds, sampling and the clients' optimiser. Defaults are FedTP's (section IV-A, "Implementation Details")."""
 
     rounds: int = option(1500, ge=1, help="Communication rounds.")
     sample_rate: float = option(
@@ -20,10 +21,22 @@ class Training:
         None, ge=1, help="Local steps per round instead of epochs, each on a batch drawn anew from all of the samples."
     )
     batch_size: int = option(64, ge=1, help="Samples per local step; the last batch of an epoch may be smaller.")
-    lr: float = option(0.01, gt=0, help="Learning rate of the clients' SGD.")
+    lr: float = option(0.01, gt=0, help="Learning rate of the clients' optimiser.")
     momentum: float = option(0.0, ge=0, lt=1, help="Momentum of the clients' SGD, started anew in each round.")
-    weight_decay: float = option(0.0, ge=0, help="L2 coefficient of the clients' SGD.")
+    weight_decay: float = option(
+        0.0, ge=0, help="L2 coefficient of the clients' optimiser; with adamw the decay of weights beside the gradient."
+    )
     clip: float | None = option(None, gt=0, help="Norm that a client's gradient is cut down to; null is never.")
+    optimizer: str = option(
+        "sgd",
+        choices=("sgd", "adam", "adamw"),
+        later=True,
+        help="The clients' optimiser, as PyTorch's of that name; its state is started anew in each round.",
+    )
+    nesterov: bool = option(False, later=True, help="Nesterov's form of momentum; needs `momentum`.")
+    beta1: float = option(0.9, ge=0, lt=1, later=True, help="Decay of Adam's mean of gradients.")
+    beta2: float = option(0.999, ge=0, lt=1, later=True, help="Decay of Adam's mean of squared gradients.")
+    eps: float = option(1e-8, gt=0, later=True, help="What Adam adds to the root of the mean of squares.")
     precision: str = option(
         "fp32",
         choices=("fp32", "tf32", "bf16"),
@@ -35,6 +48,15 @@ class Training:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.nesterov and not self.momentum:
+            raise UserError("training.nesterov is a form of momentum; set training.momentum above 0")
+        if self.momentum and self.optimizer != "sgd":
+            raise UserError(f"training.momentum is SGD's; with optimizer: {self.optimizer} set training.beta1 instead")
+
+    @property
+    def plain_sgd(self) -> bool:
+        """Whether clients take PyTorch's SGD, with or without momentum."""
+        return self.optimizer == "sgd" and not self.nesterov
 
     def cohort_size(self, clients: int) -> int:
         """Clients sampled per round; exact decimal rates are not lost to binary fractions (0.29 of 100 is 29)."""

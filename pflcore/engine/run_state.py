@@ -26,6 +26,7 @@ from pflcore.engine.kept import KeptStates
 from pflcore.engine.result import Result, columns, final_weights
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
 from pflcore.engine.trainer import Job, Trainer
+from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.method import COMMON, DATA, OWN, PROGRESS, Federation, Update, roles_of, under
@@ -60,6 +61,7 @@ class RunState:
         self.inherited = False
         self.diverged: Diverged | None = None
         roles = roles_of(method, groups)
+        self._check(method, training)
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.trainer = Trainer(self.model, groups, data, method, training, seed)
         facts = self._federation(self.trainer.seen)
@@ -83,6 +85,16 @@ class RunState:
             "traffic": self.traffic,
         }
         self.parts: dict[str, Stateful] = {**self.trajectory, "history": self.history}
+
+    @staticmethod
+    def _check(method: Method, training: Training) -> None:
+        """Raises :class:`UserError` where the method does not go with the settings."""
+        if method.plain_sgd and not training.plain_sgd:
+            name = getattr(method, "name", type(method).__name__)
+            asked = "nesterov: true" if training.nesterov else f"optimizer: {training.optimizer}"
+            raise UserError(
+                f"method {name}: its local steps are plain SGD's by definition; training.{asked} does not go with it"
+            )
 
     def advance(self, executor: Executor) -> float:
         """Run one round; the mean local loss of its participants.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +16,7 @@ from pflcore.data.federation import FederatedData
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.features import Features
+from pflcore.engine.optimizers import make_optimizer
 from pflcore.engine.precision import autocast
 from pflcore.errors import UserError
 from pflcore.faults import during, locate
@@ -57,6 +58,7 @@ class Trainer:
     Attributes:
         model: The module; its dropout layers are replaced by those of :mod:`pflcore.engine.dropout`.
         parameters: Names of the state entries that gradients train.
+        optimizer: What a step does with gradients.
         roles: Who owns the entries.
         batch_norm: Whether the model has batch norm, which cannot train on a batch of one sample.
         tuning: What is done with a client before it is measured, if anything.
@@ -79,6 +81,7 @@ class Trainer:
         self.data = data
         self.method = method
         self.training = training
+        self.optimizer = make_optimizer(training)
         self.seed = seed
         self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         self.noise = DropoutBits(model, data.example())
@@ -217,9 +220,12 @@ class Trainer:
             local_epochs=tuning.epochs,
             local_steps=tuning.steps,
             lr=tuning.lr or self.training.lr,
+            optimizer="sgd",
             momentum=0.0,
+            nesterov=False,
             weight_decay=0.0,
         )
+        tuner.optimizer = make_optimizer(tuner.training)
         return tuner
 
     def _noisy(
@@ -237,23 +243,9 @@ class Trainer:
         return features
 
     @torch.no_grad()
-    def sgd(self, params: Tensors, gradients: Tensors, momenta: Tensors) -> tuple[Tensors, Tensors]:
-        """One step of SGD as PyTorch's, in place."""
-        training = self.training
-        values, slopes = list(params.values()), list(gradients.values())
-        if training.clip:
-            slopes = list(torch._foreach_mul(slopes, clipping(slopes, training.clip)))
-        if training.weight_decay:
-            slopes = list(torch._foreach_add(slopes, values, alpha=training.weight_decay))
-        if training.momentum:
-            if momenta:
-                torch._foreach_mul_(list(momenta.values()), training.momentum)
-                torch._foreach_add_(list(momenta.values()), slopes)
-            else:
-                momenta = {name: slope.clone() for name, slope in zip(params, slopes, strict=True)}
-            slopes = list(momenta.values())
-        torch._foreach_add_(values, slopes, alpha=-training.lr)
-        return params, momenta
+    def sgd(self, params: Tensors, gradients: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
+        """One step of the run's optimiser, in place where that is faster."""
+        return self.optimizer.apply_in_place(params, gradients, state, self.training.lr)
 
 
 def chosen(trainer: Trainer, tuning: bool) -> Trainer:
@@ -272,9 +264,3 @@ def differentiate(
     value, aside = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     return dict(zip(leaves, gradients, strict=True)), value, aside
-
-
-def clipping(gradients: Iterable[Tensor], most: float) -> Tensor:
-    """What all gradients are multiplied by so that their norm is at most `most`, as PyTorch's ``clip_grad_norm_``."""
-    norm = torch.stack([slope.square().sum() for slope in gradients]).sum().sqrt()
-    return (most / (norm + 1e-6)).clamp(max=1.0)

@@ -28,7 +28,7 @@ from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Score, Scores, add_up, batch_size, measure, score_client, score_one_model
 from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.replay import Replay
-from pflcore.engine.trainer import Job, Outcome, Trainer, chosen, clipping
+from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.errors import UserError
 from pflcore.faults import locate
 from pflcore.groups import Tensors
@@ -231,20 +231,8 @@ class _Step:
         _write_back(list(zip(targets, fresh, strict=True)))
         return gradients, value, aside
 
-    def _sgd(self, params: Tensors, gradients: Tensors, momenta: Tensors) -> tuple[Tensors, Tensors]:
-        """One step of SGD as PyTorch's, out of place."""
-        training = self.trainer.training
-        slopes = gradients
-        if training.clip:
-            factor = clipping(slopes.values(), training.clip)
-            slopes = {name: slope * factor for name, slope in slopes.items()}
-        if training.weight_decay:
-            slopes = {name: slope.add(params[name], alpha=training.weight_decay) for name, slope in slopes.items()}
-        if training.momentum:
-            if momenta:
-                slopes = {name: momenta[name] * training.momentum + slope for name, slope in slopes.items()}
-            momenta = slopes
-        return {name: tensor.sub(slopes[name], alpha=training.lr) for name, tensor in params.items()}, momenta
+    def _sgd(self, params: Tensors, gradients: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
+        return self.trainer.optimizer.apply(params, gradients, state, self.trainer.training.lr)
 
 
 class _Cohort:
