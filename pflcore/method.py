@@ -162,7 +162,8 @@ class Method(Entry):
     exchanges: ClassVar[tuple[str, ...]] = ()
     # Those of FACTS that are put into a client's state, under names that begin with DATA.
     facts: ClassVar[tuple[str, ...]] = ()
-    # Whether local steps are those of SGD by definition, so that a run with another optimiser is refused.
+    # Whether local steps are those of SGD by definition, at one learning rate in a round: settings that make them
+    # others are refused.
     plain_sgd: ClassVar[bool] = False
 
     also_personal: tuple[str, ...] = option(

@@ -37,6 +37,31 @@ class Training:
     beta1: float = option(0.9, ge=0, lt=1, later=True, help="Decay of Adam's mean of gradients.")
     beta2: float = option(0.999, ge=0, lt=1, later=True, help="Decay of Adam's mean of squared gradients.")
     eps: float = option(1e-8, gt=0, later=True, help="What Adam adds to the root of the mean of squares.")
+    schedule: str = option(
+        "constant",
+        choices=("constant", "cosine", "step", "exponential", "linear"),
+        later=True,
+        help="How the learning rate goes on over the rounds; cosine and linear end at `lr_min` after the last.",
+    )
+    schedule_by: str = option(
+        "round",
+        choices=("round", "step"),
+        later=True,
+        help="Whether it changes between rounds only, or with each local step, as if a round's were spread over it.",
+    )
+    warmup: int = option(
+        0, ge=0, later=True, help="Rounds before, in which the learning rate grows linearly to its full value."
+    )
+    gamma: float | None = option(
+        None, gt=0, le=1, later=True, help="What step multiplies by at each drop, and exponential after each round."
+    )
+    milestones: tuple[int, ...] = option(
+        (), ge=1, later=True, help="Rounds, counted from the end of the warm-up, after which step drops."
+    )
+    step_every: int | None = option(
+        None, ge=1, later=True, help="Rounds between two drops of step, in the place of `milestones`."
+    )
+    lr_min: float = option(0.0, ge=0, later=True, help="Where cosine and linear end.")
     precision: str = option(
         "fp32",
         choices=("fp32", "tf32", "bf16"),
@@ -52,11 +77,31 @@ class Training:
             raise UserError("training.nesterov is a form of momentum; set training.momentum above 0")
         if self.momentum and self.optimizer != "sgd":
             raise UserError(f"training.momentum is SGD's; with optimizer: {self.optimizer} set training.beta1 instead")
+        if self.schedule in ("step", "exponential") and self.gamma is None:
+            raise UserError(f"training.schedule: {self.schedule} needs training.gamma, what it multiplies by")
+        if self.schedule == "step" and bool(self.milestones) == bool(self.step_every):
+            raise UserError("training.schedule: step needs either training.milestones or training.step_every")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise UserError(f"training.milestones = {list(self.milestones)} must ascend")
 
     @property
-    def plain_sgd(self) -> bool:
-        """Whether clients take PyTorch's SGD, with or without momentum."""
-        return self.optimizer == "sgd" and not self.nesterov
+    def scheduled(self) -> bool:
+        """Whether the learning rate varies."""
+        return self.schedule != "constant" or self.warmup > 0
+
+    @property
+    def counts_rounds(self) -> bool:
+        """Whether steps depend on how many rounds there are, so that runs of other lengths train differently."""
+        return self.schedule in ("cosine", "linear")
+
+    @property
+    def beyond_sgd(self) -> str:
+        """The setting that makes a round's local steps other than those of PyTorch's SGD at one learning rate."""
+        if self.optimizer != "sgd":
+            return f"optimizer: {self.optimizer}"
+        if self.nesterov:
+            return "nesterov: true"
+        return "schedule_by: step" if self.scheduled and self.schedule_by == "step" else ""
 
     def cohort_size(self, clients: int) -> int:
         """Clients sampled per round; exact decimal rates are not lost to binary fractions (0.29 of 100 is 29)."""

@@ -89,11 +89,11 @@ class RunState:
     @staticmethod
     def _check(method: Method, training: Training) -> None:
         """Raises :class:`UserError` where the method does not go with the settings."""
-        if method.plain_sgd and not training.plain_sgd:
+        if method.plain_sgd and training.beyond_sgd:
             name = getattr(method, "name", type(method).__name__)
-            asked = "nesterov: true" if training.nesterov else f"optimizer: {training.optimizer}"
             raise UserError(
-                f"method {name}: its local steps are plain SGD's by definition; training.{asked} does not go with it"
+                f"method {name}: its local steps are plain SGD's by definition, and training.{training.beyond_sgd} "
+                "makes them others"
             )
 
     def advance(self, executor: Executor) -> float:

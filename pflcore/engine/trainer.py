@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.features import Features
 from pflcore.engine.optimizers import make_optimizer
 from pflcore.engine.precision import autocast
+from pflcore.engine.schedules import learning_rate
 from pflcore.errors import UserError
 from pflcore.faults import during, locate
 from pflcore.groups import Groups, Tensors
@@ -158,7 +160,8 @@ class Trainer:
     ) -> tuple[LocalState, Tensor]:
         """The state after one local step, and the loss before it."""
         features = self._noisy(len(batch.labels), round_, client, step)
-        return self.method.step(self._local(features, received), state, batch)
+        lr = self.learning_rate(round_, client, step)
+        return self.method.step(self._local(features, received, lr), state, batch)
 
     def finish(self, round_: int, client: int, unfinished: Unfinished) -> Outcome:
         """After the last step. Raises :class:`Diverged` when a loss was not finite."""
@@ -205,8 +208,20 @@ class Trainer:
         ids = (round_, client, step, one_pass) if self.stream == "batches" else (round_, client, step, one_pass, 1)
         return self.noise.draw(samples, self.seed, *ids)
 
-    def _local(self, features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]], received: Tensors) -> ClientView:
-        return ClientView(features, differentiate, self.sgd, received, self.parameters, self.roles)
+    def learning_rate(self, round_: int, client: int, step: int) -> float:
+        """That of a client's step, counted from 0."""
+        training = self.training
+        within = step / self.steps(client) if training.schedule_by == "step" else 0.0
+        return learning_rate(training, max(0, round_ - 1) + within)
+
+    def _local(
+        self,
+        features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]],
+        received: Tensors,
+        lr: float | None = None,
+    ) -> ClientView:
+        sgd = self.sgd if lr is None else partial(self.sgd, lr=lr)
+        return ClientView(features, differentiate, sgd, received, self.parameters, self.roles)
 
     def _tuning(self) -> Trainer | None:
         """This trainer with the steps and batches of the method's tuning."""
@@ -224,6 +239,8 @@ class Trainer:
             momentum=0.0,
             nesterov=False,
             weight_decay=0.0,
+            schedule="constant",
+            warmup=0,
         )
         tuner.optimizer = make_optimizer(tuner.training)
         return tuner
@@ -243,9 +260,11 @@ class Trainer:
         return features
 
     @torch.no_grad()
-    def sgd(self, params: Tensors, gradients: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
-        """One step of the run's optimiser, in place where that is faster."""
-        return self.optimizer.apply_in_place(params, gradients, state, self.training.lr)
+    def sgd(
+        self, params: Tensors, gradients: Tensors, state: Tensors, lr: float | None = None
+    ) -> tuple[Tensors, Tensors]:
+        """One step of the run's optimiser, in place where that is faster; without `lr` at the full learning rate."""
+        return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
 
 
 def chosen(trainer: Trainer, tuning: bool) -> Trainer:

@@ -104,6 +104,7 @@ def _trained(
 _HYPER: Entry = {"embedding": 4, "hidden": 6}
 _WIDE: Entry = {"rounds": 2, "batch_size": 16, "lr": 0.05}  # batch norm of few samples magnifies rounding
 _SGD: Entry = {"momentum": 0.9, "weight_decay": 0.02}
+_DROPS: Entry = {"schedule": "exponential", "gamma": 0.3, "schedule_by": "step"}
 _FEW: Entry = {"rounds": 2, "local_epochs": 1, "batch_size": 3}
 
 _TRAINED = (
@@ -113,6 +114,8 @@ _TRAINED = (
     _trained("nesterov", "fedavg", STACKED, training={**_SGD, "nesterov": True, "lr": 0.03}),
     _trained("adam", "ditto", POOLED, STACKED, training={"optimizer": "adam", "weight_decay": 0.02, "lr": 0.01}),
     _trained("adamw", "fedavg", STACKED, training={"optimizer": "adamw", "weight_decay": 0.1, "clip": 1.0, "lr": 0.01}),
+    _trained("cosine", "fedavg", STACKED, RESUMED, training={"schedule": "cosine", "warmup": 1, "lr_min": 0.01}),
+    _trained("drops within rounds", "fedper", STACKED, training={**_DROPS, **_SGD}),
     _trained("local steps", "fedavg", POOLED, STACKED, training={"local_steps": 3}),
     _trained("few sampled", "fedavg", clients=9, training={"sample_rate": 0.29, "rounds": 5}),
     _trained("when measured", "fedavg", training={"rounds": 8}, evaluation={"every": 2, "window": 4, "curve_every": 3}),

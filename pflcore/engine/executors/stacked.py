@@ -28,6 +28,7 @@ from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Score, Scores, add_up, batch_size, measure, score_client, score_one_model
 from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.replay import Replay
+from pflcore.engine.optimizers import Rate
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.errors import UserError
 from pflcore.faults import locate
@@ -173,15 +174,20 @@ class _Step:
 
     trainer: Trainer
     _noise: Tensor = field(init=False)
+    _rate: Rate = field(init=False)
     _pass: int = field(init=False, default=0)
     # Buffers that a forward pass below a gradient has changed: the client's own, and their new values.
     _changed: list[tuple[Tensor, Tensor]] | None = field(init=False, default=None)
 
     def __call__(
-        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, noise: Tensor
+        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, noise: Tensor, rate: Tensor
     ) -> tuple[LocalState, Tensor]:
-        """The state after a step, and the loss before it. `noise` has a row for each forward pass."""
+        """The state after a step, and the loss before it.
+
+        `noise` has a row for each forward pass; `rate` is the learning rate, of no elements where that never varies.
+        """
         self._noise, self._pass = noise, 0
+        self._rate = rate if rate.numel() else self.trainer.training.lr
         return self.trainer.method.step(self._local(received), state, Batch(inputs, labels))
 
     def begin(self, received: Tensors) -> LocalState:
@@ -232,7 +238,7 @@ class _Step:
         return gradients, value, aside
 
     def _sgd(self, params: Tensors, gradients: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
-        return self.trainer.optimizer.apply(params, gradients, state, self.trainer.training.lr)
+        return self.trainer.optimizer.apply(params, gradients, state, self._rate)
 
 
 class _Cohort:
@@ -274,23 +280,34 @@ class _Cohort:
 
     def _advance(self, state: LocalState, tick: Sequence[tuple[int, int]], batch: Batch) -> LocalState:
         """One step of the clients in `tick`; the others stay as they are."""
-        noise = self._noise(tick, batch.labels.shape[1])
+        inputs = self._noise(tick, batch.labels.shape[1]), self._rates(tick)
         if len(tick) == len(self.clients):
-            state, losses = self._stacked(state, self.received, batch, noise)
+            state, losses = self._stacked(state, self.received, batch, *inputs)
         else:
             index = torch.tensor([one for one, _ in tick], device=batch.labels.device)
             some = {key: _select(part, index) for key, part in state.items()}
-            after, losses = self._stacked(some, _select(self.received, index), batch, noise)
+            after, losses = self._stacked(some, _select(self.received, index), batch, *inputs)
             state = {key: _put(state.get(key, {}), index, part, len(self.clients)) for key, part in after.items()}
         for (one, _), loss in zip(tick, losses, strict=True):
             self.losses[one].append(loss)
         return state
 
-    def _stacked(self, state: LocalState, received: Tensors, batch: Batch, noise: Tensor) -> tuple[LocalState, Tensor]:
+    def _stacked(
+        self, state: LocalState, received: Tensors, batch: Batch, noise: Tensor, rates: Tensor
+    ) -> tuple[LocalState, Tensor]:
         after: tuple[LocalState, Tensor] = self.replay(
-            vmap(self.step), state, received, batch.inputs, batch.labels, noise
+            vmap(self.step), state, received, batch.inputs, batch.labels, noise, rates
         )
         return after
+
+    def _rates(self, tick: Sequence[tuple[int, int]]) -> Tensor:
+        """The clients' learning rates: (clients,), or (clients, 0) where they never vary."""
+        trainer, device = self.trainer, self.trainer.data.device
+        if not trainer.training.scheduled:
+            return torch.empty(len(tick), 0, device=device)
+        return torch.tensor(
+            [trainer.learning_rate(self.round, self.clients[one], step) for one, step in tick], device=device
+        )
 
     def _noise(self, tick: Sequence[tuple[int, int]], samples: int) -> Tensor:
         """The random numbers of the clients' forward passes: (clients, passes, numbers)."""
