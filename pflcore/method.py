@@ -44,6 +44,7 @@ __all__ = [
     "cross_entropy",
     "descend",
     "model_part",
+    "name_of",
     "own",
     "own_part",
     "roles_of",
@@ -269,6 +270,12 @@ class Method(Entry):
         return Server(average(updates, roles.shared), server.extra)
 
 
+def name_of(method: Method) -> str:
+    """What a method is called, also one that is not registered."""
+    name: str = getattr(method, "name", type(method).__name__)
+    return name
+
+
 def roles_of(method: Method, groups: Groups) -> Roles:
     """The method's roles. Raises :class:`UserError` for a group that the backbone lacks, and says what names it."""
     try:
@@ -277,8 +284,7 @@ def roles_of(method: Method, groups: Groups) -> Roles:
         for name in ("personal", "generated", *(field_.name for field_ in fields(method))):
             value = getattr(method, name)
             if any(f"no parameter group {one!r}" in str(error) for one in (value if isinstance(value, tuple) else ())):
-                who = getattr(method, "name", type(method).__name__)
-                raise UserError(f"method {who}: {name}: {error}") from None
+                raise UserError(f"method {name_of(method)}: {name}: {error}") from None
         raise
 
 

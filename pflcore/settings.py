@@ -62,6 +62,19 @@ class Training:
         None, ge=1, later=True, help="Rounds between two drops of step, in the place of `milestones`."
     )
     lr_min: float = option(0.0, ge=0, later=True, help="Where cosine and linear end.")
+    server_optimizer: str = option(
+        "none",
+        choices=("none", "momentum", "adam", "yogi", "adagrad"),
+        later=True,
+        help="The server's step on the shared parameters: FedAvgM, FedAdam, FedYogi, FedAdagrad; none takes what the "
+        "method makes of them.",
+    )
+    server_lr: float | None = option(
+        None, gt=0, later=True, help="Its learning rate; null is 1 for momentum and 0.01 for the others."
+    )
+    server_beta1: float = option(0.9, ge=0, lt=1, later=True, help="Decay of its mean of updates, or its momentum.")
+    server_beta2: float = option(0.99, ge=0, lt=1, later=True, help="Decay of its mean of squares, for adam and yogi.")
+    server_tau: float = option(1e-3, gt=0, later=True, help="What it adds to the root of the mean of squares.")
     precision: str = option(
         "fp32",
         choices=("fp32", "tf32", "bf16"),

@@ -24,12 +24,13 @@ from pflcore.engine.executors.executor import Executor
 from pflcore.engine.features import Features
 from pflcore.engine.kept import KeptStates
 from pflcore.engine.result import Result, columns, final_weights
+from pflcore.engine.server_optimizers import ServerOptimizer
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
 from pflcore.engine.trainer import Job, Trainer
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, pick
-from pflcore.method import COMMON, DATA, OWN, PROGRESS, Federation, Update, roles_of, under
+from pflcore.method import COMMON, DATA, OWN, PROGRESS, Federation, Update, name_of, roles_of, under
 from pflcore.methods import Method
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
@@ -70,6 +71,8 @@ class RunState:
         self.roles: Roles = replace(roles, shared=roles.shared | common.keys())
         server = method.init_server({**self.initial, **common}, self.roles, facts)
         self.server = ServerState(server, data.device)
+        trained = {name: tensor for name, tensor in server.shared.items() if name in groups.parameters}
+        self.server_optimizer = ServerOptimizer(training, name_of(method), trained)
         # What stays on the client: the personal part of its model, and what the method keeps beside it.
         companions = under(OWN, method.companions(self.initial, roles, facts))
         self.kept: Tensors = {**pick(self.initial, self.roles.personal), **companions}
@@ -81,6 +84,7 @@ class RunState:
         # What training goes through is the same however it is measured.
         self.trajectory: dict[str, Stateful] = {
             "server": self.server,
+            "server_optimizer": self.server_optimizer,
             "personal": self.personal,
             "traffic": self.traffic,
         }
@@ -90,10 +94,9 @@ class RunState:
     def _check(method: Method, training: Training) -> None:
         """Raises :class:`UserError` where the method does not go with the settings."""
         if method.plain_sgd and training.beyond_sgd:
-            name = getattr(method, "name", type(method).__name__)
             raise UserError(
-                f"method {name}: its local steps are plain SGD's by definition, and training.{training.beyond_sgd} "
-                "makes them others"
+                f"method {name_of(method)}: its local steps are plain SGD's by definition, and "
+                f"training.{training.beyond_sgd} makes them others"
             )
 
     def advance(self, executor: Executor) -> float:
@@ -125,7 +128,9 @@ class RunState:
             return float("nan")
         for update in updates:
             self.traffic.add(*self.method.traffic(update))
-        self.server.server = self.method.update_server(self.server.server, self.roles, updates)
+        before = self.server_optimizer.before(self.server.server)
+        updated = self.method.update_server(self.server.server, self.roles, updates)
+        self.server.server = self.server_optimizer.step(before, updated)
         for client, kept in personal.items():
             self.personal[client] = kept
         self.round = round_

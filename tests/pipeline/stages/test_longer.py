@@ -71,6 +71,8 @@ SCHEDULES: list[tuple[dict[str, Any], int]] = [
     ({"schedule": "linear", "warmup": 1, "schedule_by": "step"}, 4),
     ({"schedule": "step", "step_every": 1, "gamma": 0.5, "warmup": 1}, 2),
     ({"schedule": "exponential", "gamma": 0.5}, 2),
+    ({"server_optimizer": "yogi"}, 2),
+    ({"server_optimizer": "momentum"}, 2),
 ]
 
 
