@@ -14,9 +14,21 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, below, model_part, own, own_part, under
+from pflcore.client_view import (
+    COMMON,
+    DATA,
+    FACTS,
+    OWN,
+    PROGRESS,
+    ClientView,
+    below,
+    cross_entropy,
+    model_part,
+    own,
+    own_part,
+    under,
+)
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import shown
@@ -146,11 +158,6 @@ class Tuning:
     lr: float | None = None
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean over samples, and over positions of text: (…, classes) logits, (…) labels."""
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Method(Entry):
     """Federated averaging over the shared groups; the base of every method."""
@@ -248,7 +255,7 @@ class Method(Entry):
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         """What a client minimises on one batch: a scalar."""
-        return cross_entropy(local.forward(params, batch.inputs), batch.labels)
+        return local.cross_entropy(local.forward(params, batch.inputs), batch.labels)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         """State of local training before its first step; ``"model"`` is what the client ends with.

@@ -62,6 +62,13 @@ class Training:
         None, ge=1, later=True, help="Rounds between two drops of step, in the place of `milestones`."
     )
     lr_min: float = option(0.0, ge=0, later=True, help="Where cosine and linear end.")
+    class_weights: str = option(
+        "none",
+        choices=("none", "balanced"),
+        later=True,
+        help="Weights of classes in the clients' cross-entropy: balanced is in inverse proportion to how often each "
+        "occurs in a client's training samples.",
+    )
     server_optimizer: str = option(
         "none",
         choices=("none", "momentum", "adam", "yogi", "adagrad"),

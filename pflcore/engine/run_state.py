@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pflcore.backbones import Backbone
+from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.data.federation import FederatedData
 from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder
@@ -171,7 +172,10 @@ class RunState:
             "epoch_steps": lambda: torch.tensor(self.trainer.epoch_steps(client)),
             PROGRESS: lambda: torch.tensor((self.round + 1) / self.training.rounds),
         }
-        return under(DATA, self._placed({name: made[name]() for name in self.method.facts}))
+        facts = under(DATA, {name: made[name]() for name in self.method.facts})
+        if self.training.class_weights == "balanced":
+            facts[CLASS_WEIGHTS] = balanced(self._class_counts(client))
+        return self._placed(facts)
 
     def _placed(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self.data.device) for name, tensor in tensors.items()}
@@ -310,3 +314,9 @@ class RunState:
                 restore(self.parts, tensors)
         self.resumed_from = self.round
         return moved
+
+
+def balanced(counts: Tensor) -> Tensor:
+    """Weights under which all classes that occur count alike, a sample 1 on average: (classes,) of (classes,)."""
+    share = counts.sum() / counts.count_nonzero()
+    return torch.where(counts > 0, share / counts, 0.0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.data.federation import FederatedData
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
@@ -23,7 +24,7 @@ from pflcore.engine.schedules import learning_rate
 from pflcore.errors import UserError
 from pflcore.faults import during, locate
 from pflcore.groups import Groups, Tensors
-from pflcore.method import Batch, ClientView, LocalState
+from pflcore.method import Batch, ClientView, LocalState, name_of
 from pflcore.methods import Method
 from pflcore.seeds import generator
 from pflcore.settings import Training
@@ -161,7 +162,17 @@ class Trainer:
         """The state after one local step, and the loss before it."""
         features = self._noisy(len(batch.labels), round_, client, step)
         lr = self.learning_rate(round_, client, step)
-        return self.method.step(self._local(features, received, lr), state, batch)
+        return self.step(self._local(features, received, lr), state, batch)
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        """The method's step. Raises :class:`UserError` where its loss passes over the run's class weights."""
+        made = self.method.step(local, state, batch)
+        if CLASS_WEIGHTS in local.received and CLASS_WEIGHTS not in local.used:
+            raise UserError(
+                f"method {name_of(self.method)} does not go with training.class_weights: none of its losses is a "
+                "local.cross_entropy"
+            )
+        return made
 
     def finish(self, round_: int, client: int, unfinished: Unfinished) -> Outcome:
         """After the last step. Raises :class:`Diverged` when a loss was not finite."""

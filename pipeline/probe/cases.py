@@ -120,6 +120,7 @@ _TRAINED = (
     _trained("server's adam", "fedper", POOLED, RESUMED, training={"server_optimizer": "adam"}),
     _trained("server's yogi", "fedbn", RESUMED, backbone=_NORM, training={**_WIDE, "server_optimizer": "yogi"}),
     _trained("server's adagrad", "fedtp", backbone=_STILL, more=_HYPER, training={"server_optimizer": "adagrad"}),
+    _trained("class weights", "ditto", POOLED, STACKED, training={"class_weights": "balanced"}),
     _trained("local steps", "fedavg", POOLED, STACKED, training={"local_steps": 3}),
     _trained("few sampled", "fedavg", clients=9, training={"sample_rate": 0.29, "rounds": 5}),
     _trained("when measured", "fedavg", training={"rounds": 8}, evaluation={"every": 2, "window": 4, "curve_every": 3}),

@@ -188,7 +188,7 @@ class _Step:
         """
         self._noise, self._pass = noise, 0
         self._rate = rate if rate.numel() else self.trainer.training.lr
-        return self.trainer.method.step(self._local(received), state, Batch(inputs, labels))
+        return self.trainer.step(self._local(received), state, Batch(inputs, labels))
 
     def begin(self, received: Tensors) -> LocalState:
         """The state before the first step."""
