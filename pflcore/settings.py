@@ -69,6 +69,15 @@ class Training:
         help="Weights of classes in the clients' cross-entropy: balanced is in inverse proportion to how often each "
         "occurs in a client's training samples.",
     )
+    augment_crop: int = option(
+        0, ge=0, later=True, help="Pixels of a black border from within which training images are cut anew at each use."
+    )
+    augment_flip: float = option(
+        0.0, ge=0, le=1, later=True, help="Probability of mirroring a training image left to right at each use."
+    )
+    augment_rotation: float = option(
+        0.0, ge=0, le=180, later=True, help="Degrees by which training images are turned at most, at each use."
+    )
     server_optimizer: str = option(
         "none",
         choices=("none", "momentum", "adam", "yogi", "adagrad"),
@@ -103,6 +112,11 @@ class Training:
             raise UserError("training.schedule: step needs either training.milestones or training.step_every")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise UserError(f"training.milestones = {list(self.milestones)} must ascend")
+
+    @property
+    def augments(self) -> bool:
+        """Whether training images are changed at random."""
+        return bool(self.augment_crop or self.augment_flip or self.augment_rotation)
 
     @property
     def scheduled(self) -> bool:

@@ -63,7 +63,7 @@ class RunState:
         self.inherited = False
         self.diverged: Diverged | None = None
         roles = roles_of(method, groups)
-        self._check(method, training)
+        self._check(method, training, data)
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.trainer = Trainer(self.model, groups, data, method, training, seed)
         facts = self._federation(self.trainer.seen)
@@ -92,8 +92,10 @@ class RunState:
         self.parts: dict[str, Stateful] = {**self.trajectory, "history": self.history}
 
     @staticmethod
-    def _check(method: Method, training: Training) -> None:
-        """Raises :class:`UserError` where the method does not go with the settings."""
+    def _check(method: Method, training: Training, data: FederatedData) -> None:
+        """Raises :class:`UserError` where the settings do not go with the method or the data."""
+        if training.augments and data.is_text:
+            raise UserError("training.augment_crop, _flip and _rotation are of images; the dataset is of text")
         if method.plain_sgd and training.beyond_sgd:
             raise UserError(
                 f"method {name_of(method)}: its local steps are plain SGD's by definition, and "

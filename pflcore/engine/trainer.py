@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pflcore.client_view import CLASS_WEIGHTS
+from pflcore.data.augmentation import Augmentation
 from pflcore.data.federation import FederatedData
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
@@ -81,7 +82,7 @@ class Trainer:
         self.parameters = groups.parameters
         self.roles = method.roles(groups)
         self.entries = frozenset(model.state_dict())
-        self.data = data
+        self.data = augmented(data, training, seed)
         self.method = method
         self.training = training
         self.optimizer = make_optimizer(training)
@@ -148,7 +149,8 @@ class Trainer:
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.batches(round_, client)[unfinished.step : stop]
         try:
-            for batch in self.data.batches(batches, round_):
+            steps = [torch.tensor(unfinished.step + index) for index in range(len(batches))]
+            for batch in self.data.batches(batches, round_, steps):
                 state, loss = self.take_step(round_, client, received, state, batch, len(losses))
                 losses.append(loss.detach())
         except Exception as error:
@@ -253,6 +255,7 @@ class Trainer:
             schedule="constant",
             warmup=0,
         )
+        tuner.data = replace(self.data, augmentation=None)
         tuner.optimizer = make_optimizer(tuner.training)
         return tuner
 
@@ -276,6 +279,14 @@ class Trainer:
     ) -> tuple[Tensors, Tensors]:
         """One step of the run's optimiser, in place where that is faster; without `lr` at the full learning rate."""
         return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
+
+
+def augmented(data: FederatedData, training: Training, seed: int) -> FederatedData:
+    """The data, with what the settings do to training images."""
+    if not training.augments:
+        return data
+    how = Augmentation(seed, training.augment_rotation, training.augment_crop, training.augment_flip)
+    return replace(data, augmentation=how)
 
 
 def chosen(trainer: Trainer, tuning: bool) -> Trainer:

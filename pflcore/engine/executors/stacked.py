@@ -260,7 +260,8 @@ class _Cohort:
             state = vmap(self.step.begin)(self.received)
             ticks = list(schedule([[len(batch) for batch in batches] for batches in self.rows]))
             chunks = [torch.stack([self.rows[one][step] for one, step in tick]) for tick in ticks]
-            for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round), strict=True):
+            steps = [torch.tensor([[step] for _, step in tick]) for tick in ticks]
+            for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round, steps), strict=True):
                 self.tick = tick
                 state = self._advance(state, tick, batch)
             self.tick = [(one, len(batches)) for one, batches in enumerate(self.rows)]
