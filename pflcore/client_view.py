@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.faults import shown
@@ -23,6 +24,8 @@ DATA = "data/"  # facts about the client's samples and the round, made by the en
 # many rounds there are.
 PROGRESS = "progress"
 FACTS = ("class_counts", "epoch_steps", PROGRESS)
+# Made by the engine where `training.class_weights` asks for it: (classes,), of the client's training samples.
+CLASS_WEIGHTS = f"{DATA}class_weights"
 
 
 class Received(dict[str, Tensor]):
@@ -54,10 +57,14 @@ class ClientView:
             statistics in the state are updated in place in training mode.
         differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
             gives the loss, and further tensors to be handed out, which must be detached.
-        sgd: (parameters, gradients, momenta) → the next parameters and momenta. Momenta are empty at the first step.
+        sgd: (parameters, gradients, state) → the next parameters and state: a step of the run's optimiser, which is SGD
+            unless `training.optimizer` names another. The state belongs to these parameters; it is empty at the first
+            step, a flat dict with keys of the optimiser's own after it, and to be kept as it is. A method that looks
+            into it, or for which a step is -lr · gradient by definition, declares `plain_sgd`.
         received: The state that the client began the round with; not to be modified.
         parameters: Names of the model's entries that gradients train; its others are buffers.
         roles: Who owns the entries.
+        used: Which of the run's settings its loss has made use of.
     """
 
     features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]
@@ -66,6 +73,7 @@ class ClientView:
     received: Mapping[str, Tensor]
     parameters: frozenset[str]
     roles: Roles
+    used: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         # Here, as what vmap hands over must be a plain dict.
@@ -74,6 +82,14 @@ class ClientView:
     def forward(self, state: Tensors, inputs: Tensor) -> Tensor:
         """Logits of a state."""
         return self.features(state, inputs)[0]
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """As :func:`cross_entropy`, with the client's class weights if the run has any: (…, classes), (…) → scalar.
+
+        What a method minimises should come from here; a run with class weights is refused where nothing does.
+        """
+        self.used.add(CLASS_WEIGHTS)
+        return cross_entropy(logits, labels, self.received.get(CLASS_WEIGHTS))
 
     def gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
         """The gradients of a loss function of the trained parameters at `params`, and its value."""
@@ -85,6 +101,14 @@ class ClientView:
         return {
             name: tensor if name in self.parameters else tensor.clone() for name, tensor in model_part(state).items()
         }
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean over samples, and over positions of text: (…, classes) logits, (…) labels, (classes,) weights.
+
+    With weights, as PyTorch's: each counts by the weight of its class, divided by the sum of those in the batch.
+    """
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), weights)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:

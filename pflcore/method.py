@@ -14,9 +14,21 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, below, model_part, own, own_part, under
+from pflcore.client_view import (
+    COMMON,
+    DATA,
+    FACTS,
+    OWN,
+    PROGRESS,
+    ClientView,
+    below,
+    cross_entropy,
+    model_part,
+    own,
+    own_part,
+    under,
+)
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import shown
@@ -44,6 +56,7 @@ __all__ = [
     "cross_entropy",
     "descend",
     "model_part",
+    "name_of",
     "own",
     "own_part",
     "roles_of",
@@ -145,11 +158,6 @@ class Tuning:
     lr: float | None = None
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean over samples, and over positions of text: (…, classes) logits, (…) labels."""
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Method(Entry):
     """Federated averaging over the shared groups; the base of every method."""
@@ -162,6 +170,9 @@ class Method(Entry):
     exchanges: ClassVar[tuple[str, ...]] = ()
     # Those of FACTS that are put into a client's state, under names that begin with DATA.
     facts: ClassVar[tuple[str, ...]] = ()
+    # Whether local steps are those of SGD by definition, at one learning rate in a round: settings that make them
+    # others are refused.
+    plain_sgd: ClassVar[bool] = False
 
     also_personal: tuple[str, ...] = option(
         (), help="Further groups of the backbone that stay on the client; they are neither averaged nor generated."
@@ -244,7 +255,7 @@ class Method(Entry):
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         """What a client minimises on one batch: a scalar."""
-        return cross_entropy(local.forward(params, batch.inputs), batch.labels)
+        return local.cross_entropy(local.forward(params, batch.inputs), batch.labels)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         """State of local training before its first step; ``"model"`` is what the client ends with.
@@ -266,6 +277,12 @@ class Method(Entry):
         return Server(average(updates, roles.shared), server.extra)
 
 
+def name_of(method: Method) -> str:
+    """What a method is called, also one that is not registered."""
+    name: str = getattr(method, "name", type(method).__name__)
+    return name
+
+
 def roles_of(method: Method, groups: Groups) -> Roles:
     """The method's roles. Raises :class:`UserError` for a group that the backbone lacks, and says what names it."""
     try:
@@ -274,15 +291,14 @@ def roles_of(method: Method, groups: Groups) -> Roles:
         for name in ("personal", "generated", *(field_.name for field_ in fields(method))):
             value = getattr(method, name)
             if any(f"no parameter group {one!r}" in str(error) for one in (value if isinstance(value, tuple) else ())):
-                who = getattr(method, "name", type(method).__name__)
-                raise UserError(f"method {who}: {name}: {error}") from None
+                raise UserError(f"method {name_of(method)}: {name}: {error}") from None
         raise
 
 
 def descend(
     local: ClientView, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
 ) -> tuple[LocalState, Tensor]:
-    """One step of SGD on the entries of the state in `trained`; returns the next state and the loss before it.
+    """One step of the run's optimiser on the entries in `trained`; returns the next state and the loss before it.
 
     Args:
         loss: Of a state: the trained entries and all others, among them buffers.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pflcore.errors import UserError
 from pflcore.options import check_options, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Rounds, sampling and the clients' SGD. Defaults are FedTP's (section IV-A, "Implementation Details")."""
+    """Rounds, sampling and the clients' optimiser. Defaults are FedTP's (section IV-A, "Implementation Details")."""
 
     rounds: int = option(1500, ge=1, help="Communication rounds.")
     sample_rate: float = option(
@@ -20,10 +21,76 @@ class Training:
         None, ge=1, help="Local steps per round instead of epochs, each on a batch drawn anew from all of the samples."
     )
     batch_size: int = option(64, ge=1, help="Samples per local step; the last batch of an epoch may be smaller.")
-    lr: float = option(0.01, gt=0, help="Learning rate of the clients' SGD.")
+    lr: float = option(0.01, gt=0, help="Learning rate of the clients' optimiser.")
     momentum: float = option(0.0, ge=0, lt=1, help="Momentum of the clients' SGD, started anew in each round.")
-    weight_decay: float = option(0.0, ge=0, help="L2 coefficient of the clients' SGD.")
+    weight_decay: float = option(
+        0.0, ge=0, help="L2 coefficient of the clients' optimiser; with adamw the decay of weights beside the gradient."
+    )
     clip: float | None = option(None, gt=0, help="Norm that a client's gradient is cut down to; null is never.")
+    optimizer: str = option(
+        "sgd",
+        choices=("sgd", "adam", "adamw"),
+        later=True,
+        help="The clients' optimiser, as PyTorch's of that name; its state is started anew in each round.",
+    )
+    nesterov: bool = option(False, later=True, help="Nesterov's form of momentum; needs `momentum`.")
+    beta1: float = option(0.9, ge=0, lt=1, later=True, help="Decay of Adam's mean of gradients.")
+    beta2: float = option(0.999, ge=0, lt=1, later=True, help="Decay of Adam's mean of squared gradients.")
+    eps: float = option(1e-8, gt=0, later=True, help="What Adam adds to the root of the mean of squares.")
+    schedule: str = option(
+        "constant",
+        choices=("constant", "cosine", "step", "exponential", "linear"),
+        later=True,
+        help="How the learning rate goes on over the rounds; cosine and linear end at `lr_min` after the last.",
+    )
+    schedule_by: str = option(
+        "round",
+        choices=("round", "step"),
+        later=True,
+        help="Whether it changes between rounds only, or with each local step, as if a round's were spread over it.",
+    )
+    warmup: int = option(
+        0, ge=0, later=True, help="Rounds before, in which the learning rate grows linearly to its full value."
+    )
+    gamma: float | None = option(
+        None, gt=0, le=1, later=True, help="What step multiplies by at each drop, and exponential after each round."
+    )
+    milestones: tuple[int, ...] = option(
+        (), ge=1, later=True, help="Rounds, counted from the end of the warm-up, after which step drops."
+    )
+    step_every: int | None = option(
+        None, ge=1, later=True, help="Rounds between two drops of step, in the place of `milestones`."
+    )
+    lr_min: float = option(0.0, ge=0, later=True, help="Where cosine and linear end.")
+    class_weights: str = option(
+        "none",
+        choices=("none", "balanced"),
+        later=True,
+        help="Weights of classes in the clients' cross-entropy: balanced is in inverse proportion to how often each "
+        "occurs in a client's training samples.",
+    )
+    augment_crop: int = option(
+        0, ge=0, later=True, help="Pixels of a black border from within which training images are cut anew at each use."
+    )
+    augment_flip: float = option(
+        0.0, ge=0, le=1, later=True, help="Probability of mirroring a training image left to right at each use."
+    )
+    augment_rotation: float = option(
+        0.0, ge=0, le=180, later=True, help="Degrees by which training images are turned at most, at each use."
+    )
+    server_optimizer: str = option(
+        "none",
+        choices=("none", "momentum", "adam", "yogi", "adagrad"),
+        later=True,
+        help="The server's step on the shared parameters: FedAvgM, FedAdam, FedYogi, FedAdagrad; none takes what the "
+        "method makes of them.",
+    )
+    server_lr: float | None = option(
+        None, gt=0, later=True, help="Its learning rate; null is 1 for momentum and 0.01 for the others."
+    )
+    server_beta1: float = option(0.9, ge=0, lt=1, later=True, help="Decay of its mean of updates, or its momentum.")
+    server_beta2: float = option(0.99, ge=0, lt=1, later=True, help="Decay of its mean of squares, for adam and yogi.")
+    server_tau: float = option(1e-3, gt=0, later=True, help="What it adds to the root of the mean of squares.")
     precision: str = option(
         "fp32",
         choices=("fp32", "tf32", "bf16"),
@@ -35,6 +102,40 @@ class Training:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.nesterov and not self.momentum:
+            raise UserError("training.nesterov is a form of momentum; set training.momentum above 0")
+        if self.momentum and self.optimizer != "sgd":
+            raise UserError(f"training.momentum is SGD's; with optimizer: {self.optimizer} set training.beta1 instead")
+        if self.schedule in ("step", "exponential") and self.gamma is None:
+            raise UserError(f"training.schedule: {self.schedule} needs training.gamma, what it multiplies by")
+        if self.schedule == "step" and bool(self.milestones) == bool(self.step_every):
+            raise UserError("training.schedule: step needs either training.milestones or training.step_every")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise UserError(f"training.milestones = {list(self.milestones)} must ascend")
+
+    @property
+    def augments(self) -> bool:
+        """Whether training images are changed at random."""
+        return bool(self.augment_crop or self.augment_flip or self.augment_rotation)
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the learning rate varies."""
+        return self.schedule != "constant" or self.warmup > 0
+
+    @property
+    def counts_rounds(self) -> bool:
+        """Whether steps depend on how many rounds there are, so that runs of other lengths train differently."""
+        return self.schedule in ("cosine", "linear")
+
+    @property
+    def beyond_sgd(self) -> str:
+        """The setting that makes a round's local steps other than those of PyTorch's SGD at one learning rate."""
+        if self.optimizer != "sgd":
+            return f"optimizer: {self.optimizer}"
+        if self.nesterov:
+            return "nesterov: true"
+        return "schedule_by: step" if self.scheduled and self.schedule_by == "step" else ""
 
     def cohort_size(self, clients: int) -> int:
         """Clients sampled per round; exact decimal rates are not lost to binary fractions (0.29 of 100 is 29)."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.data.assignment import Assignment
+from pflcore.data.augmentation import Augmentation
 from pflcore.data.fresh_noise import on_normalised
 from pflcore.data.samples import Samples
 from pflcore.errors import UserError
@@ -58,6 +59,7 @@ class FederatedData:
         noise: Standard deviation of the noise that is drawn anew each round for every row, (samples,); None for none.
         noise_seed: Of that noise.
         validation: As `train`, the rows held back for validation; empty where none are.
+        augmentation: What is done to images of local steps; None for nothing.
     """
 
     inputs: Tensor
@@ -72,6 +74,7 @@ class FederatedData:
     noise: Tensor | None = None
     noise_seed: int = 0
     validation: Sequence[Tensor] = ()
+    augmentation: Augmentation | None = None
 
     @classmethod
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
@@ -191,41 +194,48 @@ class FederatedData:
         """Whether the samples are on the device."""
         return self.inputs.device == self.device
 
-    def batch(self, rows: Tensor, round_: int = 0) -> Batch:
+    def batch(self, rows: Tensor, round_: int = 0, steps: Tensor | None = None) -> Batch:
         """The samples in `rows`, a tensor of any shape on the host or the device, in that shape.
 
         Args:
             round_: The round that they are trained in, 0 for a measurement; decides the noise, where there is any.
+            steps: The local steps that they are trained in, of a shape that goes with `rows`; None leaves images as
+                they are.
         """
         here = rows.to(self.device)
         inputs = self.inputs[here] if self.resident else self.inputs[rows.cpu()].to(self.device)
-        return self._finish(inputs, here, round_)
+        return self._finish(inputs, here, round_, steps)
 
-    def batches(self, parts: Sequence[Tensor], round_: int = 0) -> Iterator[Batch]:
-        """The samples of one list of rows after the other; otherwise as :meth:`batch`."""
+    def batches(
+        self, parts: Sequence[Tensor], round_: int = 0, steps: Sequence[Tensor] | None = None
+    ) -> Iterator[Batch]:
+        """The samples of one list of rows after the other, with steps for each; otherwise as :meth:`batch`."""
+        taken: Sequence[Tensor | None] = steps or [None] * len(parts)
         if self.resident:
-            yield from (self.batch(rows, round_) for rows in parts)
+            yield from (self.batch(rows, round_, step) for rows, step in zip(parts, taken, strict=True))
             return
-        waiting: deque[tuple[Tensor, Future[Tensor]]] = deque()
-        rest = iter(parts)
+        waiting: deque[tuple[Tensor, Tensor | None, Future[Tensor]]] = deque()
+        rest = iter(zip(parts, taken, strict=True))
         with ThreadPoolExecutor(1) as thread:
             while True:
-                while len(waiting) < _AHEAD and (rows := next(rest, None)) is not None:
-                    waiting.append((rows, thread.submit(self._fetch, rows)))
+                while len(waiting) < _AHEAD and (following := next(rest, None)):
+                    waiting.append((*following, thread.submit(self._fetch, following[0])))
                 if not waiting:
                     return
-                rows, inputs = waiting.popleft()
+                rows, step, inputs = waiting.popleft()
                 moved = inputs.result().to(self.device, non_blocking=True)
-                yield self._finish(moved, rows.to(self.device), round_)
+                yield self._finish(moved, rows.to(self.device), round_, step)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """(pixel / 255 − mean) / std, of uint8 images on the device."""
+        """(pixel / 255 − mean) / std, of images on the device with pixels of 0 to 255."""
         return images.float().div_(255).sub_(self.mean).div_(self.std)
 
-    def _finish(self, inputs: Tensor, rows: Tensor, round_: int) -> Batch:
+    def _finish(self, inputs: Tensor, rows: Tensor, round_: int, steps: Tensor | None) -> Batch:
         if self.is_text:
             characters = inputs.long()
             return Batch(characters[..., :-1], characters[..., 1:])
+        if self.augmentation and steps is not None:
+            inputs = self.augmentation(inputs, rows, steps.to(self.device), round_)
         images = self.normalise(inputs)
         if self.size:
             flat = F.interpolate(images.flatten(0, -4), (self.size, self.size), mode="bilinear", align_corners=False)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
+
+from pflcore.data.hashes import hashed
 
 
 def on_normalised(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor:
@@ -28,16 +29,7 @@ def on_normalised(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor
 
 def normals(rows: Tensor, count: int, key: int) -> Tensor:
     """Standard normal numbers, float32 [..., count], each a hash of (key, row, position) and of nothing else."""
-    position = torch.arange(count, device=rows.device)
-    bits = _mix(_mix(rows[..., None] + _mix(torch.tensor(key, device=rows.device))) + position)
+    bits = hashed(rows, count, key)
     # Box and Muller's method on two numbers of 24 bits; the first is never 0.
     first, second = ((bits & 0xFFFFFF).float() + 1) / 2**24, ((bits >> 24) & 0xFFFFFF).float() / 2**24
     return (-2 * first.log()).sqrt_() * (2 * math.pi * second).cos_()
-
-
-def _mix(bits: Tensor) -> Tensor:
-    """SplitMix64's finaliser: every bit of the result depends on every bit of the argument (Steele et al., 2014)."""
-    bits = bits + -0x61C8864680B583EB
-    bits = (bits ^ ((bits >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
-    bits = (bits ^ ((bits >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
-    return bits ^ ((bits >> 31) & 0x1FFFFFFFF)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pflcore.backbones import Backbone
+from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.data.federation import FederatedData
 from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder
@@ -24,11 +25,13 @@ from pflcore.engine.executors.executor import Executor
 from pflcore.engine.features import Features
 from pflcore.engine.kept import KeptStates
 from pflcore.engine.result import Result, columns, final_weights
+from pflcore.engine.server_optimizers import ServerOptimizer
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
 from pflcore.engine.trainer import Job, Trainer
+from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, pick
-from pflcore.method import COMMON, DATA, OWN, PROGRESS, Federation, Update, roles_of, under
+from pflcore.method import COMMON, DATA, OWN, PROGRESS, Federation, Update, name_of, roles_of, under
 from pflcore.methods import Method
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training
@@ -60,6 +63,7 @@ class RunState:
         self.inherited = False
         self.diverged: Diverged | None = None
         roles = roles_of(method, groups)
+        self._check(method, training, data)
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.trainer = Trainer(self.model, groups, data, method, training, seed)
         facts = self._federation(self.trainer.seen)
@@ -68,6 +72,8 @@ class RunState:
         self.roles: Roles = replace(roles, shared=roles.shared | common.keys())
         server = method.init_server({**self.initial, **common}, self.roles, facts)
         self.server = ServerState(server, data.device)
+        trained = {name: tensor for name, tensor in server.shared.items() if name in groups.parameters}
+        self.server_optimizer = ServerOptimizer(training, name_of(method), trained)
         # What stays on the client: the personal part of its model, and what the method keeps beside it.
         companions = under(OWN, method.companions(self.initial, roles, facts))
         self.kept: Tensors = {**pick(self.initial, self.roles.personal), **companions}
@@ -79,10 +85,22 @@ class RunState:
         # What training goes through is the same however it is measured.
         self.trajectory: dict[str, Stateful] = {
             "server": self.server,
+            "server_optimizer": self.server_optimizer,
             "personal": self.personal,
             "traffic": self.traffic,
         }
         self.parts: dict[str, Stateful] = {**self.trajectory, "history": self.history}
+
+    @staticmethod
+    def _check(method: Method, training: Training, data: FederatedData) -> None:
+        """Raises :class:`UserError` where the settings do not go with the method or the data."""
+        if training.augments and data.is_text:
+            raise UserError("training.augment_crop, _flip and _rotation are of images; the dataset is of text")
+        if method.plain_sgd and training.beyond_sgd:
+            raise UserError(
+                f"method {name_of(method)}: its local steps are plain SGD's by definition, and "
+                f"training.{training.beyond_sgd} makes them others"
+            )
 
     def advance(self, executor: Executor) -> float:
         """Run one round; the mean local loss of its participants.
@@ -113,7 +131,9 @@ class RunState:
             return float("nan")
         for update in updates:
             self.traffic.add(*self.method.traffic(update))
-        self.server.server = self.method.update_server(self.server.server, self.roles, updates)
+        before = self.server_optimizer.before(self.server.server)
+        updated = self.method.update_server(self.server.server, self.roles, updates)
+        self.server.server = self.server_optimizer.step(before, updated)
         for client, kept in personal.items():
             self.personal[client] = kept
         self.round = round_
@@ -155,7 +175,10 @@ class RunState:
             "epoch_steps": lambda: torch.tensor(self.trainer.epoch_steps(client)),
             PROGRESS: lambda: torch.tensor((self.round + 1) / self.training.rounds),
         }
-        return under(DATA, self._placed({name: made[name]() for name in self.method.facts}))
+        facts = under(DATA, {name: made[name]() for name in self.method.facts})
+        if self.training.class_weights == "balanced":
+            facts[CLASS_WEIGHTS] = balanced(self._class_counts(client))
+        return self._placed(facts)
 
     def _placed(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self.data.device) for name, tensor in tensors.items()}
@@ -294,3 +317,9 @@ class RunState:
                 restore(self.parts, tensors)
         self.resumed_from = self.round
         return moved
+
+
+def balanced(counts: Tensor) -> Tensor:
+    """Weights under which all classes that occur count alike, a sample 1 on average: (classes,) of (classes,)."""
+    share = counts.sum() / counts.count_nonzero()
+    return torch.where(counts > 0, share / counts, 0.0)

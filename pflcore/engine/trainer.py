@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pflcore.client_view import CLASS_WEIGHTS
+from pflcore.data.augmentation import Augmentation
 from pflcore.data.federation import FederatedData
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.features import Features
+from pflcore.engine.optimizers import make_optimizer
 from pflcore.engine.precision import autocast
+from pflcore.engine.schedules import learning_rate
 from pflcore.errors import UserError
 from pflcore.faults import during, locate
 from pflcore.groups import Groups, Tensors
-from pflcore.method import Batch, ClientView, LocalState
+from pflcore.method import Batch, ClientView, LocalState, name_of
 from pflcore.methods import Method
 from pflcore.seeds import generator
 from pflcore.settings import Training
@@ -57,6 +62,7 @@ class Trainer:
     Attributes:
         model: The module; its dropout layers are replaced by those of :mod:`pflcore.engine.dropout`.
         parameters: Names of the state entries that gradients train.
+        optimizer: What a step does with gradients.
         roles: Who owns the entries.
         batch_norm: Whether the model has batch norm, which cannot train on a batch of one sample.
         tuning: What is done with a client before it is measured, if anything.
@@ -76,9 +82,10 @@ class Trainer:
         self.parameters = groups.parameters
         self.roles = method.roles(groups)
         self.entries = frozenset(model.state_dict())
-        self.data = data
+        self.data = augmented(data, training, seed)
         self.method = method
         self.training = training
+        self.optimizer = make_optimizer(training)
         self.seed = seed
         self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         self.noise = DropoutBits(model, data.example())
@@ -142,7 +149,8 @@ class Trainer:
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.batches(round_, client)[unfinished.step : stop]
         try:
-            for batch in self.data.batches(batches, round_):
+            steps = [torch.tensor(unfinished.step + index) for index in range(len(batches))]
+            for batch in self.data.batches(batches, round_, steps):
                 state, loss = self.take_step(round_, client, received, state, batch, len(losses))
                 losses.append(loss.detach())
         except Exception as error:
@@ -155,7 +163,18 @@ class Trainer:
     ) -> tuple[LocalState, Tensor]:
         """The state after one local step, and the loss before it."""
         features = self._noisy(len(batch.labels), round_, client, step)
-        return self.method.step(self._local(features, received), state, batch)
+        lr = self.learning_rate(round_, client, step)
+        return self.step(self._local(features, received, lr), state, batch)
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        """The method's step. Raises :class:`UserError` where its loss passes over the run's class weights."""
+        made = self.method.step(local, state, batch)
+        if CLASS_WEIGHTS in local.received and CLASS_WEIGHTS not in local.used:
+            raise UserError(
+                f"method {name_of(self.method)} does not go with training.class_weights: none of its losses is a "
+                "local.cross_entropy"
+            )
+        return made
 
     def finish(self, round_: int, client: int, unfinished: Unfinished) -> Outcome:
         """After the last step. Raises :class:`Diverged` when a loss was not finite."""
@@ -202,8 +221,20 @@ class Trainer:
         ids = (round_, client, step, one_pass) if self.stream == "batches" else (round_, client, step, one_pass, 1)
         return self.noise.draw(samples, self.seed, *ids)
 
-    def _local(self, features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]], received: Tensors) -> ClientView:
-        return ClientView(features, differentiate, self.sgd, received, self.parameters, self.roles)
+    def learning_rate(self, round_: int, client: int, step: int) -> float:
+        """That of a client's step, counted from 0."""
+        training = self.training
+        within = step / self.steps(client) if training.schedule_by == "step" else 0.0
+        return learning_rate(training, max(0, round_ - 1) + within)
+
+    def _local(
+        self,
+        features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]],
+        received: Tensors,
+        lr: float | None = None,
+    ) -> ClientView:
+        sgd = self.sgd if lr is None else partial(self.sgd, lr=lr)
+        return ClientView(features, differentiate, sgd, received, self.parameters, self.roles)
 
     def _tuning(self) -> Trainer | None:
         """This trainer with the steps and batches of the method's tuning."""
@@ -217,9 +248,15 @@ class Trainer:
             local_epochs=tuning.epochs,
             local_steps=tuning.steps,
             lr=tuning.lr or self.training.lr,
+            optimizer="sgd",
             momentum=0.0,
+            nesterov=False,
             weight_decay=0.0,
+            schedule="constant",
+            warmup=0,
         )
+        tuner.data = replace(self.data, augmentation=None)
+        tuner.optimizer = make_optimizer(tuner.training)
         return tuner
 
     def _noisy(
@@ -237,23 +274,19 @@ class Trainer:
         return features
 
     @torch.no_grad()
-    def sgd(self, params: Tensors, gradients: Tensors, momenta: Tensors) -> tuple[Tensors, Tensors]:
-        """One step of SGD as PyTorch's, in place."""
-        training = self.training
-        values, slopes = list(params.values()), list(gradients.values())
-        if training.clip:
-            slopes = list(torch._foreach_mul(slopes, clipping(slopes, training.clip)))
-        if training.weight_decay:
-            slopes = list(torch._foreach_add(slopes, values, alpha=training.weight_decay))
-        if training.momentum:
-            if momenta:
-                torch._foreach_mul_(list(momenta.values()), training.momentum)
-                torch._foreach_add_(list(momenta.values()), slopes)
-            else:
-                momenta = {name: slope.clone() for name, slope in zip(params, slopes, strict=True)}
-            slopes = list(momenta.values())
-        torch._foreach_add_(values, slopes, alpha=-training.lr)
-        return params, momenta
+    def sgd(
+        self, params: Tensors, gradients: Tensors, state: Tensors, lr: float | None = None
+    ) -> tuple[Tensors, Tensors]:
+        """One step of the run's optimiser, in place where that is faster; without `lr` at the full learning rate."""
+        return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
+
+
+def augmented(data: FederatedData, training: Training, seed: int) -> FederatedData:
+    """The data, with what the settings do to training images."""
+    if not training.augments:
+        return data
+    how = Augmentation(seed, training.augment_rotation, training.augment_crop, training.augment_flip)
+    return replace(data, augmentation=how)
 
 
 def chosen(trainer: Trainer, tuning: bool) -> Trainer:
@@ -272,9 +305,3 @@ def differentiate(
     value, aside = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     return dict(zip(leaves, gradients, strict=True)), value, aside
-
-
-def clipping(gradients: Iterable[Tensor], most: float) -> Tensor:
-    """What all gradients are multiplied by so that their norm is at most `most`, as PyTorch's ``clip_grad_norm_``."""
-    norm = torch.stack([slope.square().sum() for slope in gradients]).sum().sqrt()
-    return (most / (norm + 1e-6)).clamp(max=1.0)

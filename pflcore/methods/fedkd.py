@@ -22,7 +22,6 @@ from pflcore.method import (
     Server,
     Update,
     below,
-    cross_entropy,
     model_part,
     under,
 )
@@ -106,7 +105,8 @@ class FedKD(Method):
             logits, features = local.features(model_part(everything), batch.inputs)
             logits_s, features_s = local.features(below(COMMON, everything), batch.inputs)
             mapped = F.linear(features_s, params[_PROJECTION])
-            of_teacher, of_student = cross_entropy(logits, batch.labels), cross_entropy(logits_s, batch.labels)
+            of_teacher = local.cross_entropy(logits, batch.labels)
+            of_student = local.cross_entropy(logits_s, batch.labels)
             to_teacher = divergence(logits_s.detach(), logits) + F.mse_loss(features, mapped.detach())
             to_student = divergence(logits.detach(), logits_s) + F.mse_loss(mapped, features.detach())
             scale = (of_teacher + of_student).detach().clamp_min(_LEAST)

@@ -23,6 +23,7 @@ class FedNova(Method):
     """
 
     citation = "Wang et al., FedNova, NeurIPS 2020, equation 7"
+    plain_sgd = True
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)

@@ -19,7 +19,6 @@ from pflcore.method import (
     Method,
     Server,
     Update,
-    cross_entropy,
 )
 from pflcore.methods import METHODS
 from pflcore.options import option
@@ -82,7 +81,7 @@ class FedProto(Method):
             logits, features = local.features({**rest, **params}, batch.inputs)
             features = features.flatten(0, -2)
             away = torch.where(known, features - targets, 0.0).square().mean()
-            return cross_entropy(logits, batch.labels) + self.lam * away, {"features": features.detach()}
+            return local.cross_entropy(logits, batch.labels) + self.lam * away, {"features": features.detach()}
 
         gradients, value, aside = local.differentiate(loss, moving)
         moving, momenta = local.sgd(moving, gradients, state["momenta"])

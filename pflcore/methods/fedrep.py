@@ -51,6 +51,7 @@ class FedRep(Method):
     citation = "Collins et al., FedRep, ICML 2021, algorithm 1"
     personal = ("head",)
     facts = ("epoch_steps",)
+    plain_sgd = True
     smoke: ClassVar[dict[str, Any]] = {"head_epochs": 0.5}  # smoke runs have a single local epoch
 
     schedule: str = option(

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, cross_entropy, model_part, own, own_part
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, model_part, own, own_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -51,7 +51,7 @@ class Moon(Method):
             for model in (local.received, own_part(params))
         )
         contrast = F.softplus((away - towards) / self.tau).mean()  # the negative logarithm above, without overflow
-        return cross_entropy(logits, batch.labels) + self.mu * contrast
+        return local.cross_entropy(logits, batch.labels) + self.mu * contrast
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         return {**state, "model": {**state["model"], **own(model_part(state["model"]))}}

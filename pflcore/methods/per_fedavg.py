@@ -33,6 +33,7 @@ class PerFedAvg(Method):
     """
 
     citation = "Fallah, Mokhtari and Ozdaglar, Per-FedAvg, NeurIPS 2020, algorithm 1"
+    plain_sgd = True
 
     alpha: float | None = option(
         None, gt=0, help="Size α of the inner step, and of the step before a measurement; null is the learning rate."

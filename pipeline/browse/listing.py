@@ -42,7 +42,10 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
 
 
 def describe(name: str, workspace: Workspace, catalog: Catalog, console: Console, kind: str | None = None) -> None:
-    """Print all that is known of a registered name. Raises :class:`UserError` for an unknown one."""
+    """Print all that is known of a registered name or a group of settings. Raises :class:`UserError` for others."""
+    if not kind and name in catalog.settings:
+        console.print(f"[bold cyan]{name}[/] · settings\n\n{escape(catalog.settings[name].summary)}", highlight=False)
+        return _print_options(catalog, name, name, console)
     possible = [kind] if kind else list(KINDS)
     kinds = [one for one in possible if name in catalog.names(one)]
     if not kinds:

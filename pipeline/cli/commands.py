@@ -169,7 +169,7 @@ def describe(
     seed: Annotated[int, typer.Option(min=0, help="Draw it under this seed.")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", help="An option of the partition, as alpha=0.1.")] = None,
 ) -> None:
-    """Explain a dataset, partition, backbone, method or analysis. A partition is also drawn."""
+    """Explain a dataset, partition, backbone, method, analysis or group of settings. A partition is also drawn."""
     from pflcore.registry import KINDS
     from pipeline.browse.listing import describe as describe_entry
     from pipeline.spec.catalog import load_catalog

@@ -105,12 +105,25 @@ def _trained(
 _HYPER: Entry = {"embedding": 4, "hidden": 6}
 _WIDE: Entry = {"rounds": 2, "batch_size": 16, "lr": 0.05}  # batch norm of few samples magnifies rounding
 _SGD: Entry = {"momentum": 0.9, "weight_decay": 0.02}
+_DROPS: Entry = {"schedule": "exponential", "gamma": 0.3, "schedule_by": "step"}
+_AUGMENT: Entry = {"augment_crop": 1, "augment_flip": 0.5, "augment_rotation": 10.0}
 _FEW: Entry = {"rounds": 2, "local_epochs": 1, "batch_size": 3}
 
 _TRAINED = (
     _trained("average", "fedavg", POOLED, STACKED, RESUMED),
     _trained("momentum and decay", "fedavg", STACKED, training={**_SGD, "lr": 0.03}),
     _trained("clipping", "fedavg", STACKED, training={**_SGD, "clip": 1.0, "lr": 0.03}),
+    _trained("nesterov", "fedavg", STACKED, training={**_SGD, "nesterov": True, "lr": 0.03}),
+    _trained("adam", "ditto", POOLED, STACKED, training={"optimizer": "adam", "weight_decay": 0.02, "lr": 0.01}),
+    _trained("adamw", "fedavg", STACKED, training={"optimizer": "adamw", "weight_decay": 0.1, "clip": 1.0, "lr": 0.01}),
+    _trained("cosine", "fedavg", STACKED, RESUMED, training={"schedule": "cosine", "warmup": 1, "lr_min": 0.01}),
+    _trained("drops within rounds", "fedper", STACKED, training={**_DROPS, **_SGD}),
+    _trained("server's momentum", "fedavg", STACKED, training={"server_optimizer": "momentum", "server_lr": 0.5}),
+    _trained("server's adam", "fedper", POOLED, RESUMED, training={"server_optimizer": "adam"}),
+    _trained("server's yogi", "fedbn", RESUMED, backbone=_NORM, training={**_WIDE, "server_optimizer": "yogi"}),
+    _trained("server's adagrad", "fedtp", backbone=_STILL, more=_HYPER, training={"server_optimizer": "adagrad"}),
+    _trained("class weights", "ditto", POOLED, STACKED, training={"class_weights": "balanced"}),
+    _trained("augmentation", "fedavg", POOLED, STACKED, RESUMED, training=_AUGMENT),
     _trained("local steps", "fedavg", POOLED, STACKED, training={"local_steps": 3}),
     _trained("few sampled", "fedavg", clients=9, training={"sample_rate": 0.29, "rounds": 5}),
     _trained("when measured", "fedavg", training={"rounds": 8}, evaluation={"every": 2, "window": 4, "curve_every": 3}),

@@ -19,6 +19,7 @@ from support.report_demo import write_run
 
 from pflcore.methods import METHODS
 from pflcore.registry import KINDS, registry_of
+from pflcore.settings import Evaluation, Training
 from pipeline import cli
 from pipeline.compile import compiler
 from pipeline.compile.compiler import compile_workspace
@@ -166,6 +167,13 @@ def test_describe(project: Project, pfl: Pfl, kind: str, name: str) -> None:
     assert (entry.__doc__ or "").splitlines()[0] in described.out
     assert all(option in described.out for option in [field.name for field in fields(entry)])
     assert described.out in pfl("describe", name).out
+
+
+@pytest.mark.parametrize("cls", [Training, Evaluation])
+def test_describe_settings(project: Project, pfl: Pfl, cls: type) -> None:
+    described = pfl("describe", cls.__name__.lower())
+    assert (described.code, described.err) == (0, "")
+    assert all(field.name in described.out for field in fields(cls))
 
 
 def test_schema(project: Project, pfl: Pfl) -> None:

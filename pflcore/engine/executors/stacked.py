@@ -28,7 +28,8 @@ from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Both, Scores, batch_size, by_side, measure, score_both, score_one_model
 from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.replay import Replay
-from pflcore.engine.trainer import Job, Outcome, Trainer, chosen, clipping
+from pflcore.engine.optimizers import Rate
+from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.errors import UserError
 from pflcore.faults import locate
 from pflcore.groups import Tensors
@@ -172,16 +173,21 @@ class _Step:
 
     trainer: Trainer
     _noise: Tensor = field(init=False)
+    _rate: Rate = field(init=False)
     _pass: int = field(init=False, default=0)
     # Buffers that a forward pass below a gradient has changed: the client's own, and their new values.
     _changed: list[tuple[Tensor, Tensor]] | None = field(init=False, default=None)
 
     def __call__(
-        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, noise: Tensor
+        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, noise: Tensor, rate: Tensor
     ) -> tuple[LocalState, Tensor]:
-        """The state after a step, and the loss before it. `noise` has a row for each forward pass."""
+        """The state after a step, and the loss before it.
+
+        `noise` has a row for each forward pass; `rate` is the learning rate, of no elements where that never varies.
+        """
         self._noise, self._pass = noise, 0
-        return self.trainer.method.step(self._local(received), state, Batch(inputs, labels))
+        self._rate = rate if rate.numel() else self.trainer.training.lr
+        return self.trainer.step(self._local(received), state, Batch(inputs, labels))
 
     def begin(self, received: Tensors) -> LocalState:
         """The state before the first step."""
@@ -230,20 +236,8 @@ class _Step:
         _write_back(list(zip(targets, fresh, strict=True)))
         return gradients, value, aside
 
-    def _sgd(self, params: Tensors, gradients: Tensors, momenta: Tensors) -> tuple[Tensors, Tensors]:
-        """One step of SGD as PyTorch's, out of place."""
-        training = self.trainer.training
-        slopes = gradients
-        if training.clip:
-            factor = clipping(slopes.values(), training.clip)
-            slopes = {name: slope * factor for name, slope in slopes.items()}
-        if training.weight_decay:
-            slopes = {name: slope.add(params[name], alpha=training.weight_decay) for name, slope in slopes.items()}
-        if training.momentum:
-            if momenta:
-                slopes = {name: momenta[name] * training.momentum + slope for name, slope in slopes.items()}
-            momenta = slopes
-        return {name: tensor.sub(slopes[name], alpha=training.lr) for name, tensor in params.items()}, momenta
+    def _sgd(self, params: Tensors, gradients: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
+        return self.trainer.optimizer.apply(params, gradients, state, self._rate)
 
 
 class _Cohort:
@@ -265,7 +259,8 @@ class _Cohort:
             state = vmap(self.step.begin)(self.received)
             ticks = list(schedule([[len(batch) for batch in batches] for batches in self.rows]))
             chunks = [torch.stack([self.rows[one][step] for one, step in tick]) for tick in ticks]
-            for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round), strict=True):
+            steps = [torch.tensor([[step] for _, step in tick]) for tick in ticks]
+            for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round, steps), strict=True):
                 self.tick = tick
                 state = self._advance(state, tick, batch)
             self.tick = [(one, len(batches)) for one, batches in enumerate(self.rows)]
@@ -285,23 +280,34 @@ class _Cohort:
 
     def _advance(self, state: LocalState, tick: Sequence[tuple[int, int]], batch: Batch) -> LocalState:
         """One step of the clients in `tick`; the others stay as they are."""
-        noise = self._noise(tick, batch.labels.shape[1])
+        inputs = self._noise(tick, batch.labels.shape[1]), self._rates(tick)
         if len(tick) == len(self.clients):
-            state, losses = self._stacked(state, self.received, batch, noise)
+            state, losses = self._stacked(state, self.received, batch, *inputs)
         else:
             index = torch.tensor([one for one, _ in tick], device=batch.labels.device)
             some = {key: _select(part, index) for key, part in state.items()}
-            after, losses = self._stacked(some, _select(self.received, index), batch, noise)
+            after, losses = self._stacked(some, _select(self.received, index), batch, *inputs)
             state = {key: _put(state.get(key, {}), index, part, len(self.clients)) for key, part in after.items()}
         for (one, _), loss in zip(tick, losses, strict=True):
             self.losses[one].append(loss)
         return state
 
-    def _stacked(self, state: LocalState, received: Tensors, batch: Batch, noise: Tensor) -> tuple[LocalState, Tensor]:
+    def _stacked(
+        self, state: LocalState, received: Tensors, batch: Batch, noise: Tensor, rates: Tensor
+    ) -> tuple[LocalState, Tensor]:
         after: tuple[LocalState, Tensor] = self.replay(
-            vmap(self.step), state, received, batch.inputs, batch.labels, noise
+            vmap(self.step), state, received, batch.inputs, batch.labels, noise, rates
         )
         return after
+
+    def _rates(self, tick: Sequence[tuple[int, int]]) -> Tensor:
+        """The clients' learning rates: (clients,), or (clients, 0) where they never vary."""
+        trainer, device = self.trainer, self.trainer.data.device
+        if not trainer.training.scheduled:
+            return torch.empty(len(tick), 0, device=device)
+        return torch.tensor(
+            [trainer.learning_rate(self.round, self.clients[one], step) for one, step in tick], device=device
+        )
 
     def _noise(self, tick: Sequence[tuple[int, int]], samples: int) -> Tensor:
         """The random numbers of the clients' forward passes: (clients, passes, numbers)."""

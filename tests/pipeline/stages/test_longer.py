@@ -66,6 +66,31 @@ def test_a_longer_run_gives_the_bytes_of_one_from_the_beginning(name: str, tmp_p
     assert trained == {2: 2, 4: 4 if PROGRESS in entry.facts else 2}
 
 
+SCHEDULES: list[tuple[dict[str, Any], int]] = [
+    ({"schedule": "cosine"}, 4),
+    ({"schedule": "linear", "warmup": 1, "schedule_by": "step"}, 4),
+    ({"schedule": "step", "step_every": 1, "gamma": 0.5, "warmup": 1}, 2),
+    ({"schedule": "exponential", "gamma": 0.5}, 2),
+    ({"server_optimizer": "yogi"}, 2),
+    ({"server_optimizer": "momentum"}, 2),
+]
+
+
+@pytest.mark.parametrize(("options", "trained"), SCHEDULES, ids=lambda value: str(value))
+def test_a_longer_run_goes_on_unless_its_learning_rate_goes_by_the_rounds(
+    options: dict[str, Any], trained: int, tmp_path: Path
+) -> None:
+    entry, counts = method("fedavg"), list[int]()
+    for rounds in (2, 4):
+        settings = training(rounds=rounds, local_epochs=1, **options)
+        mine, seen = lineage(entry, settings), list[list[Update]]()
+        kept = KeptStates(Room(tmp_path, 2**30), mine.training, mine.measuring, pytest.fail)
+        result = run(spied(entry, seen), first_fitting(entry), training=settings, evaluation=CURVE, kept=kept)
+        counts.append(len(seen))
+    assert result_bytes(result) == result_bytes(run(entry, first_fitting(entry), training=settings, evaluation=CURVE))
+    assert counts == [2, trained]
+
+
 def other_value(option: OptionInfo) -> Any:
     if option.choices:
         return next(choice for choice in option.choices if choice != option.default)

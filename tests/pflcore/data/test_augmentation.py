@@ -1,0 +1,177 @@
+"""Augmentation: against PyTorch's own flips, turns and paddings, and the same for every executor."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny import (
+    TEXT,
+    assert_states_close,
+    backbone,
+    create,
+    federation,
+    first_fitting,
+    method,
+    result_bytes,
+    run,
+    training,
+)
+from torch.nn import functional as F
+
+from pflcore.data.augmentation import Augmentation, moved, rotated
+from pflcore.data.federation import FederatedData
+from pflcore.engine.trainer import Trainer
+from pflcore.errors import UserError
+from pflcore.method import Batch
+from pflcore.seeds import generator
+
+SEED = 3
+EXECUTORS = ("sequential", "pooled", "stacked")
+ALL = {"augment_crop": 2, "augment_flip": 0.5, "augment_rotation": 15.0}
+IMAGES = torch.arange(2 * 3 * 6 * 6, dtype=torch.uint8).view(2, 3, 6, 6)
+FIRST = torch.tensor(0)
+
+
+def test_a_flip_of_probability_one_is_pytorchs() -> None:
+    made = Augmentation(SEED, flip=1.0)(IMAGES, torch.arange(2), FIRST, 1)
+    assert torch.equal(made, torch.flip(IMAGES, (-1,))) and made.dtype == torch.uint8
+
+
+def test_the_share_of_flips_and_their_independence() -> None:
+    """Over rows, steps and rounds: 0.3 of 8,000, within four standard deviations, and no more often together."""
+    images, rows = torch.tensor([0, 1], dtype=torch.uint8).expand(4000, 1, 1, 2), torch.arange(4000)
+    flips = {
+        (round_, step): Augmentation(SEED, flip=0.3)(images, rows, torch.tensor(step), round_)[:, 0, 0, 0] == 1
+        for round_ in (1, 2)
+        for step in (0, 1)
+    }
+    for one, drawn in flips.items():
+        assert abs(float(drawn.float().mean()) - 0.3) < 4 * (0.3 * 0.7 / 4000) ** 0.5
+        for other, others in flips.items():
+            if one != other:
+                assert abs(float((drawn & others).float().mean()) - 0.09) < 4 * (0.09 * 0.91 / 4000) ** 0.5
+
+
+def test_crops_are_windows_of_the_padded_image_each_as_often() -> None:
+    images = IMAGES[:1].expand(5000, -1, -1, -1)
+    made = Augmentation(SEED, crop=1)(images, torch.arange(5000), FIRST, 1)
+    padded = F.pad(IMAGES[0], (1, 1, 1, 1))
+    counts = []
+    for top in range(3):
+        for left in range(3):
+            window = padded[:, top : top + 6, left : left + 6]
+            counts.append(int((made == window).flatten(1).all(1).sum()))
+    assert sum(counts) == 5000
+    assert max(abs(count - 5000 / 9) for count in counts) < 4 * (5000 * 8 / 81) ** 0.5
+
+
+@pytest.mark.parametrize("quarters", [1, 2, 3])
+def test_turns_by_right_angles_are_pytorchs(quarters: int) -> None:
+    turned = rotated(IMAGES.float(), torch.full((2,), 90.0 * quarters))
+    torch.testing.assert_close(turned, torch.rot90(IMAGES.float(), quarters, (-2, -1)), atol=1e-3, rtol=0)
+
+
+def test_a_turn_keeps_distances_where_images_are_not_square() -> None:
+    """A round hill in the middle of a wide image stays one, whatever the angle."""
+    y, x = torch.meshgrid(torch.arange(21.0) - 10, torch.arange(41.0) - 20, indexing="ij")
+    hill = torch.exp(-(x.square() + y.square()) / 18)[None, None]
+    torch.testing.assert_close(rotated(hill, torch.tensor([37.0])), hill, atol=0.03, rtol=0)
+
+
+def test_angles_are_within_bounds_and_spread() -> None:
+    line = torch.zeros(300, 1, 33, 33, dtype=torch.uint8)
+    line[:, :, 16, 26] = 200  # ten pixels to the right of the centre
+    made = Augmentation(SEED, rotation=30.0)(line, torch.arange(300), FIRST, 1)
+    top = made.flatten(1).argmax(1)
+    angles = torch.atan2(16 - top // 33, top % 33 - 16) * 180 / torch.pi
+    assert -34 < float(angles.min()) < -24 and 24 < float(angles.max()) < 34 and abs(float(angles.mean())) < 4
+
+
+def test_a_row_changes_alike_in_any_batch() -> None:
+    rows, steps = torch.tensor([[5, 7], [9, 2]]), torch.tensor([[1], [4]])
+    how = Augmentation(SEED, 15.0, 2, 0.5)
+    images = torch.randint(256, (2, 2, 1, 8, 8), dtype=torch.uint8)
+    stacked = how(images, rows, steps, 3)
+    for client in range(2):
+        alone = how(images[client], rows[client], steps[client, 0], 3)
+        torch.testing.assert_close(stacked[client], alone)
+    assert not torch.equal(how(images, rows, steps, 3), how(images, rows, steps + 1, 3))
+    assert not torch.equal(how(images, rows, steps, 3), how(images, rows, steps, 4))
+
+
+def test_moved_windows_are_mirrored_after_they_are_cut() -> None:
+    made = moved(IMAGES, torch.tensor([1, -2]), torch.tensor([-1, 2]), torch.tensor([True, False]))
+    padded = F.pad(IMAGES, (2, 2, 2, 2))
+    assert torch.equal(made[0], torch.flip(padded[0, :, 3:9, 1:7], (-1,)))
+    assert torch.equal(made[1], padded[1, :, 0:6, 4:10])
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_round_by_hand(executor: str) -> None:
+    """Every image mirrored, in training; as it is where models are measured, by a loop of plain PyTorch."""
+    data, settings = federation((9,), (4,)), training(rounds=1, sample_rate=1.0, augment_flip=1.0)
+    result = run(method("fedavg"), backbone("convnet"), data, training=settings, seed=SEED, executor=executor)
+    model, _ = create(backbone("convnet"), SEED)
+    start = copy.deepcopy(model.state_dict())
+
+    def normal(rows: torch.Tensor) -> torch.Tensor:
+        return (data.inputs[rows] / 255 - data.mean) / data.std
+
+    sgd, order = torch.optim.SGD(model.parameters(), settings.lr), generator(SEED, "batches", 1, 0)
+    for _ in range(settings.local_epochs):
+        for rows in torch.split(data.train[0][order.permutation(9)], settings.batch_size):
+            sgd.zero_grad()
+            F.cross_entropy(model(torch.flip(normal(rows), (-1,))), data.labels[rows]).backward()
+            sgd.step()
+    assert_states_close({key: result.weights[key] for key in start}, dict(model.state_dict()))
+    with torch.no_grad():
+        plain = F.cross_entropy(model(normal(data.test[0])), data.labels[data.test[0]])
+    assert result.loss[0] == pytest.approx(float(plain), 1e-4)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedtp", "ditto"])
+def test_executors_draw_the_same(name: str) -> None:
+    entry = method(name)
+    net, settings = first_fitting(entry), training(**ALL)
+    first, pooled, stacked = (run(entry, net, training=settings, executor=one) for one in EXECUTORS)
+    assert result_bytes(first) == result_bytes(pooled)
+    np.testing.assert_allclose(stacked.loss, first.loss, rtol=1e-3)
+    assert not np.allclose(first.loss, run(entry, net).loss, rtol=1e-4)
+
+
+def test_a_client_that_is_handed_over_goes_on_with_its_own_steps() -> None:
+    model, groups = create(backbone("convnet"), SEED)
+    trainer = Trainer(model, groups, federation(), method("fedavg"), training(**ALL), SEED)
+    received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    whole = trainer.advance(1, 0, received, trainer.begin(received))
+    half = trainer.advance(1, 0, received, trainer.begin(received), 2)
+    assert_states_close(trainer.advance(1, 0, received, half).state["model"], whole.state["model"], atol=0)
+
+
+def test_samples_on_the_host_are_changed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = replace(federation(), augmentation=Augmentation(SEED, 15.0, 2, 0.5))
+    parts, steps = [data.train[0][:5], data.train[1][:3]], [torch.tensor(0), torch.tensor(1)]
+    here = list(data.batches(parts, 2, steps))
+    monkeypatch.setattr(FederatedData, "resident", False)
+    for one, other in zip(here, data.batches(parts, 2, steps), strict=True):
+        assert isinstance(other, Batch) and torch.equal(one.inputs, other.inputs)
+    plain = list(data.batches(parts, 2))
+    assert not any(torch.equal(one.inputs, other.inputs) for one, other in zip(here, plain, strict=True))
+
+
+def test_tuning_takes_samples_as_they_are() -> None:
+    """With a learning rate that trains nothing, what tuning makes of a client is the same with augmentation."""
+    entry = method("fedbabu", finetune_epochs=1, finetune_lr=0.1)
+    settings: list[dict[str, Any]] = [{"lr": 1e-30}, {"lr": 1e-30, **ALL}]
+    one, other = (run(entry, backbone("convnet"), training=training(**each)) for each in settings)
+    assert one.loss.tolist() == other.loss.tolist()
+
+
+def test_text_is_refused() -> None:
+    with pytest.raises(UserError, match="are of images; the dataset is of text"):
+        run(method("fedavg"), backbone(TEXT), training=training(augment_flip=0.5))

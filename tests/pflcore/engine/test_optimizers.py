@@ -1,0 +1,103 @@
+"""The clients' optimisers, against those of PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny import (
+    assert_states_close,
+    backbone,
+    create,
+    federation,
+    first_fitting,
+    method,
+    normalised,
+    result_bytes,
+    run,
+    training,
+)
+from torch.nn import functional as F
+
+from pflcore.engine.optimizers import make_optimizer
+from pflcore.errors import UserError
+from pflcore.seeds import generator
+
+SEED = 3
+EXECUTORS = ("sequential", "pooled", "stacked")
+NESTEROV = {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01}
+ADAM = {"optimizer": "adam", "weight_decay": 0.1, "lr": 0.01, "beta1": 0.8, "beta2": 0.95, "eps": 1e-4}
+ADAMW = {**ADAM, "optimizer": "adamw", "weight_decay": 0.5}
+MADE: dict[str, tuple[dict[str, Any], Callable[..., torch.optim.Optimizer]]] = {
+    "nesterov": (NESTEROV, lambda p: torch.optim.SGD(p, 0.05, momentum=0.8, nesterov=True, weight_decay=0.01)),
+    "adam": (ADAM, lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.95), 1e-4, 0.1)),
+    "adamw": (ADAMW, lambda p: torch.optim.AdamW(p, 0.01, (0.8, 0.95), 1e-4, 0.5)),
+    "adam by default": ({"optimizer": "adam", "lr": 0.002}, lambda p: torch.optim.Adam(p, 0.002)),
+    "adamw, clipped": ({**ADAMW, "clip": 0.1}, lambda p: torch.optim.AdamW(p, 0.01, (0.8, 0.95), 1e-4, 0.5)),
+}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", MADE)
+def test_a_round_is_pytorchs(name: str, executor: str) -> None:
+    """Two rounds of one client by hand, each with an optimiser made anew."""
+    options, make = MADE[name]
+    data, settings = federation((9,), (4,)), training(rounds=2, sample_rate=1.0, local_epochs=3, **options)
+    result = run(method("fedavg"), backbone("convnet"), data, training=settings, seed=SEED, executor=executor)
+    model, _ = create(backbone("convnet"), SEED)
+    start = copy.deepcopy(model.state_dict())
+    for round_ in (1, 2):
+        optimizer, order = make(model.parameters()), generator(SEED, "batches", round_, 0)
+        for _ in range(settings.local_epochs):
+            for rows in torch.split(data.train[0][order.permutation(9)], settings.batch_size):
+                optimizer.zero_grad()
+                F.cross_entropy(model(normalised(data, rows)), data.labels[rows]).backward()
+                if settings.clip:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+                optimizer.step()
+    assert_states_close({key: result.weights[key] for key in start}, dict(model.state_dict()), atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [NESTEROV, ADAM, ADAMW], ids=["nesterov", "adam", "adamw"])
+@pytest.mark.parametrize("name", ["fedtp", "ditto", "fedrod", "fedproto", "fedkd", "fedbabu", "moon", "pfedhn"])
+def test_methods_take_any_optimizer(name: str, options: dict[str, Any]) -> None:
+    """What executors obtain agrees, where clients hold different numbers of samples, and differs from plain SGD's."""
+    entry = method(name)
+    net = first_fitting(entry)
+    options = {**options, "lr": 0.002}
+    first, pooled, stacked = (run(entry, net, training=training(**options), executor=one) for one in EXECUTORS)
+    assert result_bytes(first) == result_bytes(pooled)
+    np.testing.assert_allclose(stacked.loss, first.loss, rtol=1e-3)
+    plain = run(entry, net, training=training(lr=0.002))
+    assert not np.allclose(first.loss, plain.loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["pfedme", "apfl", "per_fedavg", "fednova", "fedrep"])
+@pytest.mark.parametrize("options", [{"optimizer": "adam"}, {"momentum": 0.9, "nesterov": True}])
+def test_methods_of_plain_sgd_refuse_others(name: str, options: dict[str, Any]) -> None:
+    entry = method(name)
+    with pytest.raises(UserError, match=rf"method {name}: its local steps are plain SGD's"):
+        run(entry, first_fitting(entry), training=training(**options))
+
+
+def test_an_empty_state_is_the_first_one() -> None:
+    params = {"a": torch.randn(3, 2), "b": torch.randn(4)}
+    slopes = {name: torch.randn_like(tensor) for name, tensor in params.items()}
+    for options in (NESTEROV, ADAM, ADAMW):
+        optimizer = make_optimizer(training(**options))
+        begun, empty = (optimizer.apply(params, slopes, state, 0.1) for state in (optimizer.init(params), {}))
+        for one, other in zip(begun, empty, strict=True):
+            assert_states_close(one, other, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"nesterov": True}, "nesterov is a form of momentum"), ({"optimizer": "adam", "momentum": 0.9}, "beta1 instead")],
+)
+def test_settings_that_contradict_each_other(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        training(**options)

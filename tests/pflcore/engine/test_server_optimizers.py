@@ -1,0 +1,114 @@
+"""The server's optimisers, against rounds by hand in NumPy and double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny import (
+    SHAPE,
+    NormNet,
+    backbone,
+    federation,
+    first_fitting,
+    method,
+    result_bytes,
+    run,
+    sampled,
+    train_by_hand,
+    training,
+)
+
+from pflcore.errors import UserError
+
+SEED = 3
+KINDS: dict[str, dict[str, Any]] = {
+    "momentum": {"server_beta1": 0.7, "server_lr": 0.5},
+    "adam": {"server_beta1": 0.8, "server_beta2": 0.9, "server_lr": 0.05, "server_tau": 0.01},
+    "yogi": {"server_beta1": 0.8, "server_beta2": 0.9, "server_lr": 0.05, "server_tau": 0.01},
+    "adagrad": {"server_beta1": 0.0, "server_lr": 0.05, "server_tau": 0.01},
+}
+
+
+class ByHand:
+    """One entry of the server, as the paper's algorithm 2 has it."""
+
+    def __init__(self, kind: str, x: np.ndarray, beta1: float, beta2: float, lr: float, tau: float) -> None:
+        self.kind, self.x, self.beta1, self.beta2, self.lr, self.tau = kind, x, beta1, beta2, lr, tau
+        self.m, self.v = np.zeros_like(x), np.full_like(x, tau * tau)
+
+    def step(self, mean: np.ndarray) -> None:
+        delta = mean - self.x
+        if self.kind == "momentum":
+            self.m = self.m * self.beta1 + delta
+            self.x = self.x + self.lr * self.m
+            return
+        self.m = self.beta1 * self.m + (1 - self.beta1) * delta
+        if self.kind == "adagrad":
+            self.v = self.v + delta**2
+        if self.kind == "adam":
+            self.v = self.beta2 * self.v + (1 - self.beta2) * delta**2
+        if self.kind == "yogi":
+            self.v = self.v - (1 - self.beta2) * delta**2 * np.sign(self.v - delta**2)
+        self.x = self.x + self.lr * self.m / (np.sqrt(self.v) + self.tau)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_four_rounds_by_hand(kind: str) -> None:
+    """Of two clients each, sampled of three, with batch norm, whose statistics are averaged and nothing else."""
+    data, net, options = federation(), NormNet(), KINDS[kind]
+    settings = training(rounds=4, batch_size=16, server_optimizer=kind, **options)  # small batches magnify rounding
+    result = run(method("fedavg"), net, data, training=settings, seed=SEED)
+    model, groups = net.create(SHAPE, data.classes, SEED)
+    shared = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    arguments = (options["server_beta1"], options.get("server_beta2", 0.99), options["server_lr"])
+    servers = {
+        name: ByHand(kind, shared[name].double().numpy(), *arguments, options.get("server_tau", 1e-3))
+        for name in groups.parameters
+    }
+    for round_ in range(1, 5):
+        clients = sampled(SEED, round_, 3, settings)
+        returned = [train_by_hand(model, shared, data, client, round_, settings, SEED) for client in clients]
+        sizes = np.array([len(data.train[client]) for client in clients], float)
+        for name in shared:
+            if not shared[name].is_floating_point():
+                shared[name] = returned[0][name]
+                continue
+            mean = np.average([state[name].double().numpy() for state in returned], axis=0, weights=sizes)
+            if name in servers:
+                servers[name].step(mean)
+                mean = servers[name].x
+            shared[name] = torch.from_numpy(np.asarray(mean)).float()
+    for name, tensor in shared.items():
+        torch.testing.assert_close(result.weights[name], tensor, rtol=1e-3, atol=1e-5)
+    plain = run(method("fedavg"), net, data, training=training(rounds=4, batch_size=16), seed=SEED)
+    assert not torch.allclose(plain.weights["head.weight"], result.weights["head.weight"], rtol=1e-2)
+
+
+def test_momentum_of_zero_at_full_rate_is_averaging() -> None:
+    plain = run(method("fednova"), backbone("convnet"))
+    same = run(method("fednova"), backbone("convnet"), training=training(server_optimizer="momentum", server_beta1=0.0))
+    for name, tensor in plain.weights.items():
+        torch.testing.assert_close(same.weights[name], tensor)
+
+
+@pytest.mark.parametrize("name", ["fedtp", "ditto", "fedper", "pfedme"])
+def test_methods_and_executors(name: str) -> None:
+    """Only what clients receive as shared is moved: the first round's personal parts stay what they were."""
+    entry = method(name)
+    net, settings = first_fitting(entry), training(server_optimizer="adam")
+    one, pooled = (run(entry, net, training=settings, executor=executor) for executor in ("sequential", "pooled"))
+    assert result_bytes(one) == result_bytes(pooled)
+    first, plain = (run(entry, net, training=training(rounds=1, server_optimizer=kind)) for kind in ("adam", "none"))
+    moved = {key for key, tensor in plain.weights.items() if not torch.equal(tensor, first.weights[key])}
+    assert moved and not any(key.startswith(("client.", "extra")) for key in moved)
+    assert first.cost == plain.cost
+
+
+@pytest.mark.parametrize("name", ["local", "fedproto", "fedkd", "fedu", "pfedhn", "fedofa", "pfedla_layerwise"])
+def test_a_server_without_shared_parameters_has_no_optimizer(name: str) -> None:
+    entry = method(name)
+    with pytest.raises(UserError, match=rf"method {name} shares no parameters of the model"):
+        run(entry, first_fitting(entry), training=training(server_optimizer="yogi"))
