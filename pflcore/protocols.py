@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pflcore.errors import UserError
-from pflcore.settings import Evaluation
+from pflcore.settings import Evaluation, Training
 
 Sums = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
@@ -49,7 +49,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
         rounds_table: A ``rounds/2`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata tells
             whether the run diverged).
         evaluation: The schedule the run was measured by.
-        rounds: Rounds of training of the run.
+        rounds: Rounds of training of the run, as :func:`rounds_trained` tells.
 
     Raises:
         UserError: A round that the schedule asks for was not measured.
@@ -84,6 +84,13 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
             "round": best,
         }
     return figures
+
+
+def rounds_trained(rounds_table: pa.Table, training: Training) -> int:
+    """The last round of a run that has not diverged: one that may be stopped early was measured there."""
+    if training.patience is None:
+        return training.rounds
+    return int(pc.max(rounds_table["round"]).as_py() or 0)
 
 
 def final_clients(rounds_table: pa.Table) -> pa.Table:

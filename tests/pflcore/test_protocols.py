@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pflcore.errors import UserError
-from pflcore.protocols import curve, final_clients, summarise
-from pflcore.settings import Evaluation
+from pflcore.protocols import curve, final_clients, rounds_trained, summarise
+from pflcore.settings import Evaluation, Training
 from pipeline.spec.table import Metric
 
 Row = tuple[int, int, int, int, float]  # round, client, correct, total, loss
@@ -88,6 +88,17 @@ def test_the_best_round_by_validation(correct: dict[int, tuple[int, int]], best:
     figures = summarise(held_back(correct), Evaluation(every=2, window=2), rounds=10)
     assert figures.pop("best_by_validation") == {"mean": pytest.approx(accuracy), "std": 0.0, "n": 1, "round": best}
     assert figures == summarise(rounds_table(ROWS), Evaluation(every=2, window=2), rounds=10)
+
+
+def test_a_run_that_was_stopped_ends_at_its_last_measurement() -> None:
+    table, plain = held_back(dict.fromkeys((4, 6, 8, 10), (1, 1))), Training(rounds=50)
+    assert rounds_trained(table, plain) == 50
+    trained = rounds_trained(table, Training(rounds=50, patience=3))
+    assert trained == 10
+    figures = summarise(table, Evaluation(window=0, curve_every=2), trained)
+    assert figures["last_rounds"] == figures["final"] == {"mean": pytest.approx(60.0), "std": 0.0, "n": 1}
+    assert figures["best_by_validation"]["round"] == 4
+    assert rounds_trained(table.slice(0, 0), Training(patience=3)) == 0
 
 
 def test_tables_know_every_protocol() -> None:

@@ -170,6 +170,13 @@ def _protocol(results: Results) -> str:
             " In a cell of several runs the number is the mean of the runs' numbers, and ± is the population standard"
             " deviation over the runs."
         )
+    patience = {run.resolved.training.patience for run in results.runs.values()} - {None}
+    if patience:
+        waited = " or ".join(map(str, sorted(filter(None, patience))))
+        words += (
+            " A run is stopped early, and its last round is the one after which it was, when the pooled accuracy on"
+            f" samples held back for validation has not improved for {waited} measurements."
+        )
     return words + " Personalised models of all clients are measured after aggregation."
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
-from pflcore.protocols import curve, summarise
+from pflcore.protocols import curve, rounds_trained, summarise
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import RECALLED, run_path
@@ -112,7 +112,7 @@ def _clients(path: Path, run: Run, alone: Collection[int]) -> dict[int, OneClien
         own = table.filter(pc.or_(mine, pc.equal(table["population"].cast(pa.string()), "validation")))
         rounds, accuracy, _ = curve(own)
         if len(rounds):
-            values = _known(summarise(own, run.evaluation, run.training.rounds))
+            values = _known(summarise(own, run.evaluation, rounds_trained(table, run.training)))
             clients[client] = OneClient(values, pd.Series(accuracy, index=rounds))
     return clients
 
