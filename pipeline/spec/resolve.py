@@ -60,7 +60,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     for run in by_point:
         if runs.setdefault(run.id, run) != run:
             raise UserError(f"{spec.document.mark(())}: two different runs have the id {run.id}; change a seed")
-    check_choice(layout, [*published, *by_point], patcher)
+    check_choice(layout, spec.body.as_published, [*published, *by_point], patcher)
     return Resolved(list(runs.values()), _table(spec, profile, layout, grid, by_point, patcher))
 
 

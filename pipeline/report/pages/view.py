@@ -163,6 +163,11 @@ def _protocol(results: Results) -> str:
             f"Each number is {pooled}, after that of the measured rounds whose pooled accuracy on samples held back for"
             " validation is best, the earliest of several; it has no ± within one run."
         )
+    elif metric == "best_by_test":
+        words = (
+            f"As published: each number is {pooled}, after that of the measured rounds where this number is highest. As"
+            " test samples choose the round, it is too high. It has no ± within one run."
+        )
     else:
         words = f"Each number is {pooled}, after the last round of training."
     if any(len(cell.runs) > 1 for cell in results.cells):

@@ -372,6 +372,18 @@ def test_a_round_that_was_chosen_is_said_to_be(tmp_path: Path) -> None:
     assert words in text["report.md"] and "80.00" not in text["report.md"]
 
 
+def test_what_test_samples_chose_is_said_to_be(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 80.0)
+    made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric="final")
+    plain = build(made, tmp_path)
+    by_test = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_test"), tmp_path)
+    words = "As test samples choose the round, it is too high."
+    for name in ("report.md", "report.tex", "report.html"):
+        told = [re.sub(r"\s+", " ", text[name]) for text in (plain, by_test)]
+        assert words not in told[0] and "As published: each number" in told[1] and words in told[1]
+        assert "best_by_test" not in plain[name]
+
+
 def test_early_stopping_is_told(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 80.0)
     made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric="final")
