@@ -17,6 +17,9 @@ Papers mean different things by "accuracy" and by "±", so a run stores counts o
 ``best_by_validation``
     The pooled test accuracy at the measured round whose pooled accuracy on validation samples is best, the earliest of
     several; for partitions that hold samples back. One round of one run has no ±.
+``best_by_test``
+    The best pooled test accuracy of all measured rounds, as released code of several papers reports it: too high, since
+    what is tested on also chose. It is computed only for tables that ask for it.
 
 ``validation``
     As ``last_rounds``, but on validation samples: what settings are chosen by. No table shows it.
@@ -35,7 +38,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pflcore.errors import UserError
-from pflcore.settings import Evaluation
+from pflcore.settings import Evaluation, Training
 
 Sums = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
@@ -46,13 +49,15 @@ Where a round was chosen there is a ``round`` as well.
 
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
-    """The figures of a run under every protocol that it was measured for; ``{}`` for a run that diverged.
+    """The figures of a run under every protocol that it was measured for, but for ``best_by_test``.
+
+    ``{}`` for a run that diverged.
 
     Args:
         rounds_table: A ``rounds/2`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata tells
             whether the run diverged).
         evaluation: The schedule the run was measured by.
-        rounds: Rounds of training of the run.
+        rounds: Rounds of training of the run, as :func:`rounds_trained` tells.
 
     Raises:
         UserError: A round that the schedule asks for was not measured.
@@ -82,13 +87,28 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
         best = int(held_back[by_validation.argmax()])  # the first of several
         window = by_validation[np.isin(held_back, steps)]
         figures["validation"] = {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)}
-        figures["best_by_validation"] = {
-            "mean": float(accuracy[measured == best][0]),
-            "std": 0.0,
-            "n": 1,
-            "round": best,
-        }
+        figures["best_by_validation"] = _of_round(best, accuracy[measured == best][0])
     return figures
+
+
+def best_by_test(rounds_table: pa.Table) -> Figures:
+    """The figures of the protocol of this name; ``{}`` for a run that diverged."""
+    if _diverged(rounds_table):
+        return {}
+    measured, accuracy, _ = curve(rounds_table)
+    best = accuracy.argmax()
+    return {"best_by_test": _of_round(int(measured[best]), accuracy[best])}
+
+
+def _of_round(round_: int, accuracy: float) -> dict[str, float]:
+    return {"mean": float(accuracy), "std": 0.0, "n": 1, "round": round_}
+
+
+def rounds_trained(rounds_table: pa.Table, training: Training) -> int:
+    """The last round of a run that has not diverged: one that may be stopped early was measured there."""
+    if training.patience is None:
+        return training.rounds
+    return int(pc.max(rounds_table["round"]).as_py() or 0)
 
 
 def final_clients(rounds_table: pa.Table) -> pa.Table:

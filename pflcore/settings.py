@@ -96,6 +96,13 @@ class Training:
         choices=("fp32", "tf32", "bf16"),
         help="Arithmetic of forward and backward passes; parameters and averages are always float32.",
     )
+    patience: int | None = option(
+        None,
+        ge=1,
+        later=True,
+        help="Measurements without a better pooled accuracy on validation samples after which training stops; null "
+        "trains all rounds.",
+    )
     save_weights: bool = option(
         False, measuring=True, help="Keep the final weights, personal parts included, as safetensors."
     )
@@ -170,3 +177,20 @@ class Evaluation:
     def due(self, rounds: int) -> list[int]:
         """The rounds of a run after which models are measured, in ascending order."""
         return [round_ for round_ in range(1, rounds + 1) if self.is_due(round_, rounds)]
+
+
+def impatience(training: Training, evaluation: Evaluation, validation: bool) -> str:
+    """Why a run cannot be stopped early as its settings ask for; "" when it can, or does not ask.
+
+    A window would count back from a last round that nobody knows beforehand, over rounds that were not measured.
+
+    Args:
+        validation: Whether its partition holds samples back for validation.
+    """
+    if training.patience is None:
+        return ""
+    if not validation:
+        return "needs validation samples; set the partition's validation_share"
+    if evaluation.window:
+        return f"needs evaluation.window: 0, not {evaluation.window}: rounds before the last are not known beforehand"
+    return "" if evaluation.curve_every else "needs evaluation.curve_every: measurements to go by, every so many rounds"

@@ -52,7 +52,7 @@ def train(
     confirm: Callable[[], None] = lambda: None,
     kinds: Sequence[int] | None = None,
 ) -> Result:
-    """Train one run from its last checkpoint, or from the beginning, to its last round, and analyse it.
+    """Train one run from its last checkpoint, or from the beginning, to where it ends, and analyse it.
 
     Args:
         data: The federation, on the device where training happens.
@@ -88,7 +88,7 @@ def train(
             run.agree(chosen)
             if not run.round:
                 run.take_up(kept, chosen)
-            while run.round < training.rounds and not run.diverged:
+            while not run.over:
                 with during(when=f"round {run.round + 1}"):
                     loss = run.advance(chosen)
                 if on_round and not run.diverged:

@@ -25,6 +25,7 @@ class Result:
             the mean over them, `last` counts the correct ones at the last positions of texts.
         validation: Which of these entries are of validation samples.
         positions: Predictions per sample.
+        rounds: Rounds that were trained: all, unless it was stopped early or diverged.
         diverged: The round and client at which the run ended early, or None.
         parameters: Trained parameters of one client's model.
         cost: Bytes, numbers and multiply-adds.
@@ -42,6 +43,7 @@ class Result:
     last: np.ndarray
     validation: np.ndarray
     positions: int
+    rounds: int
     diverged: Diverged | None
     parameters: int
     cost: Cost

@@ -27,6 +27,7 @@ from pflcore.engine.kept import KeptStates
 from pflcore.engine.result import Result, columns, final_weights
 from pflcore.engine.server_optimizers import ServerOptimizer
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
+from pflcore.engine.stopping import stops_after
 from pflcore.engine.trainer import Job, Trainer
 from pflcore.errors import UserError
 from pflcore.faults import during
@@ -34,7 +35,7 @@ from pflcore.groups import Groups, Roles, Tensors, pick
 from pflcore.method import COMMON, DATA, OWN, PROGRESS, Federation, Update, name_of, roles_of, under
 from pflcore.methods import Method
 from pflcore.seeds import generator
-from pflcore.settings import Evaluation, Training
+from pflcore.settings import Evaluation, Training, impatience
 
 # Clients whose generated entries are made together when all are measured.
 _GENERATED = 16
@@ -53,6 +54,8 @@ class RunState:
         seed: int,
         scratch: Path | None,
     ) -> None:
+        if reason := impatience(training, evaluation, bool(data.validation)):
+            raise UserError(f"training.patience: {reason}")
         model, groups = backbone.create(data.shape, data.classes, seed, method.extend)
         self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
         self.model: nn.Module = model.to(data.device)
@@ -101,6 +104,14 @@ class RunState:
                 f"method {name_of(method)}: its local steps are plain SGD's by definition, and "
                 f"training.{training.beyond_sgd} makes them others"
             )
+
+    @property
+    def over(self) -> bool:
+        """Whether it has come to its last round, diverged, or lost its patience."""
+        return self.round >= self.training.rounds or self.diverged is not None or self._stops() is not None
+
+    def _stops(self, before: float = float("inf")) -> int | None:
+        return stops_after(self.history, self.training.patience, self.data.novel, before)
 
     def advance(self, executor: Executor) -> float:
         """Run one round; the mean local loss of its participants.
@@ -255,6 +266,7 @@ class RunState:
         return Result(
             **columns(self.history),
             positions=self.data.positions,
+            rounds=self.round,
             diverged=self.diverged,
             parameters=sum(self.initial[name].numel() for name in self.groups.parameters),
             cost=self._cost(),
@@ -293,14 +305,20 @@ class RunState:
         if kept:
             found = kept.measurements(self.history.misfit)
             self.history.restore({name: found[name] for name in map(str, due) if name in found})
-            way = kept.way(rounds, due, self.history, lambda tensors: misfit(self.trajectory, tensors))
-        while self._go_to(next(way, None), executor):
+            gap = next((round_ for round_ in due if round_ not in self.history), rounds + 1)
+            last = self._stops(gap) or rounds
+            way = kept.way(last, due, self.history, lambda tensors: misfit(self.trajectory, tensors))
+        while self._go_to(self._before_stopping(next(way, None)), executor):
             self.inherited = True
             if self.evaluation.is_due(self.round, rounds) and self.round not in self.history:
                 self._measure(executor)
             if self.diverged:
                 break
         self.history.cut(self.round)
+
+    def _before_stopping(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """The state, unless this run would have stopped before it."""
+        return None if checkpoint and self._stops(checkpoint.round) else checkpoint
 
     def _go_to(self, checkpoint: Checkpoint | None, executor: Executor) -> bool:
         """Whether there is such a state, in any process, which is that of all then."""

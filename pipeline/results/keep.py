@@ -12,6 +12,7 @@ from typing import Any
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
+from pflcore.protocols import rounds_trained
 from pipeline.compile.compiler import Compilation, compile_workspace
 from pipeline.compile.graph import Stage
 from pipeline.dvc.program import locked_stages
@@ -62,7 +63,7 @@ def keep(workspace: Workspace, specs: list[str]) -> Kept:
 def _entry(workspace: Workspace, run: Run, made_by: dict[str, str]) -> Entry:
     path = workspace.root / run_path(run.id, "rounds.parquet")
     rounds, meta = read_table(path, "rounds/2")
-    obtained, seconds = _time(workspace.private / "timings" / f"{run.id}.json", run)
+    obtained, seconds = _time(workspace.private / "timings" / f"{run.id}.json", rounds_trained(rounds, run.training))
     facts = {name: meta.get(name) for name in FACTS}
     try:
         return Entry(run, made_by, obtained, seconds, facts, to_lines(rounds, meta["positions"]))
@@ -70,11 +71,11 @@ def _entry(workspace: Workspace, run: Run, made_by: dict[str, str]) -> Entry:
         raise UserError(f"{path}: {error}, so it cannot be kept") from None
 
 
-def _time(path: Path, run: Run) -> tuple[str, float | None]:
-    """The day on which a run was trained and how long that took, as far as this machine knows."""
+def _time(path: Path, rounds: int) -> tuple[str, float | None]:
+    """The day on which a run of `rounds` was trained and how long that took, as far as this machine knows."""
     try:
         timing = json.loads(path.read_text(encoding="utf-8"))
-        whole = float(timing["seconds"]) * run.training.rounds / timing["rounds"]  # it may have been resumed
+        whole = float(timing["seconds"]) * rounds / timing["rounds"]  # it may have been resumed
         moment = path.stat().st_mtime
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
         return datetime.datetime.now(datetime.UTC).date().isoformat(), None

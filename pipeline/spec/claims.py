@@ -8,7 +8,7 @@ from pipeline.spec.draft import Patcher
 from pipeline.spec.grid import check_selection
 from pipeline.spec.parts import Selection
 from pipeline.spec.schema import TableSection
-from pipeline.spec.table import TableClaim
+from pipeline.spec.table import OF_ONE_ROUND, TableClaim
 from pipeline.spec.yamlfile import Address
 
 _OTHERS = ["others"]
@@ -35,12 +35,7 @@ def resolve_claims(claims: list[Claim], layout: TableSection, labels: Labels, pa
             if axis in side:
                 raise patcher.document.error((*address, "where", axis), "this axis is compared; restrict other axes")
         _check_over(claim, side, labels, patcher, (*address, "over"))
-        if (
-            form == "steadier"
-            and not claim.over
-            and layout.metric in ("final", "best_by_validation")
-            and not layout.average_over
-        ):
+        if form == "steadier" and not claim.over and layout.metric in OF_ONE_ROUND and not layout.average_over:
             raise patcher.document.error(
                 (*address, form), f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"
             )

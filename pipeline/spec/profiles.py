@@ -46,7 +46,7 @@ def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     patch["training"] = {**_TRAINING, "sample_rate": min(1.0, _COHORT / clients)}
     if record["training"]["local_steps"]:
         patch["training"]["local_steps"] = min(record["training"]["local_steps"], _LOCAL_STEPS)
-    patch["evaluation"] = _EVALUATION
+    patch["evaluation"] = {**_EVALUATION, "window": 0} if record["training"].get("patience") else _EVALUATION
     for field, kind in LISTS.items():
         listed = record.get(field, ())
         patch[field] = [_shrunk(entry, catalog.entry(kind, entry["name"]), clients) for entry in listed]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
+from pipeline.spec.choosing import check_choice, check_patience
 from pipeline.spec.claims import resolve_claims
 from pipeline.spec.draft import Patch, Patcher, as_patch, compose
 from pipeline.spec.fields import Fields
@@ -46,7 +47,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
         return Resolved([], None)
     patcher = Patcher(spec.document, Fields.of(catalog))
     grid = expand(spec.body.grid, patcher)
-    published = [Run(patcher.record(point.draft, "paper")) for point in grid.points]
+    published = [_run(point.draft, "paper", patcher) for point in grid.points]
     layout = spec.body.table or _default_layout(grid)
     check_clients(layout, grid, published, patcher)
     _check_effects(grid, published, layout, patcher)
@@ -54,7 +55,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     if profile != "paper":
         change = _changer(spec, catalog, profile, patcher)
         drafts = [compose(draft, change(run)) for draft, run in zip(drafts, published, strict=True)]
-        by_point = [Run(patcher.record(draft, profile)) for draft in drafts]
+        by_point = [_run(draft, profile, patcher) for draft in drafts]
     selections: dict[str, Selection] = {}
     if spec.body.tune:
         tuned = tune(spec.body.tune, grid, drafts, by_point, patcher)
@@ -64,8 +65,14 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     for run in (*by_point, *trials):
         if runs.setdefault(run.id, run) != run:
             raise UserError(f"{spec.document.mark(())}: two different runs have the id {run.id}; change a seed")
-    _check_metric(layout, [*published, *by_point], patcher)
+    check_choice(layout, spec.body.as_published, [*published, *by_point], patcher)
     return Resolved(list(runs.values()), _table(spec, profile, layout, grid, by_point, patcher), selections)
+
+
+def _run(draft: Patch, profile: str, patcher: Patcher) -> Run:
+    run = Run(patcher.record(draft, profile))
+    check_patience(run, draft, patcher)
+    return run
 
 
 def _changer(spec: Spec, catalog: Catalog, profile: str, patcher: Patcher) -> Callable[[Run], Patch]:
@@ -91,17 +98,6 @@ def _check_effects(grid: Points, runs: list[Run], layout: TableSection, patcher:
             raise patcher.document.error(address, "has no effect: its values give the same runs")
         if axis in layout.average_over and any(len(effects[others]) < counts[others] for others in several):
             raise patcher.document.error(address, "is averaged over, but some of its values give the same run")
-
-
-def _check_metric(layout: TableSection, runs: list[Run], patcher: Patcher) -> None:
-    """A round can be chosen by validation only where samples are held back for it."""
-    lacking = next((run for run in runs if not run.record["partition"].get("validation_share")), None)
-    if layout.metric == "best_by_validation" and lacking:
-        raise patcher.document.error(
-            ("table", "metric"),
-            f"'best_by_validation' needs validation samples, and the partition {lacking.partition!r} on "
-            f"{lacking.dataset} holds none back; set its validation_share",
-        )
 
 
 def _default_layout(grid: Points) -> TableSection:

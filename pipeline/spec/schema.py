@@ -149,6 +149,10 @@ class SpecFile(Part):
     profiles: dict[ProfileName, RunPatch] = Field(
         default_factory=dict, description="Named patches of all runs, chosen when compiling."
     )
+    as_published: bool = Field(
+        False,
+        description="It reproduces a paper that chose by test accuracy; without it the metric best_by_test is refused.",
+    )
     resources: Resources = Field(default_factory=Resources, description="What its runs need on a cluster.")
     grid: Grid = Field(default_factory=Grid)
     tune: Tune | None = Field(None, description="Settings that are chosen before the runs of the grid are trained.")

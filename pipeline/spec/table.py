@@ -13,8 +13,11 @@ from pipeline.spec.records import read_run
 from pipeline.spec.run import Run
 from pipeline.workspace import record_path
 
-Metric = Literal["last_rounds", "clients", "final", "last_position", "best_by_validation"]
+Metric = Literal["last_rounds", "clients", "final", "last_position", "best_by_validation", "best_by_test"]
 """The protocols of :mod:`pflcore.protocols`."""
+
+OF_ONE_ROUND: tuple[Metric, ...] = ("final", "best_by_validation", "best_by_test")
+"""Those that have no ± within a run."""
 
 Better = Literal["higher", "lower"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pflcore.artifacts import read_table, write_table
-from pflcore.protocols import Figures, final_clients, summarise
+from pflcore.protocols import Figures, final_clients, rounds_trained, summarise
 from pipeline.spec.records import read_run
 from pipeline.spec.run import Run
 
@@ -23,6 +23,6 @@ def run(record_path: Path, out: Path) -> str:
 def evaluate(resolved: Run, out: Path) -> Figures:
     """As :func:`run`, of a run whose record need not lie anywhere; its figures."""
     rounds, meta = read_table(out / "rounds.parquet", "rounds/2")
-    figures = summarise(rounds, resolved.evaluation, resolved.training.rounds)
+    figures = summarise(rounds, resolved.evaluation, rounds_trained(rounds, resolved.training))
     write_table(out / "evaluation.parquet", final_clients(rounds), "evaluation/1", **meta, protocols=figures)
     return figures

@@ -28,8 +28,8 @@ class Lineage:
     Attributes:
         run: The run: its record, code and data, and the kind of device, as sums differ there. For its checkpoints.
         training: What its states depend on. Not how many rounds there are, unless the method asks for the progress or
-            the learning rate goes by it, nor what acts in measuring alone, nor analyses; but, as states are kept for
-            long, also the very device and the version of PyTorch.
+            the learning rate goes by it, nor how long one waits for better ones, nor what acts in measuring alone, nor
+            analyses; but, as states are kept for long, also the very device and the version of PyTorch.
         measuring: What its measurements depend on beside that.
     """
 
@@ -62,8 +62,9 @@ def _split(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     measured: dict[str, dict[str, Any]] = {}
     for field, cls in {"method": method, **SETTINGS}.items():
         aside = {option.name for option in describe_options(cls) if option.measuring}
-        if field == "training" and PROGRESS not in method.facts and not run.training.counts_rounds:
-            aside.add("rounds")
+        if field == "training":
+            by_progress = PROGRESS in method.facts or run.training.counts_rounds
+            aside |= {"patience"} if by_progress else {"patience", "rounds"}
         trained[field] = {name: value for name, value in run.record[field].items() if name not in aside}
         measured[field] = {name: value for name, value in run.record[field].items() if name in aside}
     return trained, measured["method"]

@@ -121,6 +121,10 @@ def run(
             say(f"{run_id}: tuned, with {', '.join(f'{name} {value}' for name, value in chosen.items())}")
         if result.diverged:
             say(f"{run_id}: {result.diverged}")
+        elif result.rounds < resolved.training.rounds:
+            say(
+                f"{run_id}: stopped after {result.rounds} of {resolved.training.rounds} rounds, validation is no better"
+            )
         if result.inherited:
             say(f"{run_id}: continued from {result.resumed_from} rounds of an earlier run")
         elif result.resumed_from:
@@ -132,7 +136,7 @@ def run(
             write_findings(out / "analysis.parquet", result.findings, **facts)
         _write_rounds(out / "rounds.parquet", result, data.novel, code=_digest("".join(code.values())), **facts)
         checkpoints.clear()
-    rounds = (result.diverged.round if result.diverged else resolved.training.rounds) - result.resumed_from
+    rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pflcore.errors import UserError
-from pflcore.protocols import curve, final_clients, summarise
-from pflcore.settings import Evaluation
+from pflcore.protocols import best_by_test, curve, final_clients, rounds_trained, summarise
+from pflcore.settings import Evaluation, Training
 from pipeline.spec.table import Metric
 
 Row = tuple[int, int, int, int, float]  # round, client, correct, total, loss
@@ -90,9 +90,28 @@ def test_the_best_round_by_validation(correct: dict[int, tuple[int, int]], best:
     assert figures == summarise(rounds_table(ROWS), Evaluation(every=2, window=2), rounds=10)
 
 
+def test_a_run_that_was_stopped_ends_at_its_last_measurement() -> None:
+    table, plain = held_back(dict.fromkeys((4, 6, 8, 10), (1, 1))), Training(rounds=50)
+    assert rounds_trained(table, plain) == 50
+    trained = rounds_trained(table, Training(rounds=50, patience=3))
+    assert trained == 10
+    figures = summarise(table, Evaluation(window=0, curve_every=2), trained)
+    assert figures["last_rounds"] == figures["final"] == {"mean": pytest.approx(60.0), "std": 0.0, "n": 1}
+    assert figures["best_by_validation"]["round"] == 4
+    assert rounds_trained(table.slice(0, 0), Training(patience=3)) == 0
+
+
 def test_tables_know_every_protocol() -> None:
     table = held_back(dict.fromkeys((4, 6, 8, 10), (1, 1)))
-    assert set(summarise(table, Evaluation(every=2, window=4), rounds=10)) == set(get_args(Metric))
+    every = summarise(table, Evaluation(every=2, window=4), rounds=10) | best_by_test(table)
+    assert set(every) == set(get_args(Metric))
+
+
+def test_the_best_round_by_test_is_looked_for_only_where_it_is_asked_for() -> None:
+    rows = [*ROWS, (2, 0, 6, 10, 1.0), (2, 1, 18, 30, 1.0)]  # 60 percent, as after round 10
+    assert best_by_test(rounds_table(rows)) == {"best_by_test": {"mean": 60.0, "std": 0.0, "n": 1, "round": 2}}
+    assert "best_by_test" not in summarise(rounds_table(rows), Evaluation(every=2, window=4), rounds=10)
+    assert best_by_test(rounds_table(rows, diverged={"round": 11, "client": 1})) == {}
 
 
 def test_window_of_zero_is_the_last_round() -> None:

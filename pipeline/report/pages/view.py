@@ -163,12 +163,24 @@ def _protocol(results: Results) -> str:
             f"Each number is {pooled}, after that of the measured rounds whose pooled accuracy on samples held back for"
             " validation is best, the earliest of several; it has no ± within one run."
         )
+    elif metric == "best_by_test":
+        words = (
+            f"As published: each number is {pooled}, after that of the measured rounds where this number is highest. As"
+            " test samples choose the round, it is too high. It has no ± within one run."
+        )
     else:
         words = f"Each number is {pooled}, after the last round of training."
     if any(len(cell.runs) > 1 for cell in results.cells):
         words += (
             " In a cell of several runs the number is the mean of the runs' numbers, and ± is the population standard"
             " deviation over the runs."
+        )
+    patience = {run.resolved.training.patience for run in results.runs.values()} - {None}
+    if patience:
+        waited = " or ".join(map(str, sorted(filter(None, patience))))
+        words += (
+            " A run is stopped early, and its last round is the one after which it was, when the pooled accuracy on"
+            f" samples held back for validation has not improved for {waited} measurements."
         )
     return words + " Personalised models of all clients are measured after aggregation."
 

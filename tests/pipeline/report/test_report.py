@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.report.pages.render import escape_latex, escape_markdown
+from pipeline.report.pages.view import _protocol
+from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable, read_resolved
 from pipeline.workspace import report_files, run_path
 
@@ -367,6 +370,29 @@ def test_a_round_that_was_chosen_is_said_to_be(tmp_path: Path) -> None:
     text = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_validation"), tmp_path)
     words = "on samples held back for validation is best, the earliest of several; it has no ± within one run."
     assert words in text["report.md"] and "80.00" not in text["report.md"]
+
+
+def test_what_test_samples_chose_is_said_to_be(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 80.0)
+    made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric="final")
+    plain = build(made, tmp_path)
+    by_test = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_test"), tmp_path)
+    words = "As test samples choose the round, it is too high."
+    for name in ("report.md", "report.tex", "report.html"):
+        told = [re.sub(r"\s+", " ", text[name]) for text in (plain, by_test)]
+        assert words not in told[0] and "As published: each number" in told[1] and words in told[1]
+        assert "best_by_test" not in plain[name]
+
+
+def test_early_stopping_is_told(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 80.0)
+    made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric="final")
+    assert "stopped early" not in build(made, tmp_path)["report.md"]
+    results = results_of(made, tmp_path)
+    run = results.runs["a"].resolved
+    patient = Run({**run.record, "training": {**run.record["training"], "patience": 4}})
+    words = _protocol(replace(results, runs={"a": replace(results.runs["a"], resolved=patient)}))
+    assert "stopped early" in words and "has not improved for 4 measurements" in words
 
 
 def test_durations_stay_out_of_the_report(tmp_path: Path) -> None:

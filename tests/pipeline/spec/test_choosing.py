@@ -68,3 +68,65 @@ def test_ids_are_those_from_before(tmp_path: Path) -> None:
 def test_a_single_chosen_round_has_no_deviation(tmp_path: Path) -> None:
     claim = "claims:\n  - {text: Steady., steadier: {method: fedavg}, than: {method: local}}\n"
     assert "a single run has no ± under the metric 'best_by_validation'" in refused(tmp_path, SPEC + claim)
+
+
+PATIENT = SPEC.replace("best_by_validation", "final").replace(
+    "backbone: convnet", "backbone: convnet\n    training: {patience: 3}\n    evaluation: {window: 0, curve_every: 5}"
+)
+
+
+@pytest.mark.parametrize("profile", ["paper", "smoke"])
+def test_early_stopping(tmp_path: Path, profile: str) -> None:
+    found = resolved(tmp_path, PATIENT, profile)
+    assert [(run.training.patience, run.evaluation.window) for run in found.runs] == [(3, 0)] * 2
+    assert found.runs[0].evaluation.curve_every > 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (", validation_share: 0.2", "", "needs validation samples; set the partition's validation_share"),
+        (
+            "window: 0",
+            "window: 9",
+            "needs evaluation.window: 0, not 9: rounds before the last are not known beforehand",
+        ),
+        ("window: 0, ", "", "needs evaluation.window: 0, not 200: rounds before the last are not known beforehand"),
+        ("every: 5", "every: 0", "needs evaluation.curve_every: measurements to go by, every so many rounds"),
+    ],
+)
+def test_early_stopping_without_what_it_needs(tmp_path: Path, before: str, after: str, message: str) -> None:
+    assert before in PATIENT
+    assert refused(tmp_path, PATIENT.replace(before, after)) == (
+        f"specs/a.yaml:7: grid.base.training.patience: {message}"
+    )
+
+
+def test_the_axis_that_asks_for_it_is_named(tmp_path: Path) -> None:
+    text = PATIENT.replace(", validation_share: 0.2", "").replace("{patience: 3}", "{rounds: 9}")
+    text = text.replace("method: [fedavg, local]", "training.patience: [null, 2]").replace(
+        "[method]", "[training.patience]"
+    )
+    assert "grid.axes.training.patience" in refused(tmp_path, text.replace("base:", "base:\n    method: local"))
+
+
+def test_without_patience_ids_are_those_from_before(tmp_path: Path) -> None:
+    texts = [PATIENT.replace("{patience: 3}", rest) for rest in ("{patience: null}", "{}")]
+    assert len({run.id for text in texts for run in resolved(tmp_path, text).runs}) == 2
+
+
+BY_TEST = SPEC.replace(", validation_share: 0.2", "").replace("best_by_validation", "best_by_test")
+
+
+def test_choosing_by_test_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path, BY_TEST) == (
+        "specs/a.yaml:11: table.metric: 'best_by_test' chooses rounds by test accuracy; use 'best_by_validation', or, "
+        "to reproduce a paper that does, say `as_published: true` at the top of the spec"
+    )
+    assert "chooses rounds by test accuracy" in refused(tmp_path, f"as_published: false\n{BY_TEST}")
+
+
+def test_it_can_be_reproduced_as_published(tmp_path: Path) -> None:
+    found, plain = resolved(tmp_path, f"as_published: true\n{BY_TEST}"), BY_TEST.replace("best_by_test", "final")
+    assert found.table and found.table.metric == "best_by_test"
+    assert [run.id for run in found.runs] == [run.id for run in resolved(tmp_path, plain).runs]

@@ -105,8 +105,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "list for mapping": ("grid:\n  - base\n", "specs/a.yaml:1: grid: ['base'] must be `key: value` lines"),
     "unknown metric": (
         "table: {metric: accuracy}\n",
-        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final', 'last_position' or "
-        "'best_by_validation'",
+        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final', 'last_position', "
+        "'best_by_validation' or 'best_by_test'",
     ),
     "empty selection": (
         "grid:\n  exclude:\n    - method: []\n",

@@ -155,6 +155,7 @@ CHANGES: list[tuple[dict[str, Any], set[str]]] = [
     ({}, set()),
     ({"training": {"rounds": 9}}, {"run"}),
     ({"training": {"save_weights": True}}, {"run"}),
+    ({"training": {"patience": 3}}, {"run"}),
     ({"training": {"lr": 0.9}}, {"run", "training"}),
     ({"training": {"precision": "bf16"}}, {"run", "training"}),
     ({"evaluation": {"every": 7, "window": 9, "curve_every": 3}}, {"run"}),

@@ -1,0 +1,37 @@
+"""Early stopping: training ends when accuracy on validation samples no longer improves.
+
+It is a function of the measurements so far, so a run that was interrupted, or that begins where another one ended,
+stops where it would have stopped anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from pflcore.engine.state import History
+
+
+def stops_after(
+    history: History, patience: int | None, novel: Collection[int] = (), before: float = float("inf")
+) -> int | None:
+    """The round after which training stops; None as long as it goes on.
+
+    Args:
+        history: Without gaps up to its last round, or up to `before`.
+        patience: Measurements without a better accuracy, pooled over clients, that end it; None never does.
+        novel: Clients that do not count.
+        before: Later rounds, and this one, are not looked at.
+    """
+    best, waited = -1, 0
+    here = ~np.isin(np.arange(history.clients), sorted(novel))
+    for round_ in sorted(history.scores) if patience else ():
+        scores = history.scores[round_].validation
+        if round_ >= before or scores is None:
+            break
+        correct = int(scores.correct[here].sum())  # of the same samples in every round
+        best, waited = (correct, 0) if correct > best else (best, waited + 1)
+        if waited == patience:
+            return round_
+    return None
