@@ -112,7 +112,7 @@ class Update:
 
     Attributes:
         client: Its number.
-        samples: Its number of training samples, the weight in averages.
+        samples: Its number of training samples.
         sent: Its shared and generated entries as it received them.
         returned: The same entries after local training. Personal entries are never among them.
         steps: Local steps that it took.
@@ -162,9 +162,17 @@ class Method(Entry):
     exchanges: ClassVar[tuple[str, ...]] = ()
     # Those of FACTS that are put into a client's state, under names that begin with DATA.
     facts: ClassVar[tuple[str, ...]] = ()
+    # How clients count in averages unless `averaging` says it: one of its choices, or None for a rule of its own.
+    own_averaging: ClassVar[str | None] = "samples"
 
     also_personal: tuple[str, ...] = option(
         (), help="Further groups of the backbone that stay on the client; they are neither averaged nor generated."
+    )
+    averaging: str | None = option(
+        None,
+        choices=("samples", "uniform"),
+        later=True,
+        help="Whether clients count in averages by their training samples or all alike; null: as the method has it.",
     )
     knn: float = option(
         0.0,
@@ -182,6 +190,11 @@ class Method(Entry):
             if fact not in FACTS:
                 file = getattr(sys.modules[cls.__module__], "__file__", None) or cls.__module__
                 raise UserError(f"{shown(file)}: facts: there is no fact {fact!r}{did_you_mean(fact, list(FACTS))}")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.averaging and not self.own_averaging:
+            raise UserError(f"method {self.name}: averaging has no meaning; what its server does goes by other rules")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         """Add modules of the method's own to a freshly built model, in place.
@@ -263,7 +276,17 @@ class Method(Entry):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Server state after a round. It may reuse the storage of `server`, which is not used again."""
-        return Server(average(updates, roles.shared), server.extra)
+        return Server(self.average(updates, roles.shared), server.extra)
+
+    def shares(self, updates: Sequence[Update]) -> list[float]:
+        """What each client counts in averages over the *sampled* clients; sums to 1."""
+        if (self.averaging or self.own_averaging) == "uniform":
+            return [1 / len(updates)] * len(updates)
+        return weights(updates)
+
+    def average(self, updates: Sequence[Update], names: frozenset[str]) -> Tensors:
+        """Mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
+        return average(updates, names, self.shares(updates))
 
 
 def roles_of(method: Method, groups: Groups) -> Roles:
@@ -301,9 +324,9 @@ def weights(updates: Sequence[Update]) -> list[float]:
     return [update.samples / total for update in updates]
 
 
-def average(updates: Sequence[Update], names: frozenset[str]) -> Tensors:
-    """Mean of the returned entries, weighted by training samples; counters (integers) come from the first client."""
-    shares = weights(updates)
+def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[float] | None = None) -> Tensors:
+    """Mean of the returned entries in `shares`, by default :func:`weights`; counters come from the first client."""
+    shares = weights(updates) if shares is None else shares
     mean: Tensors = {}
     for name, first in updates[0].returned.items():
         if name not in names:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import ALL, Roles, Tensors
-from pflcore.method import Batch, ClientView, Federation, Server, Update, average, below, under, weights
+from pflcore.method import Batch, ClientView, Federation, Server, Update, below, under
 from pflcore.methods import METHODS
 from pflcore.methods._hypernetwork_server import HypernetworkMethod
 from pflcore.operators.compression import pack_sparse
@@ -95,7 +95,7 @@ class FedOFA(HypernetworkMethod):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         hyper, params = self.hypernetwork(server)
-        clients, shares = [update.client for update in updates], weights(updates)
+        clients, shares = [update.client for update in updates], self.shares(updates)
         with torch.no_grad():
             generated = hyper(params, clients)
         generated = {name: tensor.requires_grad_() for name, tensor in generated.items()}
@@ -116,7 +116,7 @@ class FedOFA(HypernetworkMethod):
         gradients = dict(zip(leaves, slopes, strict=True))
         beside = {name: gradient for name, gradient in gradients.items() if name not in generated}
         self.descend(server, clients, gradients.__getitem__, beside)
-        return Server(average(updates, roles.shared), server.extra)
+        return Server(self.average(updates, roles.shared), server.extra)
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Bytes that a client sent and received: of pruned layers what is left, and downwards which that is."""

@@ -53,6 +53,7 @@ class FedProto(Method):
     exchanges = ("prototypes of the classes",)
     personal = (ALL,)
     facts = ("epoch_steps",)
+    own_averaging = None
 
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to prototypes; 0.1 in FedTP's code.")
 

@@ -43,13 +43,15 @@ class FedRep(Method):
     many steps there are; the head's phase is rounded down to whole steps. `training.local_epochs` must be larger than
     `head_epochs`.
 
-    The authors' code takes 10 epochs of the head and 1 of the body, with momentum 0.5, a decay of the head alone and an
-    unweighted mean, and tunes heads for 10 epochs in the last round: `finetune_epochs`. In FedPerfix's code "FedRep"
+    Clients count alike in the average, as in the paper and the authors' code. That code takes 10 epochs of the head and
+    1 of the body, with momentum 0.5 and a decay of the head alone, and tunes heads for 10 epochs in the last round:
+    `finetune_epochs`. In FedPerfix's code "FedRep"
     trains both jointly, which is FedPer: `schedule: joint`. In that of kNN-Per the body never trains.
     """
 
     citation = "Collins et al., FedRep, ICML 2021, algorithm 1"
     personal = ("head",)
+    own_averaging = "uniform"
     facts = ("epoch_steps",)
     smoke: ClassVar[dict[str, Any]] = {"head_epochs": 0.5}  # smoke runs have a single local epoch
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.groups import ALL, Roles, Tensors
-from pflcore.method import Federation, Method, Server, Update, average, below
+from pflcore.method import Federation, Method, Server, Update, below
 from pflcore.methods import METHODS
 from pflcore.options import option
 from pflcore.seeds import torch_seed
@@ -96,7 +96,7 @@ class PFedLALayerwise(Method):
                 kept[name][index] = tensor - self.server_lr * gradient
             for name, stored in models.items():
                 stored[index] = torch.stack([update.returned[name] for update in updates])
-        return Server(average(updates, roles.shared), server.extra)
+        return Server(self.average(updates, roles.shared), server.extra)
 
     def mixtures(self, params: Tensors, clients: Sequence[int], layers: Sequence[str]) -> Tensors:
         """The weights α of some clients: layer → (clients, all clients), rows that sum to 1.
