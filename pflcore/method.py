@@ -21,8 +21,9 @@ from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import shown
 from pflcore.groups import Groups, Roles, Tensors
+from pflcore.measuring import Measuring
 from pflcore.options import option
-from pflcore.registry import Entry, did_you_mean
+from pflcore.registry import did_you_mean
 
 # What a file with a method imports.
 __all__ = [
@@ -133,16 +134,18 @@ class Tuning:
     """Training on a client's own samples before it is measured. What it changes is not kept.
 
     Attributes:
-        method: Its local steps are those of the tuning.
+        method: Its local steps are those of the tuning; None: steps on what the client predicts with.
         steps: Number of steps, each on a batch drawn anew from all of the client's samples; None for whole epochs.
         epochs: Passes over the client's samples, without `steps`.
         lr: Learning rate of plain SGD; None is that of training.
+        groups: The groups that are trained; none named: all.
     """
 
-    method: Method
+    method: Method | None = None
     steps: int | None = None
     epochs: int = 1
     lr: float | None = None
+    groups: tuple[str, ...] = ()
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -151,7 +154,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Entry):
+class Method(Measuring):
     """Federated averaging over the shared groups; the base of every method."""
 
     # Group names as in Groups.select; everything that is neither personal nor generated is shared.
@@ -174,14 +177,6 @@ class Method(Entry):
         later=True,
         help="Whether clients count in averages by their training samples or all alike; null: as the method has it.",
     )
-    knn: float = option(
-        0.0,
-        ge=0,
-        le=1,
-        measuring=True,
-        help="Weight of the nearest neighbours among a client's training samples; 0: the model alone.",
-    )
-    neighbours: int = option(10, ge=1, measuring=True, help="How many nearest neighbours vote, where `knn` is above 0.")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Raises :class:`UserError` for a fact that there is not."""
@@ -235,8 +230,14 @@ class Method(Entry):
         return local.forward(state, inputs)
 
     def tuning(self) -> Tuning | None:
-        """What clients do with their own samples before they are measured; None is nothing."""
-        return None
+        """What clients do with their own samples before they are measured, given what :meth:`personalised` leaves.
+
+        None is nothing. By default it is what the options say.
+        """
+        if not self.tunes:
+            return None
+        epochs = max(self.finetune_epochs, 1)  # of no account where steps are counted
+        return Tuning(None, self.finetune_steps, epochs, self.finetune_lr, self.finetune_groups)
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Bytes that a client sent and received in the round of its update."""

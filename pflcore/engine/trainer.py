@@ -16,10 +16,11 @@ from pflcore.data.federation import FederatedData
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.features import Features
+from pflcore.engine.finetuning import FineTuning
 from pflcore.engine.precision import autocast
 from pflcore.errors import UserError
 from pflcore.faults import during, locate
-from pflcore.groups import Groups, Tensors
+from pflcore.groups import ALL, Groups, Tensors
 from pflcore.method import Batch, ClientView, LocalState
 from pflcore.methods import Method
 from pflcore.seeds import generator
@@ -84,7 +85,7 @@ class Trainer:
         self.noise = DropoutBits(model, data.example())
         self.seen = Features(model, groups)
         self.stream = "batches"
-        self.tuning = self._tuning()
+        self.tuning = self._tuning(groups)
 
     def steps(self, client: int) -> int:
         """Local steps of a client per round. Raises as :meth:`batches`."""
@@ -205,13 +206,19 @@ class Trainer:
     def _local(self, features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]], received: Tensors) -> ClientView:
         return ClientView(features, differentiate, self.sgd, received, self.parameters, self.roles)
 
-    def _tuning(self) -> Trainer | None:
-        """This trainer with the steps and batches of the method's tuning."""
+    def _tuning(self, groups: Groups) -> Trainer | None:
+        """This trainer with the steps and batches of the method's tuning. Raises :class:`UserError` for its groups."""
         tuning = self.method.tuning()
         if tuning is None:
             return None
+        try:
+            part = groups.select(tuning.groups or (ALL,))
+        except UserError as error:
+            raise UserError(f"method {self.method.name}: finetune_groups: {error}") from None
         tuner = copy.copy(self)
-        tuner.method, tuner.stream, tuner.tuning = tuning.method, "tuning", None
+        tuner.method = tuning.method or FineTuning(host=self.method, moving=part - groups.parameters)
+        tuner.parameters = groups.parameters & part
+        tuner.stream, tuner.tuning = "tuning", None
         tuner.training = replace(
             self.training,
             local_epochs=tuning.epochs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -45,7 +45,7 @@ class FedRep(Method):
 
     Clients count alike in the average, as in the paper and the authors' code. That code takes 10 epochs of the head and
     1 of the body, with momentum 0.5 and a decay of the head alone, and tunes heads for 10 epochs in the last round:
-    `finetune_epochs`. In FedPerfix's code "FedRep"
+    `finetune_epochs`, and other groups with `finetune_groups`. In FedPerfix's code "FedRep"
     trains both jointly, which is FedPer: `schedule: joint`. In that of kNN-Per the body never trains.
     """
 
@@ -73,7 +73,8 @@ class FedRep(Method):
     )
 
     def tuning(self) -> Tuning | None:
-        return Tuning(PersonalPart(), epochs=self.finetune_epochs) if self.finetune_epochs else None
+        tuning = super().tuning()
+        return tuning if tuning is None or tuning.groups else replace(tuning, method=PersonalPart())
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         epochs = federation.local_epochs
