@@ -47,6 +47,9 @@ class FedOFA(HypernetworkMethod):
     - A client does not grow pruned weights again: their gradients are zero, so they return as zeros and the way up is
       as sparse as the way down. A pruned layer travels as its weights that are left, and downwards a bit per weight
       that says which they are; the server knows that already.
+    - Attention embeds a filter of d numbers number by number, with one weight for all. What it adds to a filter is then
+      a multiple of this filter: it scales filters and does nothing else. `filter_embedding: dense` has a matrix of
+      d × d per layer for queries, keys and values each, and turns filters too. The paper does not say which it is.
     - Only convolutions are pruned, for which the formula is written; ``parts: all`` prunes every tensor.
     """
 
@@ -65,6 +68,12 @@ class FedOFA(HypernetworkMethod):
     scale: bool = option(False, help="Divide attention scores by the root of the vectors' length; the paper does not.")
     bias: bool = option(
         False, help="Whether maps of the attention have biases; the paper writes none, and with them training diverges."
+    )
+    filter_embedding: str = option(
+        "pointwise",
+        choices=("pointwise", "dense"),
+        later=True,
+        help="Whether attention embeds filters number by number, and can only scale them, or by a matrix per layer.",
     )
     lam: float = option(1e-4, ge=0, help="Weight λ of orthogonal regularisation; 0: FedOFA*, without.")
     percent: float = option(0.0, ge=0, lt=100, help="Weights of each layer that pruning drops, in percent; 0: none.")
@@ -131,7 +140,8 @@ class FedOFA(HypernetworkMethod):
         return sent, received
 
     def _attention(self, hyper: HyperNetwork) -> FilterAttention:
-        return FilterAttention(self.kind, self.heads, self.mix, self.scale, hyper.targets, self.bias)
+        dense = self.filter_embedding == "dense"
+        return FilterAttention(self.kind, self.heads, self.mix, self.scale, hyper.targets, self.bias, dense)
 
     def _prunes(self, tensor: Tensor) -> bool:
         return self.parts == "all" or tensor.ndim == _CONV
