@@ -165,6 +165,8 @@ class Method(Measuring):
     exchanges: ClassVar[tuple[str, ...]] = ()
     # Those of FACTS that are put into a client's state, under names that begin with DATA.
     facts: ClassVar[tuple[str, ...]] = ()
+    # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.features`).
+    sees: ClassVar[str] = "classifier"
     # How clients count in averages unless `averaging` says it: one of its choices, or None for a rule of its own.
     own_averaging: ClassVar[str | None] = "samples"
 

@@ -62,6 +62,7 @@ class Trainer:
         batch_norm: Whether the model has batch norm, which cannot train on a batch of one sample.
         tuning: What is done with a client before it is measured, if anything.
         seen: Access to what the classifier gets.
+        sees: Which features the method sees.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Trainer:
         self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         self.noise = DropoutBits(model, data.example())
         self.seen = Features(model, groups)
+        self.sees = method.sees
         self.stream = "batches"
         self.tuning = self._tuning(groups)
 
@@ -178,14 +180,15 @@ class Trainer:
         return during(who=f"client {client}", when=when)
 
     def features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of a model state and what the classifier gets, in the run's precision.
+        """Logits of a model state and what the method sees of them, by default what the classifier gets.
 
+        Both are computed in the run's precision.
         The model's mode decides whether it is training. Entries that are not the model's are passed over.
         """
         state = {name: tensor for name, tensor in state.items() if name in self.entries}
         with autocast(self.training.precision, inputs.device), self.seen:
             logits: Tensor = functional_call(self.model, state, (inputs,))
-            features = self.seen.classifiers()
+            features = self.seen.memory() if self.sees == "memory" else self.seen.classifiers()
         return logits.float(), features.float()
 
     def memorable(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
