@@ -25,6 +25,15 @@ class Measuring(Entry):
         measuring=True,
         help="Weight of the nearest neighbours among a client's training samples; 0: the model alone.",
     )
+    knn_grid: tuple[float, ...] = option(
+        (),
+        ge=0,
+        le=1,
+        later=True,
+        measuring=True,
+        help="Weights instead of `knn`: each client takes the one that is right most often on its training samples, "
+        "each voted on by the others.",
+    )
     neighbours: int = option(10, ge=1, measuring=True, help="How many nearest neighbours vote, where `knn` is above 0.")
     finetune_epochs: int = option(
         0,
@@ -46,6 +55,11 @@ class Measuring(Entry):
     finetune_groups: tuple[str, ...] = option(
         (), later=True, measuring=True, help="The groups of the backbone that are tuned; none named: all of the model."
     )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether neighbours vote."""
+        return self.knn > 0 or bool(self.knn_grid)
 
     @property
     def tunes(self) -> bool:

@@ -69,7 +69,8 @@ def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
     """The score of a client's own model on its own test samples."""
     data = trainer.data
     with during(who=f"client {client}"):
-        memory = Neighbours.remember(trainer, state, client, batch_size(data.device)) if trainer.method.knn else None
+        remembers = trainer.method.remembers
+        memory = Neighbours.remember(trainer, state, client, batch_size(data.device)) if remembers else None
         parts = forward(trainer, state, torch.split(data.test[client], batch_size(data.device)), memory)
     hits, losses, last = _joined(parts)
     return add_up(hits, losses, last, data.positions)

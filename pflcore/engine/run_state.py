@@ -183,7 +183,7 @@ class RunState:
     def _score(self, executor: Executor) -> Scores:
         """The scores of all clients. Raises :class:`Diverged` for a loss in tuning."""
         method = self.method
-        if not (self.kept or self.roles.generated or self.trainer.tuning or method.knn):
+        if not (self.kept or self.roles.generated or self.trainer.tuning or method.remembers):
             return executor.score_shared(method.personalised(self._assemble(0, {})))
         jobs = ((client, method.personalised(state)) for client, state in self._own_states())
         if self.trainer.tuning is None:

@@ -113,7 +113,7 @@ class Stacked:
 
     @torch.no_grad()
     def _score(self, jobs: Sequence[Job]) -> list[Score]:
-        if self.trainer.method.knn:  # neighbours are sought for one client at a time
+        if self.trainer.method.remembers:  # neighbours are sought for one client at a time
             return [score_client(self.trainer, state, client) for client, state in jobs]
         alone = {client: partial(score_client, self.trainer, state, client) for client, state in jobs}
         return _or_blame(lambda: self._score_stacked(jobs), lambda: alone)
