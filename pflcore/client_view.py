@@ -53,8 +53,8 @@ class ClientView:
     """One client's view of its round, made by the executor.
 
     Attributes:
-        features: (state, inputs) → (logits, input of the classifier), in the mode that the model is in. Running
-            statistics in the state are updated in place in training mode.
+        features: (state, inputs) → (logits, features), in the mode that the model is in. Features are the classifier's
+            input, or what ``Method.sees`` says. Running statistics in the state are updated in place in training mode.
         differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
             gives the loss, and further tensors to be handed out, which must be detached.
         sgd: (parameters, gradients, state) → the next parameters and state: a step of the run's optimiser, which is SGD

@@ -33,8 +33,9 @@ from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import shown
 from pflcore.groups import Groups, Roles, Tensors
+from pflcore.measuring import Measuring
 from pflcore.options import option
-from pflcore.registry import Entry, did_you_mean
+from pflcore.registry import did_you_mean
 
 # What a file with a method imports.
 __all__ = [
@@ -125,7 +126,7 @@ class Update:
 
     Attributes:
         client: Its number.
-        samples: Its number of training samples, the weight in averages.
+        samples: Its number of training samples.
         sent: Its shared and generated entries as it received them.
         returned: The same entries after local training. Personal entries are never among them.
         steps: Local steps that it took.
@@ -146,20 +147,22 @@ class Tuning:
     """Training on a client's own samples before it is measured. What it changes is not kept.
 
     Attributes:
-        method: Its local steps are those of the tuning.
+        method: Its local steps are those of the tuning; None: steps on what the client predicts with.
         steps: Number of steps, each on a batch drawn anew from all of the client's samples; None for whole epochs.
         epochs: Passes over the client's samples, without `steps`.
         lr: Learning rate of plain SGD; None is that of training.
+        groups: The groups that are trained; none named: all.
     """
 
-    method: Method
+    method: Method | None = None
     steps: int | None = None
     epochs: int = 1
     lr: float | None = None
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Entry):
+class Method(Measuring):
     """Federated averaging over the shared groups; the base of every method."""
 
     # Group names as in Groups.select; everything that is neither personal nor generated is shared.
@@ -173,18 +176,20 @@ class Method(Entry):
     # Whether local steps are those of SGD by definition, at one learning rate in a round: settings that make them
     # others are refused.
     plain_sgd: ClassVar[bool] = False
+    # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.features`).
+    sees: ClassVar[str] = "classifier"
+    # How clients count in averages unless `averaging` says it: one of its choices, or None for a rule of its own.
+    own_averaging: ClassVar[str | None] = "samples"
 
     also_personal: tuple[str, ...] = option(
         (), help="Further groups of the backbone that stay on the client; they are neither averaged nor generated."
     )
-    knn: float = option(
-        0.0,
-        ge=0,
-        le=1,
-        measuring=True,
-        help="Weight of the nearest neighbours among a client's training samples; 0: the model alone.",
+    averaging: str | None = option(
+        None,
+        choices=("samples", "uniform"),
+        later=True,
+        help="Whether clients count in averages by their training samples or all alike; null: as the method has it.",
     )
-    neighbours: int = option(10, ge=1, measuring=True, help="How many nearest neighbours vote, where `knn` is above 0.")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Raises :class:`UserError` for a fact that there is not."""
@@ -193,6 +198,11 @@ class Method(Entry):
             if fact not in FACTS:
                 file = getattr(sys.modules[cls.__module__], "__file__", None) or cls.__module__
                 raise UserError(f"{shown(file)}: facts: there is no fact {fact!r}{did_you_mean(fact, list(FACTS))}")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.averaging and not self.own_averaging:
+            raise UserError(f"method {self.name}: averaging has no meaning; what its server does goes by other rules")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         """Add modules of the method's own to a freshly built model, in place.
@@ -233,8 +243,14 @@ class Method(Entry):
         return local.forward(state, inputs)
 
     def tuning(self) -> Tuning | None:
-        """What clients do with their own samples before they are measured; None is nothing."""
-        return None
+        """What clients do with their own samples before they are measured, given what :meth:`personalised` leaves.
+
+        None is nothing. By default it is what the options say.
+        """
+        if not self.tunes:
+            return None
+        epochs = max(self.finetune_epochs, 1)  # of no account where steps are counted
+        return Tuning(None, self.finetune_steps, epochs, self.finetune_lr, self.finetune_groups)
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Bytes that a client sent and received in the round of its update."""
@@ -274,7 +290,17 @@ class Method(Entry):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Server state after a round. It may reuse the storage of `server`, which is not used again."""
-        return Server(average(updates, roles.shared), server.extra)
+        return Server(self.average(updates, roles.shared), server.extra)
+
+    def shares(self, updates: Sequence[Update]) -> list[float]:
+        """What each client counts in averages over the *sampled* clients; sums to 1."""
+        if (self.averaging or self.own_averaging) == "uniform":
+            return [1 / len(updates)] * len(updates)
+        return weights(updates)
+
+    def average(self, updates: Sequence[Update], names: frozenset[str]) -> Tensors:
+        """Mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
+        return average(updates, names, self.shares(updates))
 
 
 def name_of(method: Method) -> str:
@@ -317,9 +343,9 @@ def weights(updates: Sequence[Update]) -> list[float]:
     return [update.samples / total for update in updates]
 
 
-def average(updates: Sequence[Update], names: frozenset[str]) -> Tensors:
-    """Mean of the returned entries, weighted by training samples; counters (integers) come from the first client."""
-    shares = weights(updates)
+def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[float] | None = None) -> Tensors:
+    """Mean of the returned entries in `shares`, by default :func:`weights`; counters come from the first client."""
+    shares = weights(updates) if shares is None else shares
     mean: Tensors = {}
     for name, first in updates[0].returned.items():
         if name not in names:

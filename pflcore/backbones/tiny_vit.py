@@ -55,7 +55,7 @@ class TinyViT(Backbone):
 
 
 class _VisionTransformer(nn.Module):
-    memory = "norm"  # its input, the class token, is what FedTP+KNN seeks neighbours by
+    memory = "norm"  # its input, the class token, is what FedTP+KNN and the second classifier of FedTP+FedRoD read
 
     def __init__(self, options: TinyViT, channels: int, patches: int, classes: int) -> None:
         super().__init__()

@@ -63,10 +63,8 @@ class Subject:
 
     def measured(self, client: int) -> Tensors:
         """What a client is measured with; after rounds of training, that is tuned first where the method does so."""
-        state, tuning = self.state(client), self.trainer.tuning
-        if tuning and self.round:
-            state = tuning.train(self.round, client, state).model
-        return self.trainer.method.personalised(state)
+        state, tuning = self.trainer.method.personalised(self.state(client)), self.trainer.tuning
+        return tuning.train(self.round, client, state).model if tuning and self.round else state
 
     def members(self) -> list[int]:
         """The clients that take part in training."""

@@ -101,7 +101,7 @@ def score_both(trainer: Trainer, state: Tensors, client: int) -> Both:
 def _measured(trainer: Trainer, state: Tensors, client: int, rows: Tensor) -> Measured:
     size = batch_size(trainer.data.device)
     with during(who=f"client {client}"):
-        memory = Neighbours.remember(trainer, state, client, size) if trainer.method.knn else None
+        memory = Neighbours.remember(trainer, state, client, size) if trainer.method.remembers else None
         return _joined(forward(trainer, state, torch.split(rows, size), memory))
 
 

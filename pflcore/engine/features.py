@@ -14,7 +14,8 @@ class Features:
     """Notes the input of the classifier, and of the module that memories are made of, while it is entered.
 
     The classifier is the first module of the group ``head``; a model without such a group has no features, which is an
-    empty tensor. Memories are made of its input too, unless the model names another module in an attribute ``memory``.
+    empty tensor. Memories, and second classifiers (FedRoD's), are made of its input too, unless the model names another
+    module in an attribute ``memory``.
 
     Attributes:
         head: Names of the classifier's entries.

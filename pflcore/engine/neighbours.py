@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,13 @@ class Neighbours:
         index: A fitted ``sklearn.neighbors.NearestNeighbors``.
         labels: Of the training samples in it.
         classes: Number of classes.
+        weight: λ.
     """
 
     index: Any
     labels: np.ndarray
     classes: int
+    weight: float = 1.0
 
     @classmethod
     def remember(cls, trainer: Trainer, state: Tensors, client: int, batch: int) -> Neighbours | None:
@@ -44,25 +47,52 @@ class Neighbours:
         from sklearn.neighbors import NearestNeighbors
 
         trainer.model.eval()
-        features, labels = [], []
+        features, labels, own = [], [], []
         with torch.no_grad():
             for part in trainer.data.batches(torch.split(trainer.data.train[client], batch)):
-                features.append(trainer.memorable(state, part.inputs)[1].flatten(0, -2).cpu().numpy())
+                logits, found = trainer.memorable(state, part.inputs)
+                own.append(logits.softmax(-1).flatten(0, -2).cpu().numpy())
+                features.append(found.flatten(0, -2).cpu().numpy())
                 labels.append(part.labels.flatten().cpu().numpy())
         known, seen = np.concatenate(labels), np.concatenate(features)
         if not np.isfinite(seen).all():
             return None
-        index = NearestNeighbors(n_neighbors=min(trainer.method.neighbours, len(known)))
-        return cls(index.fit(seen), known, trainer.data.classes)
+        method = trainer.method
+        index = NearestNeighbors(n_neighbors=min(method.neighbours, len(known)))
+        memory = cls(index.fit(seen), known, trainer.data.classes, method.knn)
+        return replace(memory, weight=memory.best(method.knn_grid, np.concatenate(own))) if method.knn_grid else memory
 
-    def vote(self, features: np.ndarray) -> np.ndarray:
-        """Probabilities of the classes, (samples, classes), for features (samples, features)."""
-        distances, nearest = self.index.kneighbors(features)
-        squares = distances.astype(np.float64) ** 2 / features.shape[1]
+    def best(self, grid: Sequence[float], own: np.ndarray) -> float:
+        """The weight whose mixture is right on most of the memory's samples, each left out of its own vote.
+
+        Of equal ones it is that with the lower loss. A memory of one sample, which nobody can vote on, has the lowest.
+
+        Args:
+            own: The model's probabilities of the same samples, (samples, classes).
+        """
+        if len(self.labels) == 1:
+            return min(grid)
+        votes, rows = self.vote(None), np.arange(len(self.labels))
+
+        def merit(weight: float) -> tuple[int, float]:
+            mixed = weight * votes + (1 - weight) * own
+            likely = np.log(np.maximum(mixed[rows, self.labels], np.finfo(np.float32).tiny))
+            return int((mixed.argmax(1) == self.labels).sum()), float(likely.sum())
+
+        return max(grid, key=merit)
+
+    def vote(self, features: np.ndarray | None) -> np.ndarray:
+        """Probabilities of the classes, (samples, classes), for features (samples, features).
+
+        None stands for the features in the memory, each of which has no vote on itself.
+        """
+        most = len(self.labels) - (features is None)
+        distances, nearest = self.index.kneighbors(features, min(self.index.n_neighbors, most))
+        squares = distances.astype(np.float64) ** 2 / self.index.n_features_in_
         # Relative to the nearest one, which changes no share and keeps far samples from vanishing.
         weights = np.exp(squares[:, :1] - squares)
-        votes = np.zeros((len(features), self.classes))
-        np.add.at(votes, (np.arange(len(features))[:, None], self.labels[nearest]), weights)
+        votes = np.zeros((len(nearest), self.classes))
+        np.add.at(votes, (np.arange(len(nearest))[:, None], self.labels[nearest]), weights)
         shares: np.ndarray = votes / weights.sum(1, keepdims=True)
         return shares
 
@@ -72,7 +102,7 @@ class Neighbours:
         if not features.isfinite().all():
             return logits.log_softmax(-1)
         votes = torch.from_numpy(self.vote(features.flatten(0, -2).cpu().numpy()))
-        weight = trainer.method.knn
+        weight = self.weight
         mixed = weight * votes.to(logits.device, torch.float32).view(logits.shape) + (1 - weight) * logits.softmax(-1)
         # A class that neither has is impossible, but not infinitely so: losses stay finite.
         return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()

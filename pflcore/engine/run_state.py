@@ -218,15 +218,15 @@ class RunState:
     def _score(self, executor: Executor) -> Scores:
         """The scores of all clients. Raises :class:`Diverged` for a loss in tuning."""
         method = self.method
-        if not (self.kept or self.roles.generated or self.trainer.tuning or method.knn):
+        if not (self.kept or self.roles.generated or self.trainer.tuning or method.remembers):
             return executor.score_shared(method.personalised(self._assemble(0, {})))
-        jobs = self._own_states()
+        jobs = ((client, method.personalised(state)) for client, state in self._own_states())
         if self.trainer.tuning is None:
-            return executor.score_each((client, method.personalised(state)) for client, state in jobs)
+            return executor.score_each(jobs)
         scores: list[Both] = []
         while some := list(islice(jobs, _GENERATED)):
             tuned = list(executor.train(self.round, some, tuning=True))
-            measured = executor.score_each((one.client, method.personalised(one.model)) for one in tuned)
+            measured = executor.score_each((one.client, one.model) for one in tuned)
             scores += [measured[index] for index in range(len(tuned))]
         return Scores.join(scores)
 

@@ -19,12 +19,13 @@ from pflcore.data.federation import FederatedData
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.features import Features
+from pflcore.engine.finetuning import FineTuning
 from pflcore.engine.optimizers import make_optimizer
 from pflcore.engine.precision import autocast
 from pflcore.engine.schedules import learning_rate
 from pflcore.errors import UserError
 from pflcore.faults import during, locate
-from pflcore.groups import Groups, Tensors
+from pflcore.groups import ALL, Groups, Tensors
 from pflcore.method import Batch, ClientView, LocalState, name_of
 from pflcore.methods import Method
 from pflcore.seeds import generator
@@ -67,6 +68,7 @@ class Trainer:
         batch_norm: Whether the model has batch norm, which cannot train on a batch of one sample.
         tuning: What is done with a client before it is measured, if anything.
         seen: Access to what the classifier gets.
+        sees: Which features the method sees.
     """
 
     def __init__(
@@ -90,8 +92,9 @@ class Trainer:
         self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         self.noise = DropoutBits(model, data.example())
         self.seen = Features(model, groups)
+        self.sees = method.sees
         self.stream = "batches"
-        self.tuning = self._tuning()
+        self.tuning = self._tuning(groups)
 
     def steps(self, client: int) -> int:
         """Local steps of a client per round. Raises as :meth:`batches`."""
@@ -196,14 +199,15 @@ class Trainer:
         return during(who=f"client {client}", when=when)
 
     def features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of a model state and what the classifier gets, in the run's precision.
+        """Logits of a model state and what the method sees of them, by default what the classifier gets.
 
+        Both are computed in the run's precision.
         The model's mode decides whether it is training. Entries that are not the model's are passed over.
         """
         state = {name: tensor for name, tensor in state.items() if name in self.entries}
         with autocast(self.training.precision, inputs.device), self.seen:
             logits: Tensor = functional_call(self.model, state, (inputs,))
-            features = self.seen.classifiers()
+            features = self.seen.memory() if self.sees == "memory" else self.seen.classifiers()
         return logits.float(), features.float()
 
     def memorable(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,13 +240,19 @@ class Trainer:
         sgd = self.sgd if lr is None else partial(self.sgd, lr=lr)
         return ClientView(features, differentiate, sgd, received, self.parameters, self.roles)
 
-    def _tuning(self) -> Trainer | None:
-        """This trainer with the steps and batches of the method's tuning."""
+    def _tuning(self, groups: Groups) -> Trainer | None:
+        """This trainer with the steps and batches of the method's tuning. Raises :class:`UserError` for its groups."""
         tuning = self.method.tuning()
         if tuning is None:
             return None
+        try:
+            part = groups.select(tuning.groups or (ALL,))
+        except UserError as error:
+            raise UserError(f"method {self.method.name}: finetune_groups: {error}") from None
         tuner = copy.copy(self)
-        tuner.method, tuner.stream, tuner.tuning = tuning.method, "tuning", None
+        tuner.method = tuning.method or FineTuning(host=self.method, moving=part - groups.parameters)
+        tuner.parameters = groups.parameters & part
+        tuner.stream, tuner.tuning = "tuning", None
         tuner.training = replace(
             self.training,
             local_epochs=tuning.epochs,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
-from pflcore.method import Federation, Method, Server, Update, average, below, weights
+from pflcore.method import Federation, Method, Server, Update, below
 from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.options import option
 
@@ -22,8 +22,8 @@ class HypernetworkMethod(Method):
 
     Clients train what is generated like the rest of the model. The server then averages what is shared and takes one
     step of SGD along the gradient of Σ p_i · ⟨h(z_i; φ), before_i − after_i⟩ with respect to φ and all embeddings, p_i
-    being the clients' shares of the cohort's training samples. ``Server.extra`` holds the parameters ``hyper/…``, their
-    momenta ``momentum/…`` and the shapes of what is generated, ``shape/…``.
+    being what the clients count in averages. ``Server.extra`` holds the parameters ``hyper/…``, their momenta
+    ``momentum/…`` and the shapes of what is generated, ``shape/…``.
     """
 
     embedding: int | None = option(
@@ -63,7 +63,7 @@ class HypernetworkMethod(Method):
         return [{name: tensor[row] for name, tensor in made.items()} for row in range(len(clients))]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        shares = weights(updates)
+        shares = self.shares(updates)
 
         def change(name: str) -> Tensor:
             """Pseudo-gradients of W_i: before − after, weighted by the client's share of the samples."""
@@ -72,7 +72,7 @@ class HypernetworkMethod(Method):
             )
 
         self.descend(server, [update.client for update in updates], change)
-        return Server(average(updates, roles.shared), server.extra)
+        return Server(self.average(updates, roles.shared), server.extra)
 
     def hypernetwork(self, server: Server) -> tuple[HyperNetwork, Tensors]:
         """The hypernetwork and its parameters."""

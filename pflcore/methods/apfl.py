@@ -20,8 +20,9 @@ class Apfl(Method):
 
     As written, w takes its step of FedAvg on each batch, v a step on the loss of the mixture, and α a step on
     ⟨v − w, gradient of the mixture⟩ + 0.02 · α, clipped to 0..1. As released with FedPerfix (and PFLlib), v is trained
-    on its own loss, α's step uses α · g_v + (1 − α) · g_w of the two models, and at the end of a round v becomes the
-    mixture, with which the client is measured. Model parameters are mixed; buffers are those of v.
+    on its own loss, α's step uses α · g_v + (1 − α) · g_w of the two models and v − w as they are after their steps,
+    and at the end of a round v becomes the mixture, with which the client is measured. Model parameters are mixed;
+    buffers are those of v.
     """
 
     citation = "Deng, Kamani and Mahdavi, APFL, arXiv 2003.13461, algorithm 1"
@@ -63,9 +64,12 @@ class Apfl(Method):
         else:
             toward, _ = local.gradient(loss_of, mix(alpha, v, before))
             slopes = {name: alpha * slope for name, slope in toward.items()}  # of v, by the chain rule
-        along = sum(((v[name] - before[name]) * toward[name]).sum() for name in v) + _DECAY * alpha
+        apart = {name: tensor - before[name] for name, tensor in v.items()}
         state, loss = super().step(local, state, batch)
         v, momenta = local.sgd(v, slopes, state["own_momenta"])
+        if self.variant == "as_released":
+            apart = {name: tensor - state["model"][name] for name, tensor in v.items()}
+        along = sum((apart[name] * toward[name]).sum() for name in v) + _DECAY * alpha
         if self.adaptive:
             moved, _ = local.sgd({_ALPHA: alpha}, {_ALPHA: torch.as_tensor(along)}, {})
             alpha = moved[_ALPHA].clamp(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -23,12 +24,14 @@ class FedBabu(Method):
     from the averaged body and the initial classifier, by SGD without momentum or decay, and is then forgotten.
 
     The paper tunes the whole model for 5 epochs, which are the defaults. FedPerfix writes of one step of the head, but
-    its code takes one step of the whole model: `finetune_steps: 1`. PFLlib takes 10 epochs. The authors average without
-    weights; here clients count by their samples.
+    its code takes one step of the whole model: `finetune_steps: 1`. With `finetune_groups` these are tuned instead of
+    what `finetune_parts` says. PFLlib takes 10 epochs. Clients count alike in
+    the average, as in the authors' code.
     """
 
     citation = "Oh, Kim and Yun, FedBABU, ICLR 2022, algorithm 1"
     personal = ("head",)
+    own_averaging = "uniform"
     smoke: ClassVar[dict[str, Any]] = {"finetune_steps": 1}
 
     finetune_parts: str = option(
@@ -51,6 +54,8 @@ class FedBabu(Method):
         trained = local.parameters & local.roles.shared
         return descend(local, state, lambda params: self.loss(local, params, batch), trained)
 
-    def tuning(self) -> Tuning:
-        steps = FedAvg() if self.finetune_parts == "all" else PersonalPart()
-        return Tuning(steps, steps=self.finetune_steps, epochs=self.finetune_epochs, lr=self.finetune_lr)
+    def tuning(self) -> Tuning | None:
+        tuning = super().tuning()
+        if tuning is None or tuning.groups:
+            return tuning
+        return replace(tuning, method=FedAvg() if self.finetune_parts == "all" else PersonalPart())

@@ -53,8 +53,8 @@ class FedKD(Method):
 
     What travels are updates of the student. Every tensor of two or more axes, as a matrix of its first axis and the
     rest, is cut to the smallest rank that keeps a share T of its squared singular values; T rises linearly from
-    ``tmin`` to ``tmax`` over the rounds. Clients cut their updates, the server takes the plain mean of them, cuts it
-    again and applies it to the student. Vectors and running statistics travel whole.
+    ``tmin`` to ``tmax`` over the rounds. Clients cut their updates, the server takes their mean, in which all count
+    alike, cuts it again and applies it to the student. Vectors and running statistics travel whole.
 
     Traffic is 4 bytes for each number: rank · (rows + columns + 1) of a matrix, or all of it where that is less. A
     client downloads the broadcasts that it has missed, or the whole student where that is less, as at its first time.
@@ -70,6 +70,7 @@ class FedKD(Method):
     exchanges = ("a student model",)
     personal = (ALL,)
     facts = ("progress",)
+    own_averaging = "uniform"
 
     tmin: float = option(0.95, gt=0, le=1, help="Share of squared singular values that is kept, at the beginning.")
     tmax: float = option(0.98, gt=0, le=1, help="Share that is kept in the last round; with both at 1 all are kept.")
@@ -141,6 +142,7 @@ class FedKD(Method):
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         round_ = server.extra["round"] + 1
         energy = self._energy((round_ / server.extra["rounds"]).double())
+        shares = self.shares(updates)
         student, sent = {}, torch.zeros_like(server.shared[_NUMBERS])
         for name, before in server.shared.items():
             if name == _NUMBERS:
@@ -149,7 +151,8 @@ class FedKD(Method):
                 student[name] = updates[0].returned[name].clone()
                 sent[1] += before.numel()
                 continue
-            change = torch.stack([one.returned[name] - before for one in updates]).mean(0)
+            changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
+            change = torch.stack(changes).sum(0)
             if _is_matrix(before):
                 change, numbers = compressed(change, energy)
                 sent[1] += numbers

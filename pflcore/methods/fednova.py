@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pflcore.groups import Roles, Tensors
-from pflcore.method import Federation, Method, Server, Update, average, weights
+from pflcore.method import Federation, Method, Server, Update
 from pflcore.methods import METHODS
 
 _MOMENTUM = "momentum"
@@ -19,7 +19,8 @@ class FedNova(Method):
 
     A client's update D = w_received − w is divided by the weight a that its gradients have in it: the number of steps,
     or with momentum ρ the sum over steps of (1 − ρ^j) / (1 − ρ). The server takes w − τ · Σ p · D / a with τ = Σ p · a,
-    over the sampled clients, p in proportion to their samples. Running statistics are averaged as in FedAvg.
+    over the sampled clients, p what they count in averages, by default their share of the samples. Running statistics
+    are averaged as in FedAvg.
     """
 
     citation = "Wang et al., FedNova, NeurIPS 2020, equation 7"
@@ -32,10 +33,10 @@ class FedNova(Method):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         momentum = float(server.extra[_MOMENTUM])
-        shares = weights(updates)
+        shares = self.shares(updates)
         norms = [gradient_weight(update.steps, momentum) for update in updates]
         effective = sum(share * norm for share, norm in zip(shares, norms, strict=True))
-        shared = average(updates, roles.shared)
+        shared = self.average(updates, roles.shared)
         for name, before in server.shared.items():
             # An entry that training does not change, or that is a counter, is what the average says.
             if not before.is_floating_point():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import ALL, Roles, Tensors
-from pflcore.method import Batch, ClientView, Federation, Server, Update, average, below, under, weights
+from pflcore.method import Batch, ClientView, Federation, Server, Update, below, under
 from pflcore.methods import METHODS
 from pflcore.methods._hypernetwork_server import HypernetworkMethod
 from pflcore.operators.compression import pack_sparse
@@ -47,6 +47,9 @@ class FedOFA(HypernetworkMethod):
     - A client does not grow pruned weights again: their gradients are zero, so they return as zeros and the way up is
       as sparse as the way down. A pruned layer travels as its weights that are left, and downwards a bit per weight
       that says which they are; the server knows that already.
+    - Attention embeds a filter of d numbers number by number, with one weight for all. What it adds to a filter is then
+      a multiple of this filter: it scales filters and does nothing else. `filter_embedding: dense` has a matrix of
+      d × d per layer for queries, keys and values each, and turns filters too. The paper does not say which it is.
     - Only convolutions are pruned, for which the formula is written; ``parts: all`` prunes every tensor.
     """
 
@@ -65,6 +68,12 @@ class FedOFA(HypernetworkMethod):
     scale: bool = option(False, help="Divide attention scores by the root of the vectors' length; the paper does not.")
     bias: bool = option(
         False, help="Whether maps of the attention have biases; the paper writes none, and with them training diverges."
+    )
+    filter_embedding: str = option(
+        "pointwise",
+        choices=("pointwise", "dense"),
+        later=True,
+        help="Whether attention embeds filters number by number, and can only scale them, or by a matrix per layer.",
     )
     lam: float = option(1e-4, ge=0, help="Weight λ of orthogonal regularisation; 0: FedOFA*, without.")
     percent: float = option(0.0, ge=0, lt=100, help="Weights of each layer that pruning drops, in percent; 0: none.")
@@ -95,7 +104,7 @@ class FedOFA(HypernetworkMethod):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         hyper, params = self.hypernetwork(server)
-        clients, shares = [update.client for update in updates], weights(updates)
+        clients, shares = [update.client for update in updates], self.shares(updates)
         with torch.no_grad():
             generated = hyper(params, clients)
         generated = {name: tensor.requires_grad_() for name, tensor in generated.items()}
@@ -116,7 +125,7 @@ class FedOFA(HypernetworkMethod):
         gradients = dict(zip(leaves, slopes, strict=True))
         beside = {name: gradient for name, gradient in gradients.items() if name not in generated}
         self.descend(server, clients, gradients.__getitem__, beside)
-        return Server(average(updates, roles.shared), server.extra)
+        return Server(self.average(updates, roles.shared), server.extra)
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Bytes that a client sent and received: of pruned layers what is left, and downwards which that is."""
@@ -131,7 +140,8 @@ class FedOFA(HypernetworkMethod):
         return sent, received
 
     def _attention(self, hyper: HyperNetwork) -> FilterAttention:
-        return FilterAttention(self.kind, self.heads, self.mix, self.scale, hyper.targets, self.bias)
+        dense = self.filter_embedding == "dense"
+        return FilterAttention(self.kind, self.heads, self.mix, self.scale, hyper.targets, self.bias, dense)
 
     def _prunes(self, tensor: Tensor) -> bool:
         return self.parts == "all" or tensor.ndim == _CONV

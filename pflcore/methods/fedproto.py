@@ -52,8 +52,14 @@ class FedProto(Method):
     exchanges = ("prototypes of the classes",)
     personal = (ALL,)
     facts = ("epoch_steps",)
+    own_averaging = None
 
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to prototypes; 0.1 in FedTP's code.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.finetune_groups == ("head",):
+            raise UserError("fedproto.finetune_groups: its predictions read no classifier, so there is nothing to tune")
 
     def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         if not federation.head:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -43,13 +43,15 @@ class FedRep(Method):
     many steps there are; the head's phase is rounded down to whole steps. `training.local_epochs` must be larger than
     `head_epochs`.
 
-    The authors' code takes 10 epochs of the head and 1 of the body, with momentum 0.5, a decay of the head alone and an
-    unweighted mean, and tunes heads for 10 epochs in the last round: `finetune_epochs`. In FedPerfix's code "FedRep"
+    Clients count alike in the average, as in the paper and the authors' code. That code takes 10 epochs of the head and
+    1 of the body, with momentum 0.5 and a decay of the head alone, and tunes heads for 10 epochs in the last round:
+    `finetune_epochs`, and other groups with `finetune_groups`. In FedPerfix's code "FedRep"
     trains both jointly, which is FedPer: `schedule: joint`. In that of kNN-Per the body never trains.
     """
 
     citation = "Collins et al., FedRep, ICML 2021, algorithm 1"
     personal = ("head",)
+    own_averaging = "uniform"
     facts = ("epoch_steps",)
     plain_sgd = True
     smoke: ClassVar[dict[str, Any]] = {"head_epochs": 0.5}  # smoke runs have a single local epoch
@@ -72,7 +74,8 @@ class FedRep(Method):
     )
 
     def tuning(self) -> Tuning | None:
-        return Tuning(PersonalPart(), epochs=self.finetune_epochs) if self.finetune_epochs else None
+        tuning = super().tuning()
+        return tuning if tuning is None or tuning.groups else replace(tuning, method=PersonalPart())
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         epochs = federation.local_epochs

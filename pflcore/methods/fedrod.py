@@ -22,9 +22,10 @@ class FedRoD(Method):
 
     Body and generic classifier are the model; they are trained with the cross-entropy of logits + log n, n the client's
     number of training samples of each class (characters of text), and averaged. A class that the client lacks drops out
-    of its softmax. The personal classifier is one linear layer on the same features; it is trained with the
-    cross-entropy of generic logits + its own, through which nothing reaches the rest, and stays on the client. The sum
-    of both logits is what a client is measured with. This is the linear variant; the other, in which a hypernetwork
+    of its softmax. The personal classifier is one linear layer on the same features, in tiny_vit on the class token
+    before the LayerNorm that the generic one has in front, as in FedTP's code; it is trained with the cross-entropy of
+    generic logits + its own, through which nothing reaches the rest, and stays on the client. The sum of both logits is
+    what a client is measured with. This is the linear variant; the other, in which a hypernetwork
     makes personal classifiers from class counts, is not there.
 
     The personal classifier begins as a copy of the generic one, as in PFLlib; in FedTP's code it is drawn anew for each
@@ -36,6 +37,7 @@ class FedRoD(Method):
     citation = "Chen and Chao, FedRoD, ICLR 2022, linear variant"
     keeps = ("a second classifier",)
     facts = ("class_counts",)
+    sees = "memory"
 
     balanced: bool = option(True, help="Whether the generic loss is the balanced one; false is plain cross-entropy.")
 

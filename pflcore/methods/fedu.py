@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from pflcore.groups import ALL, Groups, Roles, Tensors
-from pflcore.method import Federation, Method, Server, Update, average, below
+from pflcore.method import Federation, Method, Server, Update, below
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -62,4 +62,4 @@ class FedU(Method):
             # Σ_l (w_k − w_l) is the number of clients times the distance from their mean.
             away = len(updates) * (returned - returned.mean(0))
             models[[update.client for update in updates]] = returned - step * away
-        return Server(average(updates, roles.shared), server.extra)
+        return Server(self.average(updates, roles.shared), server.extra)

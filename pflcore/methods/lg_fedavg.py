@@ -15,12 +15,13 @@ class LgFedAvg(Method):
     Only the groups in `shared` are sent, by default the last linear layer, as in PFLlib. The authors share the last two
     layers: for the ConvNet `[fc2, head]`, while `[fc, head]` shares all three of its linear layers. Clients begin with
     a common initial model, and one that has never been sampled is measured with its initial lower layers. The authors
-    begin with a model that FedAvg has trained and average without weights; here training begins from scratch and
-    clients count by their samples. FL-bench has it the other way round: its lowest layer is shared.
+    begin with a model that FedAvg has trained, here training begins from scratch; clients count alike in the average,
+    as in their code. FL-bench has it the other way round: its lowest layer is shared.
     """
 
     citation = "Liang et al., LG-FedAvg, arXiv 2001.01523, 2020, algorithm 1"
     keeps = ("all groups but those in its option",)
+    own_averaging = "uniform"
 
     shared: tuple[str, ...] = option(
         ("head",), help="The groups that are averaged, as the backbone names them; all others stay on the client."

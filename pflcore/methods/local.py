@@ -21,6 +21,7 @@ class Local(Method):
 
     citation = "Li et al., FedTP, TNNLS 2023, Table II (Local-T); Sun et al., FedPerfix, ICCV 2023"
     personal = (ALL,)
+    own_averaging = None
     smoke: ClassVar[dict[str, Any]] = {"schedule": "when_sampled"}
 
     schedule: str = option(

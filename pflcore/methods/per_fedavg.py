@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState, Method, Tuning
 from pflcore.methods import METHODS
@@ -38,6 +39,13 @@ class PerFedAvg(Method):
     alpha: float | None = option(
         None, gt=0, help="Size α of the inner step, and of the step before a measurement; null is the learning rate."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tunes:
+            raise UserError(
+                "method per_fedavg: finetune_*: it takes its one step of alpha before it is measured already"
+            )
 
     def tuning(self) -> Tuning:
         return Tuning(FedAvg(), steps=1, lr=self.alpha)

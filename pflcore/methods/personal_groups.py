@@ -12,7 +12,8 @@ from pflcore.options import option
 class PersonalGroups(Method):
     """The named groups of the model stay on the client, the rest is averaged.
 
-    With ``[head]`` it is FedPer, with ``[norm]`` FedBN, with ``[attention.qkv]`` vanilla personalised attention.
+    With ``[head]`` it is FedPer, with ``[norm]`` and ``averaging: uniform`` FedBN, with ``[attention.qkv]`` vanilla
+    personalised attention.
     FedPerfix's study makes one kind of layer of a Transformer personal at a time, alone or with the classifier.
     `pfl describe` names the groups of a backbone; a group stands for all groups below it, so ``attention`` is the whole
     of the attention.

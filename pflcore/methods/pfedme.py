@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Update, average, own, own_part
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Update, own, own_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -57,7 +57,7 @@ class PFedMe(Method):
         return {**state, "model": {**model, **own(theta), **moved, **buffers}}, first
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        mean = average(updates, roles.shared)
+        mean = self.average(updates, roles.shared)
         if self.beta != 1.0:
             mean = {
                 name: server.shared[name].lerp(tensor, self.beta) if tensor.is_floating_point() else tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,8 +34,9 @@ class FilterAttention:
 
     What the paper leaves open is read thus:
 
-    - The embedding acts on each number alone, with a weight and a bias per layer and role; a dense one would have 491
-      million weights for a convolution of 12,800. Both streams of ``tfa`` take the same embedding.
+    - The embedding acts on each number alone, with a weight and a bias per layer and role. With `dense` it is a matrix
+      of d × d per layer and role, the same for all filters; one over a whole layer would have 491 million weights for a
+      convolution of 12,800. Both streams of ``tfa`` take the same embedding.
     - Scores are not divided by the root of their length, as none is written; `scale` does it.
     - Only weights of convolutions are recalibrated; biases and linear layers pass as they are.
     - Maps have biases only if `bias` says so, and they begin at zero (see :meth:`init`). None is written. One is added
@@ -43,9 +45,10 @@ class FilterAttention:
 
     As these maps act on each number alone, what a stream adds to a filter is a multiple of the filter and a constant,
     and attention decides how much. ``intra`` has such a pair per filter; ``inter`` one for the layer, so that it can
-    strengthen a layer but not one filter against another.
+    strengthen a layer but not one filter against another. What a dense embedding adds is a multiple of the filter's
+    image under its value matrix, which can have any direction.
 
-    A layer of n filters has, with h heads and biases, 6 + n·(7h + 1) parameters in ``intra``, 6 + (7h + 1) in
+    A pointwise layer of n filters has, with h heads and biases, 6 + n·(7h + 1) parameters in ``intra``, 6 + (7h + 1) in
     ``inter`` and 6 + (7h + 1) + n·(5h + 1) in ``tfa``. The two convolutions of 16 and 32 filters that FedOFA trains
     then have 732 in ``intra`` with 2 heads, and with 8 heads 126 in ``inter`` and 2,094 in ``tfa``.
 
@@ -56,6 +59,7 @@ class FilterAttention:
         scale: Divide scores by the root of the vectors' length, as Transformers do. The paper does not write it.
         targets: Shapes of all generated tensors, by name; those with four axes are convolutions.
         bias: Whether embeddings, projections and the map back to one vector have biases.
+        dense: Whether filters are embedded by matrices.
 
     Raises:
         UserError: An attribute is out of its range, or nothing that is generated is a convolution.
@@ -67,6 +71,7 @@ class FilterAttention:
     scale: bool
     targets: Mapping[str, tuple[int, ...]]
     bias: bool = True
+    dense: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -101,8 +106,9 @@ class FilterAttention:
                 params[f"{name}.bias"] = torch.zeros(outputs)
 
         for layer in self._layers():
-            filters = self.targets[layer][0]
-            add(f"{layer}.embedding", len(_ROLES), inputs=1, outputs=(len(_ROLES),))
+            filters, *each = self.targets[layer]
+            side = (math.prod(each),) if self.dense else ()
+            add(f"{layer}.embedding", len(_ROLES), *side, *side, inputs=math.prod(side), outputs=(len(_ROLES), *side))
             for stream, vectors in (("inter", 1), ("intra", filters)):
                 if self.kind not in (stream, "tfa"):
                     continue
@@ -133,7 +139,8 @@ class FilterAttention:
         """One convolution, (clients, filters, channels, height, width)."""
         filters = weights.flatten(-_CONV + 1)
         scales, shifts = params[f"{layer}.embedding.weight"], params.get(f"{layer}.embedding.bias")
-        embedded = [filters * scales[index] for index in range(len(_ROLES))]
+        maps = [scales[index] for index in range(len(_ROLES))]
+        embedded = [filters @ each.mT if self.dense else filters * each for each in maps]
         if shifts is not None:
             embedded = [tensor + shifts[index] for index, tensor in enumerate(embedded)]
         # To inter, a layer is one vector of all its numbers.

@@ -175,6 +175,7 @@ def test_the_runs_are_the_paper_s(tables: dict[str, Resolved]) -> None:
     assert record(tables["table7"], "FedBN", "CIFAR-100", "0.9")["partition"]["alpha"] == 0.9
     fedbn = record(tables["table3"], "FedBN", "CIFAR-100", "Pathological", "100")
     assert (fedbn["backbone"]["name"], fedbn["backbone"]["channels"]) == ("lenet_bn", [16, 32])
+    assert fedbn["method"]["averaging"] == "samples"  # as in FedTP's code, and not in that of FedBN
     assert (fedbn["partition"]["classes_per_client"], fedbn["training"]["sample_rate"]) == (10, 0.05)
     assert record(tables["table3"], "pFedHN", "CIFAR-10", "Dirichlet", "100")["training"]["rounds"] == 5000
     convnet = record(tables["table3"], "FedPer", "CIFAR-10", "Pathological", "50")

@@ -53,6 +53,11 @@ def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CELLS)
+def test_the_servers_mean_is_plain(name: str, tables: dict[str, Resolved]) -> None:
+    assert {run.record["method"]["averaging"] for run in tables[name].runs} == {"uniform"}
+
+
+@pytest.mark.parametrize("name", CELLS)
 def test_every_cell_has_five_seeds(name: str, tables: dict[str, Resolved]) -> None:
     cells = runs_by_labels(tables[name])
     assert len(cells) == CELLS[name]

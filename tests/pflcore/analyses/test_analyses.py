@@ -257,6 +257,45 @@ def test_embeddings_of_a_run(name: str) -> None:
     assert all(np.array_equal(again[key], values) for key, values in found.items())
 
 
+def mixture(hyper: dict[str, Tensor], client: int, layer: str) -> np.ndarray:
+    """A client's weights of a layer, number by number."""
+    hidden = hyper["embedding"][client].double()
+    for index in range(3):
+        weight, bias = (hyper[f"mlp.{index}.{part}"][client].double() for part in ("weight", "bias"))
+        hidden = (weight @ hidden + bias).clamp_min(0)
+    weight, bias = (hyper[f"layers.{layer}.{part}"][client].double() for part in ("weight", "bias"))
+    outputs = (weight @ hidden + bias).clamp_min(0)
+    return (outputs / outputs.sum()).numpy()
+
+
+def test_how_far_layer_weights_have_moved() -> None:
+    data = dataclasses.replace(SIX, novel=frozenset({4}))
+    few = training(rounds=2, sample_rate=0.34)
+    options = {"server_lr": 1.0}
+    result = analysed(
+        "pfedla_layerwise", backbone("convnet"), "layer_weights", data=data, options=options, training=few
+    )
+    found = series(result, "layer_weights")
+    after, before = (
+        {name.removeprefix("server.hyper/"): tensor for name, tensor in weights.items() if "hyper/" in name}
+        for weights in (
+            result.weights,
+            run(method("pfedla_layerwise", server_lr=1e-30), backbone("convnet"), data).weights,
+        )
+    )
+    layers = ("conv1", "conv2", "fc1", "head")
+    assert list(found) == [
+        (c, f"{layer}.{what}") for c in (0, 1, 2, 3, 5) for layer in layers for what in ("own", "moved")
+    ]
+    moved = set()
+    for client, layer in ((client, layer) for client in (0, 1, 2, 3, 5) for layer in layers):
+        old, new = (mixture(hyper, client, layer) for hyper in (before, after))
+        assert found[client, f"{layer}.own"] == pytest.approx([new[client]], abs=1e-6)
+        assert found[client, f"{layer}.moved"] == pytest.approx([np.abs(new - old).sum() / 2], abs=1e-6)
+        moved |= {client} if np.abs(new - old).sum() > 1e-5 else set()
+    assert 1 <= len(moved) < 5  # those that were sampled
+
+
 def test_without_coarse_classes_a_client_is_of_its_most_frequent_class() -> None:
     found = series(analysed("pfedhn", backbone("convnet"), "embeddings", data=SIX), "embeddings")
     for client in range(6):
@@ -305,6 +344,7 @@ def test_mixing_weights_are_the_softmax_of_logits(name: str) -> None:
 
 LENET = {"attention": "hybrid", "attention_reduction": 2}
 RUNS: list[Any] = [
+    ("layer_weights", "pfedla_layerwise", "convnet", {}),
     pytest.param("rollout", "ditto", "tiny_vit", {}, id="rollout"),
     pytest.param("embeddings", "pfedhn", "convnet", {}, id="embeddings"),
     pytest.param("mixing", "fedbn", "lenet_bn", LENET, id="mixing"),
@@ -356,6 +396,7 @@ def test_a_run_that_diverges_is_not_analysed() -> None:
         ("embeddings", "fedavg", "convnet", SIX, {}, "method fedavg has no embeddings of clients"),
         ("embeddings", "pfedhn", "convnet", None, {}, "needs 4 or more clients that take part in training, not 3"),
         ("mixing", "fedbn", "lenet_bn", None, {}, "needs a backbone with hybrid local attention"),
+        ("layer_weights", "fedavg", "convnet", None, {}, "method fedavg mixes no layers"),
     ],
 )
 def test_what_cannot_be_analysed_is_an_error_before_training(

@@ -69,6 +69,54 @@ def test_a_prediction_mixes_probabilities(net: str, inner: str) -> None:
         torch.testing.assert_close(made, 0.3 * vote + 0.7 * own, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("client", [0, 1, 2])
+@pytest.mark.parametrize("k", [1, 3, 50])
+def test_the_weight_is_that_which_is_right_when_a_sample_has_no_vote_on_itself(client: int, k: int) -> None:
+    grid = (0.9, 0.1, 0.6, 0.4, 0.0)
+    data, chosen = federation(), backbone("convnet")
+    model, groups = create(chosen)
+    trainer = Trainer(model, groups, data, method("knn_per", knn_grid=grid, neighbours=k), training(), 0)
+    state = dict(model.eval().state_dict())
+    seen: list[torch.Tensor] = []
+    model.get_submodule("head").register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    probabilities = model(normalised(data, data.train[client])).softmax(1).tolist()
+    known, labels = seen[0].numpy(), data.labels[data.train[client]].tolist()
+    merits = {weight: [0, 0.0] for weight in grid}
+    for out, label in enumerate(labels):
+        others = [index for index in range(len(labels)) if index != out]
+        vote = vote_by_hand(known[others], [labels[index] for index in others], known[out], k)
+        for weight, merit in merits.items():
+            mixed = [weight * a + (1 - weight) * b for a, b in zip(vote, probabilities[out], strict=True)]
+            merit[0] += mixed.index(max(mixed)) == label
+            merit[1] += math.log(max(mixed[label], 1e-38))
+    memory = Neighbours.remember(trainer, state, client, 4)
+    assert memory is not None and memory.weight == max(grid, key=lambda weight: merits[weight])
+
+
+def test_a_grid_is_searched_without_test_samples_and_is_nothing_new_where_it_has_one_weight() -> None:
+    single, plain = (run(method("fedavg", **one), backbone("convnet")) for one in ({"knn_grid": (0.6,)}, {"knn": 0.6}))
+    assert result_bytes(single) == result_bytes(plain)
+    data = federation()
+    shuffled = replace(data, labels=data.labels.clone())
+    tested = torch.cat(list(data.test))
+    shuffled.labels[tested] = (data.labels[tested] + 1) % CLASSES
+    model, groups = create(backbone("convnet"))
+    weights = []
+    for held in (data, shuffled):
+        trainer = Trainer(model, groups, held, method("fedavg", knn_grid=(0.0, 0.5, 1.0)), training(), 0)
+        found = [Neighbours.remember(trainer, dict(model.state_dict()), client, 4) for client in range(3)]
+        weights.append([memory.weight for memory in found if memory])
+    assert weights[0] == weights[1] and len(weights[0]) == 3
+
+
+def test_a_memory_of_one_sample_has_the_lowest_weight() -> None:
+    data = federation((1, 4), (3, 3))
+    lowest, chosen = (
+        run(method("fedavg", **one), backbone("convnet"), data) for one in ({"knn": 0.2}, {"knn_grid": (0.7, 0.2)})
+    )
+    assert lowest.loss[0] == chosen.loss[0]
+
+
 def test_memories_do_not_change_training_and_are_each_clients_own() -> None:
     plain, remembering = (run(method(name), backbone("convnet")) for name in ("fedavg", "knn_per"))
     assert all(torch.equal(plain.weights[name], remembering.weights[name]) for name in plain.weights)

@@ -346,7 +346,7 @@ def test_buffers_of_mixtures_are_shared() -> None:
 
 def test_the_defaults_of_mixtures() -> None:
     entry: Any = METHODS.create("pfedla_layerwise")
-    assert (entry.embedding, entry.hidden, entry.server_lr) == (100, 100, 5e-3)
+    assert (entry.embedding, entry.hidden, entry.server_lr) == (100, 100, 20.0)
 
 
 def test_hypernetworks_begin_as_stated() -> None:

@@ -35,6 +35,7 @@ from torch.nn import functional as F
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Progress, Result
+from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Roles
 from pflcore.method import Federation, Update
@@ -537,6 +538,41 @@ def test_a_body_without_a_linear_classifier_is_refused() -> None:
 
 
 # --- all -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedrod", "fedtp_fedrod"])
+def test_the_second_classifier_of_a_transformer_reads_the_class_token_before_its_norm(name: str) -> None:
+    data, net, entry = federation(), backbone("tiny_vit", dropout=0.0), method(name)
+    model, groups = net.create(data.shape, data.classes, SEED)
+    trainer = Trainer(model, groups, data, entry, training(local_epochs=1, batch_size=50), SEED)
+    torch.manual_seed(0)
+    head = nn.Linear(8, data.classes)
+    state = {
+        **{key: tensor.clone() for key, tensor in model.state_dict().items()},
+        **{f"own/head.{part}": tensor.detach().clone() for part, tensor in head.state_dict().items()},
+        "data/class_counts": torch.ones(data.classes),
+    }
+    with torch.no_grad():  # a norm that does something
+        for key in ("norm.weight", "norm.bias"):
+            state[key] += torch.randn(8)
+    model.load_state_dict({key: tensor for key, tensor in state.items() if "/" not in key})
+    tokens: list[Tensor] = []
+    model.get_submodule("norm").register_forward_pre_hook(lambda _, given: tokens.append(given[0].detach()))
+
+    def logits_of(rows: Tensor) -> Tensor:
+        generic = model(normalised(data, rows)).detach()
+        out: Tensor = generic + head(tokens[-1])
+        return out
+
+    rows = data.train[1]  # a single step
+    with torch.no_grad():
+        torch.testing.assert_close(trainer.predict(state, normalised(data, rows)), logits_of(rows))
+    F.cross_entropy(logits_of(rows), data.labels[rows]).backward()
+    after = trainer.train(1, 1, state).model
+    for part, parameter in head.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(after[f"own/head.{part}"], parameter.detach() - 0.05 * parameter.grad)
+
 
 ALL_FOUR = ["moon", "fedproto", "fedkd", "fedrod"]
 

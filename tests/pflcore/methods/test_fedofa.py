@@ -55,7 +55,9 @@ class Generator(nn.Module):
         super().__init__()
         shapes = shapes_of(initial, roles)
         self.hypernet = Hypernet(server, shapes)
-        self.attention = FilterAttention(entry.kind, entry.heads, entry.mix, entry.scale, shapes, entry.bias)
+        self.attention = FilterAttention(
+            entry.kind, entry.heads, entry.mix, entry.scale, shapes, entry.bias, entry.filter_embedding == "dense"
+        )
         extra = server.extra
         names = [name.removeprefix("attention/") for name in extra if name.startswith("attention/")]
         self.params = nn.ParameterDict({name.replace(".", "|"): extra[f"attention/{name}"] for name in names})
@@ -95,6 +97,7 @@ def backward(generator: Generator, updates: list[Update], lam: float) -> None:
 RUNS: list[dict[str, Any]] = [
     {"kind": "tfa", "lam": 0.0},
     {"kind": "tfa", "lam": 0.01, "mix": 0.3, "server_clip": 0.05},
+    {"kind": "tfa", "lam": 0.01, "mix": 0.3, "server_clip": 0.05, "filter_embedding": "dense"},
     {"kind": "intra", "lam": 0.1, "scale": True, "percent": 60.0},
     {"kind": "inter", "lam": 1e-4, "percent": 90.0, "server_clip": 0.01},
     {"kind": "none", "lam": 0.05, "percent": 30.0},

@@ -395,7 +395,7 @@ def test_fedtp_fedrod_equals_rounds_written_out_by_hand() -> None:
     for head in heads:
         head.load_state_dict({part: state[f"head.{part}"] for part in ("weight", "bias")})
     features: list[Tensor] = []
-    model.get_submodule("head").register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    model.get_submodule("norm").register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
     shared = {**state}
     for round_ in (1, 2):
         updates = []

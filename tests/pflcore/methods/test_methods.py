@@ -259,21 +259,69 @@ def test_averages_are_weighted_by_the_training_samples_of_the_cohort() -> None:
     assert mean["n"].item() == 7 and mean["n"].dtype == torch.int64  # a counter comes from the first client
 
 
+# As their papers or their authors' codes have it.
+UNIFORM = {"fedbabu", "fedbn", "fedkd", "fedrep", "lg_fedavg"}
+OTHER_RULES = {"fedproto", "local"}
+
+
 # FedNova's average is another one: test_personal_models.py. What is exchanged beside a model has other rules.
+@pytest.mark.parametrize("averaging", [None, "samples", "uniform"])
 @pytest.mark.parametrize("name", [name for name in METHODS.names() if name != "fednova"])
-def test_every_method_averages_what_is_shared_over_the_cohort(name: str) -> None:
+def test_every_method_averages_what_is_shared_over_the_cohort(name: str, averaging: str | None) -> None:
+    if averaging and name in OTHER_RULES:
+        with pytest.raises(UserError, match=f"^method {name}: averaging has no meaning"):
+            method(name, averaging=averaging)
+        return
     seen: list[list[Update]] = []
-    entry = method(name)
+    entry = method(name, averaging=averaging)
+    uniform = averaging == "uniform" or (averaging is None and name in UNIFORM)
     result = run(spied(entry, seen), first_fitting(entry), federation((14, 3, 40)), training=training(rounds=1))
     roles = entry.roles(groups_of(first_fitting(entry), entry))
     (updates,) = seen
     total = sum(one.samples for one in updates)
     assert total < 57 and len({one.samples for one in updates}) == 2
     expected = {
-        entry: torch.stack([one.returned[entry] * (one.samples / total) for one in updates]).sum(0)
+        entry: sum(one.returned[entry] * (1 / 2 if uniform else one.samples / total) for one in updates)
         for entry in roles.shared
     }
     assert_states_close({entry: result.weights[entry] for entry in roles.shared}, expected)
+
+
+@pytest.mark.parametrize("name", ["pfedhn", "fedofa"])
+def test_hypernetworks_learn_from_clients_by_the_same_shares(name: str) -> None:
+    """Three clients of 10, 40 and 20 samples count like three of 1 in a plain mean, and only there."""
+    before, after = {}, {}
+    for averaging, samples in product(("samples", "uniform"), ((10, 40, 20), (1, 1, 1))):
+        entry = method(name, averaging=averaging)
+        initial, roles, known = facts(entry, backbone("convnet"))
+        server = entry.init_server(initial, roles, known)
+        made = entry.generate(server, range(3))
+        updates = [
+            Update(client, count, sent=one, returned={key: tensor * (client + 1) for key, tensor in one.items()})
+            for client, (count, one) in enumerate(zip(samples, made, strict=True))
+        ]
+        before[averaging, samples] = {key: tensor.clone() for key, tensor in server.extra.items()}
+        after[averaging, samples] = entry.update_server(server, roles, updates).extra
+    assert any(
+        not torch.equal(tensor, before["samples", (1, 1, 1)][key])
+        for key, tensor in after["samples", (1, 1, 1)].items()
+    )
+    assert_states_close(after["uniform", (10, 40, 20)], after["samples", (1, 1, 1)])
+    uneven, even = after["samples", (10, 40, 20)], after["samples", (1, 1, 1)]
+    assert any(not torch.allclose(uneven[key], even[key]) for key in even)
+
+
+def test_fedkd_can_weight_students_by_samples() -> None:
+    server = Server({"common/w": torch.zeros(2), "common/numbers": torch.zeros(2, dtype=torch.int64)}, {})
+    server.extra.update(round=torch.tensor(0), rounds=torch.tensor(2))
+    updates = [
+        update(samples, **{"common/w": torch.tensor(values)}) for samples, values in ((1, [4.0, 0.0]), (3, [0.0, 8.0]))
+    ]
+    for averaging, expected in ((None, [2.0, 4.0]), ("samples", [1.0, 6.0])):
+        after = method("fedkd", averaging=averaging).update_server(
+            server, Roles(frozenset(), frozenset(), frozenset()), updates
+        )
+        assert after.shared["common/w"].tolist() == expected
 
 
 def test_buffers_are_averaged_and_counters_are_not() -> None:

@@ -83,18 +83,23 @@ def descended(state: Model, rows: Sequence[Tensor], names: Sequence[str], settin
     return {name: tensor.clone() for name, tensor in net.state_dict().items()}
 
 
-def average(models: list[Model], names: Sequence[str]) -> Model:
-    shares = [len(rows) / sum(map(len, DATA.train)) for rows in DATA.train]
+def average(models: list[Model], names: Sequence[str], averaging: str) -> Model:
+    shares = {
+        "samples": [len(rows) / sum(map(len, DATA.train)) for rows in DATA.train],
+        "uniform": [1 / len(DATA.train) for _ in DATA.train],
+    }[averaging]
     return {n: torch.stack([s * m[n] for s, m in zip(shares, models, strict=True)]).sum(0) for n in names}
 
 
-def by_hand(train: Callable[[Model, int, int], Model], shared: Sequence[str]) -> tuple[Model, list[Model]]:
+def by_hand(
+    train: Callable[[Model, int, int], Model], shared: Sequence[str], averaging: str = "uniform"
+) -> tuple[Model, list[Model]]:
     """The shared entries and the clients' models, as they are measured, after two rounds."""
     models = [INITIAL, INITIAL]
     common: Model = {}
     for round_ in (1, 2):
         done = [train(model, client, round_) for client, model in enumerate(models)]
-        common = average(done, shared)
+        common = average(done, shared, averaging)
         models = [{**model, **common} for model in done]
     return common, models
 
@@ -212,7 +217,9 @@ def test_a_body_that_would_never_train_is_one_line(epochs: float, executor: str)
 
 
 def test_joint_training_is_fedper() -> None:
-    joint, fedper = (trained(one, ROUNDS) for one in (method("fedrep", schedule="joint"), method("fedper")))
+    joint, fedper = (
+        trained(one, ROUNDS) for one in (method("fedrep", schedule="joint", averaging="samples"), method("fedper"))
+    )
     alternating = trained(method("fedrep"), ROUNDS)
     assert result_bytes(joint) == result_bytes(fedper)
     assert alternating.cost.sent_up == fedper.cost.sent_up == sum(INITIAL[name].nbytes for name in BODY)
@@ -370,7 +377,7 @@ def test_per_fedavg_steps_by_the_gradient_after_a_step(alpha: float | None, sett
         return {name: tensor.clone() for name, tensor in net.state_dict().items()}
 
     everything = tuple(INITIAL)
-    shared, models = by_hand(local, everything)
+    shared, models = by_hand(local, everything, "samples")
     measured = []
     for client, model in enumerate(models):
         own = DATA.train[client]

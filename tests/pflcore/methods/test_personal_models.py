@@ -165,9 +165,11 @@ def test_apfl_learns_its_weight(variant: str) -> None:
         for rows in batches(client, round_):
             of_w, of_v = slope(w, rows), slope(v, rows)
             toward = slope(mixed(alpha, v, w), rows) if variant == "as_written" else mixed(alpha, of_v, of_w)
-            along = sum(float(((v[name] - w[name]) * toward[name]).sum()) for name in v) + 0.02 * alpha
             step = {name: alpha * tensor for name, tensor in toward.items()} if variant == "as_written" else of_v
+            before = v, w
             w, v = plus(w, of_w, -ROUNDS.lr), plus(v, step, -ROUNDS.lr)
+            mine, common = before if variant == "as_written" else (v, w)
+            along = sum(float(((mine[name] - common[name]) * toward[name]).sum()) for name in v) + 0.02 * alpha
             alpha = min(1.0, max(0.0, alpha - ROUNDS.lr * along))
         alphas[client] = alpha
         return w, v if variant == "as_written" else mixed(alpha, v, w)

@@ -20,8 +20,8 @@ STREAMS = ("intra", "inter", "tfa")
 CONVNET = {"conv1.weight": (16, 3, 5, 5), "conv1.bias": (16,), "conv2.weight": (32, 16, 5, 5), "head.weight": (10, 84)}
 
 
-def attention(kind: str, heads: int = 2, mix: float = 0.3, scale: bool = False) -> FilterAttention:
-    return FilterAttention(kind, heads, mix, scale, TARGETS)
+def attention(kind: str, heads: int = 2, mix: float = 0.3, scale: bool = False, dense: bool = False) -> FilterAttention:
+    return FilterAttention(kind, heads, mix, scale, TARGETS, dense=dense)
 
 
 def moved(module: FilterAttention, seed: int = 0) -> Tensors:
@@ -56,8 +56,11 @@ def added(params: Mapping[str, Tensor], name: str, index: int, scale: bool, copi
 
 def by_hand(module: FilterAttention, params: Mapping[str, Tensor], layer: str, weight: Tensor) -> Tensor:
     """One client's convolution, filter by filter."""
+    scales, shifts = params[f"{layer}.embedding.weight"], params[f"{layer}.embedding.bias"]
     query, key, value = (
-        params[f"{layer}.embedding.weight"][role] * weight + params[f"{layer}.embedding.bias"][role]
+        torch.stack([scales[role].mv(one.reshape(-1)) + shifts[role] for one in weight]).view_as(weight)
+        if module.dense
+        else scales[role] * weight + shifts[role]
         for role in range(3)
     )
 
@@ -87,11 +90,12 @@ def by_hand(module: FilterAttention, params: Mapping[str, Tensor], layer: str, w
     return module.mix * (weight + single) + (1 - module.mix) * (weight + whole)
 
 
+@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("kind", STREAMS)
-def test_against_loops(kind: str, heads: int, scale: bool) -> None:
-    module = attention(kind, heads, scale=scale)
+def test_against_loops(kind: str, heads: int, scale: bool, dense: bool) -> None:
+    module = attention(kind, heads, scale=scale, dense=dense)
     params, generated = moved(module), weights()
     made = module(params, generated)
     assert list(made) == list(generated)
@@ -126,6 +130,16 @@ def test_parameter_counts(kind: str, heads: int, count: int, formula: Callable[[
     assert sum(tensor.numel() for tensor in params.values()) == count == formula(16, heads) + formula(32, heads)
 
 
+def test_a_dense_embedding_has_three_matrices_and_their_biases_per_layer() -> None:
+    pointwise, dense = (FilterAttention("tfa", 8, 0.5, False, CONVNET, dense=each).init(0) for each in (False, True))
+    assert {name for name in dense if dense[name].shape != pointwise[name].shape} == {
+        f"{layer}.embedding.{part}" for layer in ("conv1.weight", "conv2.weight") for part in ("weight", "bias")
+    }
+    count = sum(tensor.numel() for tensor in dense.values())
+    assert count == 2094 - 2 * 6 + 3 * (75**2 + 75) + 3 * (400**2 + 400)
+    assert dense["conv2.weight.embedding.weight"].abs().max() <= 400**-0.5
+
+
 def test_kinds_reduce_to_each_other() -> None:
     generated, tfa = weights(), attention("tfa")
     params = moved(tfa)
@@ -154,10 +168,11 @@ def test_a_layer_of_one_filter_is_the_same_within_and_between() -> None:
     torch.testing.assert_close(inter(params, generated), intra(renamed, generated))
 
 
+@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("kind", STREAMS)
-def test_a_multiple_and_a_constant_are_added(kind: str) -> None:
+def test_a_multiple_and_a_constant_are_added_unless_embeddings_are_dense(kind: str, dense: bool) -> None:
     """The claim of the docstring: per filter in intra and tfa, with the same pair for all filters in inter."""
-    module, generated = attention(kind), weights()
+    module, generated = attention(kind, dense=dense), weights()
     made = module(moved(module), generated)
     for name in CONVS:
         change = made[name] - generated[name]
@@ -165,7 +180,11 @@ def test_a_multiple_and_a_constant_are_added(kind: str) -> None:
         inputs, outputs = generated[name].flatten(start), change.flatten(start)
         design = torch.stack([inputs, torch.ones_like(inputs)], -1)
         fit = torch.linalg.lstsq(design, outputs.unsqueeze(-1)).solution
-        torch.testing.assert_close((design @ fit).squeeze(-1), outputs)
+        if dense:
+            varying = outputs - outputs.mean(-1, keepdim=True)
+            assert ((design @ fit).squeeze(-1) - outputs).norm() > 0.1 * varying.norm()
+        else:
+            torch.testing.assert_close((design @ fit).squeeze(-1), outputs)
 
 
 def test_initial_parameters() -> None:
@@ -235,9 +254,10 @@ def test_gradients_are_finite_differences(kind: str, scale: bool) -> None:
     assert torch.autograd.gradcheck(recalibrated, inputs)
 
 
+@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("kind", STREAMS)
-def test_vectorised_over_parameters(kind: str) -> None:
-    module, generated = attention(kind), weights()
+def test_vectorised_over_parameters(kind: str, dense: bool) -> None:
+    module, generated = attention(kind, dense=dense), weights()
     some = [moved(module, seed) for seed in (0, 1)]
 
     def loss(params: Tensors) -> Tensor:

@@ -1,0 +1,190 @@
+"""Tuning before a measurement, for any method: against loops with ``backward`` and ``torch.optim.SGD``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from support.tiny import (
+    EVERY_ROUND,
+    NormNet,
+    backbone,
+    federation,
+    first_fitting,
+    groups_of,
+    method,
+    normalised,
+    result_bytes,
+    run,
+    training,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pflcore.backbones import Backbone
+from pflcore.engine import Result
+from pflcore.errors import UserError
+from pflcore.methods import METHODS, Method
+from pflcore.seeds import generator
+
+SEED = 3
+DATA = federation((14, 7), (5, 8))
+SETTINGS = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01)
+EXECUTORS = ("sequential", "pooled", "stacked")
+Logits = Callable[[Tensor], Tensor]
+
+
+def trained(entry: Method, net: Backbone | None = None, executor: str = "sequential") -> Result:
+    return run(
+        entry, net or backbone("convnet"), DATA,
+        training=SETTINGS, evaluation=EVERY_ROUND, seed=SEED, executor=executor,
+    )  # fmt: skip
+
+
+def loaded(result: Result, prefix: str = "", net: Backbone | None = None) -> nn.Module:
+    """The model that a run ended with, in training mode."""
+    model, _ = (net or backbone("convnet")).create(DATA.shape, DATA.classes, 0)
+    model.load_state_dict({name: result.weights[f"{prefix}{name}"] for name in model.state_dict()})
+    return model.train()
+
+
+def tuned(client: int, logits: Logits, parameters: Sequence[Tensor], epochs: int, steps: int | None, lr: float) -> None:
+    """Plain SGD on a client's own samples, in the batches that follow its second round."""
+    sgd, own = torch.optim.SGD(parameters, lr), DATA.train[client]
+    order, size = generator(SEED, "tuning", 2, client), SETTINGS.batch_size
+    drawn = (own[order.permutation(len(own))] for _ in range(steps or epochs))
+    for batch in (rows[:size] for rows in drawn) if steps else (one for rows in drawn for one in rows.split(size)):
+        sgd.zero_grad()
+        F.cross_entropy(logits(normalised(DATA, batch)), DATA.labels[batch]).backward()
+        sgd.step()
+
+
+def assert_measured(result: Result, client: int, logits: Logits) -> None:
+    rows, last = DATA.test[client], len(DATA.test) + client
+    with torch.no_grad():
+        made = logits(normalised(DATA, rows))
+    assert result.correct[last] == int((made.argmax(1) == DATA.labels[rows]).sum())
+    assert result.loss[last] == pytest.approx(float(F.cross_entropy(made, DATA.labels[rows])), rel=1e-4)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("groups", [(), ("head",)])
+@pytest.mark.parametrize(("steps", "lr"), [(None, None), (3, 0.2)])
+def test_fedavg_is_tuned_by_plain_sgd(
+    executor: str, groups: tuple[str, ...], steps: int | None, lr: float | None
+) -> None:
+    plain = trained(method("fedavg"))
+    options = {"finetune_epochs": 2, "finetune_steps": steps, "finetune_lr": lr, "finetune_groups": groups}
+    result = trained(method("fedavg", **options), executor=executor)
+    assert all(torch.allclose(result.weights[name], plain.weights[name], atol=1e-6) for name in plain.weights)
+    for client in range(2):
+        model = loaded(plain)
+        moving = [tensor for name, tensor in model.named_parameters() if name.startswith(groups or ("",))]
+        tuned(client, model, moving, 2, steps, lr or SETTINGS.lr)
+        assert_measured(result, client, model.eval())
+
+
+def test_running_statistics_move_with_their_group_alone() -> None:
+    plain = trained(method("fedavg"), NormNet())
+    for groups in ((), ("norm",), ("head",)):
+        result = trained(method("fedavg", finetune_epochs=2, finetune_groups=groups), NormNet())
+        for client in range(2):
+            model = loaded(plain, net=NormNet())
+            if groups == ("head",):  # in training mode the batch's statistics still normalise, and nobody keeps them
+                model.get_submodule("norm").momentum = 0.0  # type: ignore[assignment]
+            moving = [tensor for name, tensor in model.named_parameters() if name.startswith(groups or ("",))]
+            tuned(client, model, moving, 2, None, SETTINGS.lr)
+            assert_measured(result, client, model.eval())
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", ["ditto", "pfedme"])
+def test_what_is_tuned_is_the_model_that_is_measured(name: str, executor: str) -> None:
+    plain = trained(method(name))
+    result = trained(method(name, finetune_epochs=1), executor=executor)
+    for client in range(2):
+        model = loaded(plain, f"client.{client}.own/")
+        tuned(client, model, list(model.parameters()), 1, None, SETTINGS.lr)
+        assert_measured(result, client, model.eval())
+
+
+def test_both_classifiers_of_fedrod_are_tuned_on_their_sum() -> None:
+    plain = trained(method("fedrod"))
+    result = trained(method("fedrod", finetune_epochs=2))
+    for client in range(2):
+        model, head = loaded(plain), nn.Linear(8, DATA.classes)
+        head.load_state_dict({part: plain.weights[f"client.{client}.own/head.{part}"] for part in ("weight", "bias")})
+        seen: list[Tensor] = []
+        model.get_submodule("head").register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))
+
+        def logits(
+            inputs: Tensor, model: nn.Module = model, head: nn.Module = head, seen: list[Tensor] = seen
+        ) -> Tensor:
+            generic = model(inputs)
+            out: Tensor = generic + head(seen[-1])
+            return out
+
+        tuned(client, logits, [*model.parameters(), *head.parameters()], 2, None, SETTINGS.lr)
+        assert_measured(result, client, logits)
+
+
+def test_a_memory_is_of_the_tuned_model() -> None:
+    plain = trained(method("fedavg"))
+    result = trained(method("fedavg", finetune_epochs=2, knn=1.0, neighbours=1))
+    for client in range(2):
+        model, seen = loaded(plain), []
+        tuned(client, model, list(model.parameters()), 2, None, SETTINGS.lr)
+        model.get_submodule("head").register_forward_pre_hook(
+            lambda _, inputs, seen=seen: seen.append(inputs[0].detach())
+        )
+        for rows in (DATA.train[client], DATA.test[client]):
+            model(normalised(DATA, rows))
+        nearest = DATA.labels[DATA.train[client]][torch.cdist(seen[1], seen[0]).argmin(1)]
+        assert result.correct[2 + client] == int((nearest == DATA.labels[DATA.test[client]]).sum())
+
+
+def test_groups_that_are_also_personal_are_tuned_from_what_the_client_has() -> None:
+    options: dict[str, Any] = {"finetune_steps": 2, "finetune_groups": ("head",)}
+    fedper, named = (trained(method(*one, **options)) for one in (("fedper",), ("personal_groups",)))
+    assert result_bytes(fedper) == result_bytes(named)
+    also = trained(METHODS.create("fedavg", also_personal=("head",), **options))
+    assert result_bytes(also) == result_bytes(fedper) != result_bytes(trained(method("fedper")))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS.names() if name != "per_fedavg"])
+def test_every_method_can_be_tuned_and_keeps_none_of_it(name: str) -> None:
+    net = first_fitting(method(name))
+    # FedProto's predictions read no classifier.
+    group = groups_of(net).names()[0] if name == "fedproto" else "head"
+    options: dict[str, Any] = {"finetune_steps": 2, "finetune_epochs": 1, "finetune_groups": (group,)}
+    plain, result = (run(one, net, executor="sequential") for one in (method(name), method(name, **options)))
+    assert all(torch.equal(result.weights[entry], plain.weights[entry]) for entry in plain.weights)
+    assert (result.loss != plain.loss).any()
+    stacked = run(method(name, **options), net, executor="stacked")
+    assert stacked.loss.tolist() == pytest.approx(result.loss.tolist(), rel=1e-3)
+
+
+def test_what_cannot_be_combined_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"^method per_fedavg: finetune_\*: it takes its one step of alpha"):
+        method("per_fedavg", finetune_epochs=1)
+    with pytest.raises(UserError, match=r"^fedproto\.finetune_groups: its predictions read no classifier"):
+        method("fedproto", finetune_epochs=1, finetune_groups=("head",))
+    for option, value in (("finetune_lr", 0.1), ("finetune_groups", ("head",))):
+        with pytest.raises(
+            UserError, match=rf"^fedavg\.{option} says nothing without finetune_epochs or finetune_steps$"
+        ):
+            method("fedavg", **{option: value})
+    with pytest.raises(
+        UserError, match=r"^method fedavg: finetune_groups: the backbone has no parameter group 'haed'; did"
+    ):
+        trained(method("fedavg", finetune_epochs=1, finetune_groups=("haed",)))
+
+
+def test_methods_that_tune_by_themselves_tune_the_named_groups_instead() -> None:
+    for name in ("fedbabu", "fedrep"):
+        tuning = method(name, finetune_epochs=2, finetune_groups=("head",)).tuning()
+        assert tuning is not None and (tuning.method, tuning.groups, tuning.epochs) == (None, ("head",), 2)
+        own = method(name, finetune_epochs=2, finetune_lr=0.3).tuning()
+        assert own is not None and own.method is not None and (own.groups, own.lr) == ((), 0.3)
