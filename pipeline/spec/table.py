@@ -13,7 +13,7 @@ from pipeline.spec.records import read_run
 from pipeline.spec.run import Run
 from pipeline.workspace import record_path
 
-Metric = Literal["last_rounds", "clients", "final", "last_position"]
+Metric = Literal["last_rounds", "clients", "final", "worst_tenth", "last_position"]
 """The protocols of :mod:`pflcore.protocols`."""
 
 Better = Literal["higher", "lower"]

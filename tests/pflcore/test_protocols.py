@@ -68,6 +68,22 @@ def test_the_last_position_of_texts_counts_alone() -> None:
     assert figures["last_position"]["n"] == 3
 
 
+@pytest.mark.parametrize(
+    ("correct", "mean", "std", "n"),
+    [
+        ([50, 90], 50.0, 0.0, 1),  # one client at least
+        ([40] + [90] * 9, 40.0, 0.0, 1),
+        ([90] * 9 + [40, 60], 50.0, 10.0, 2),  # a tenth of 11 is two whole clients
+        ([30] * 3 + [90] * 17, 30.0, 0.0, 2),  # of three that tie, two
+    ],
+)
+def test_the_worst_tenth_of_the_clients(correct: list[int], mean: float, std: float, n: int) -> None:
+    rows: list[Row] = [(4, client, share, 100, 1.0) for client, share in enumerate(correct)]
+    untested: Row = (4, len(correct), 0, 0, 0.0)
+    figures = summarise(rounds_table([*rows, untested]), Evaluation(every=2, window=0), rounds=4)
+    assert figures["worst_tenth"] == {"mean": pytest.approx(mean), "std": pytest.approx(std), "n": n}
+
+
 def test_tables_know_every_protocol() -> None:
     assert set(summarise(rounds_table(ROWS), Evaluation(every=2, window=4), rounds=10)) == set(get_args(Metric))
 

@@ -28,6 +28,7 @@ FIGURES = {
     "noise": "Accuracy and noise",
     "values": "The table as a figure",
     "boxes": "Spread over the runs",
+    "protocols": "Under other protocols",
 }
 """Those that are no analyses, and their headings."""
 METHODS = {"Local": "local", "FedAvg": "fedavg", "FedTP": "fedtp"}

@@ -67,6 +67,12 @@ class Results:
         """The same, laid out for what is told of a run once: see :meth:`Layout.of_runs`."""
         return replace(self, layout=self.layout.of_runs())
 
+    def under(self, protocol: str) -> Results:
+        """The same runs with another protocol as the metric of the table; it may be one that no spec can name."""
+        table = self.table.model_copy(update={"metric": protocol})
+        cells = collect_cells(table, self.runs)
+        return replace(self, table=table, cells=cells, layout=Layout(table, cells))
+
     def measured(self, row: Key, column: Key) -> list[Measured]:
         """The runs of a cell that were measured; none when one of them diverged, as those left would flatter it."""
         cell = self.layout.cell(row, column)

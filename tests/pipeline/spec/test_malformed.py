@@ -105,7 +105,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "list for mapping": ("grid:\n  - base\n", "specs/a.yaml:1: grid: ['base'] must be `key: value` lines"),
     "unknown metric": (
         "table: {metric: accuracy}\n",
-        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final' or 'last_position'",
+        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final', 'worst_tenth' or "
+        "'last_position'",
     ),
     "empty selection": (
         "grid:\n  exclude:\n    - method: []\n",
