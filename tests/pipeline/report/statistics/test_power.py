@@ -1,0 +1,33 @@
+"""What seeds can tell, against draws and against the textbook."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipeline.report.statistics.power import least_detectable, seeds_needed
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_the_least_difference_is_found_in_four_of_five_draws(n: int) -> None:
+    drawn = np.random.default_rng(n).normal(least_detectable(n, 2.5), 2.5, (20_000, n))
+    found = stats.ttest_1samp(drawn, 0.0, axis=1)
+    assert np.mean((found.pvalue <= 0.05) & (found.statistic > 0)) == pytest.approx(0.8, abs=0.01)
+
+
+def test_the_number_of_the_textbook() -> None:
+    # A paired t test notices half a standard deviation with 80 % from 34 pairs on.
+    assert seeds_needed(0.5, 1.0) == 34
+    assert least_detectable(34, 1.0) <= 0.5 < least_detectable(33, 1.0)
+    assert seeds_needed(-1.0, 2.0) == 34
+    assert seeds_needed(0.5, 1.0, level=0.01) == 51
+
+
+def test_the_ends() -> None:
+    assert least_detectable(1, 1.0) == math.inf
+    assert seeds_needed(100.0, 1.0) == 2
+    assert seeds_needed(0.0, 1.0) is None
+    assert seeds_needed(0.01, 1.0) is None
