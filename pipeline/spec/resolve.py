@@ -10,6 +10,7 @@ from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.claims import resolve_claims
+from pipeline.spec.derived_columns import resolve_derived
 from pipeline.spec.draft import Patch, Patcher, as_patch, compose
 from pipeline.spec.fields import Fields
 from pipeline.spec.grid import Points, check_axes, expand
@@ -151,6 +152,7 @@ def _table(
         claims=resolve_claims(body.claims, layout, labels, patcher),
         figures=body.figures,
         analyses=_headings(body.figures or (), runs, patcher.fields.catalog),
+        derived=resolve_derived(layout, labels, patcher),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
+from pipeline.spec.derived import Shown
 from pipeline.spec.parts import Line, Part
 from pipeline.spec.records import read_run
 from pipeline.spec.run import Run
@@ -83,6 +84,14 @@ class TableClaim(_Frozen):
     margin: float
 
 
+class TableDerived(_Frozen):
+    """Derived columns (:class:`~pipeline.spec.derived.Derived`), with all axes named that they are the mean over."""
+
+    show: Shown
+    than: dict[str, str]
+    over: list[str]
+
+
 class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first.
 
@@ -111,6 +120,7 @@ class ResolvedTable(_Frozen):
     claims: list[TableClaim]
     figures: list[str] | None
     analyses: dict[str, str]
+    derived: list[TableDerived] = Field(default_factory=list)
 
     @property
     def axes(self) -> list[str]:

@@ -10,9 +10,11 @@ from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
 from pipeline.report.drawing.sections import Section
+from pipeline.report.pages.derived import numbers_of, with_derived
 from pipeline.report.pages.provenance import TOLD, Row, provenance
 from pipeline.report.table.cells import VERDICTS, Cell
-from pipeline.report.table.layout import Layout, Span, short
+from pipeline.report.table.derived import derive
+from pipeline.report.table.layout import Key, Layout, Span, short
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import format_value, signed
 from pipeline.report.table.results import Results
@@ -49,10 +51,12 @@ class Text:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row: its labels on the row axes, and its cells in column order."""
+    """One row: its labels on the row axes, its cells in column order, and its derived numbers, each as printed and for
+    sorting."""
 
     labels: tuple[str, ...]
     cells: list[Text]
+    derived: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Page:
     Attributes:
         paper: The publication: its name, the table and how to cite it.
         where: The table alone, as "Table II".
+        headers: Over the cells, outer to inner.
+        all_headers: Over the cells and the derived numbers of a row.
     """
 
     spec: str
@@ -72,7 +78,7 @@ class Page:
     banner: str
     row_axes: list[str]
     headers: list[list[Span]]
-    columns: int
+    all_headers: list[list[Span]]
     rows: list[TableRow]
     has_published: bool
     has_differences: bool
@@ -96,10 +102,11 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
     """The page of a table. Nothing published: no word about published values."""
     table, layout, cells = results.table, results.layout, results.cells
     daggers = _daggers(layout)
-    rows = [
-        TableRow(row, [_text(layout.cell(row, column), table.decimals, daggers) for column in layout.columns])
-        for row in layout.rows
-    ]
+    derived = derive(results)
+
+    def texts(row: Key) -> list[Text]:
+        return [_text(layout.cell(row, column), table.decimals, daggers) for column in layout.columns]
+
     has_published = any(cell.published for cell in cells)
     columns, facts = provenance(results.runs)
     return Page(
@@ -111,12 +118,16 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         banner=banner(table.profile),
         row_axes=[short(axis) for axis in layout.row_axes],
         headers=layout.headers,
-        columns=len(layout.columns),
-        rows=rows,
+        all_headers=with_derived(layout, derived),
+        rows=[TableRow(row, texts(row), numbers_of(row, derived)) for row in layout.rows],
         has_published=has_published,
         has_differences=has_published and any(cell.difference is not None for cell in cells),
         tally=_tally(cells),
-        legend=[*_legend(table, cells), *filter(None, [told(results.runs.values()) for told in TOLD])],
+        legend=[
+            *_legend(table, cells),
+            *(one.explained for one in derived),
+            *filter(None, [told(results.runs.values()) for told in TOLD]),
+        ],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
         protocol=_protocol(results) + _alone(layout),
         notes=[*table.notes, *_published_notes(layout, cells)],

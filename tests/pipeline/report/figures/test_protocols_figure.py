@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.figure_demo import TOTAL
+from support.figure_demo import write_counts
 from support.pages import Document, squeezed
-from support.report_demo import cell, claim, report, results_of, rounds_table, table, write_evaluation
+from support.report_demo import cell, claim, report, results_of, table
 
-from pflcore.artifacts import write_table
-from pflcore.protocols import summarise
-from pflcore.settings import Evaluation
 from pipeline.report.figures import build_sections
 from pipeline.report.table.ranks import shared_rank
 from pipeline.spec.table import ResolvedTable
 
 CLIENTS = 10
-
-
-def write_run(root: Path, run: str, correct: Sequence[int], **more: Any) -> None:
-    """A run that was measured once; `correct` of each client's samples are classified correctly."""
-    count = len(correct)
-    rounds = rounds_table([1] * count, range(count), correct, [TOTAL] * count, [1.0] * count)
-    write_table(root / f"artifacts/runs/{run}/rounds.parquet", rounds, "rounds/2", run=run, diverged=None)
-    figures = summarise(rounds, Evaluation(every=1, window=0, curve_every=0), 1)
-    write_evaluation(root, run, {**figures, **more})
 
 
 def uneven(root: Path, **changes: Any) -> ResolvedTable:
@@ -40,7 +27,7 @@ def uneven(root: Path, **changes: Any) -> ResolvedTable:
             runs = [f"{method}-{setting}-{seed}" for seed in range(3)]
             for seed, run in enumerate(runs):
                 correct = [180 + seed] * 9 + [20] if method == "Uneven" else [even + seed] * CLIENTS
-                write_run(root, run, correct)
+                write_counts(root, run, correct)
             cells.append(cell({"method": method, "setting": setting}, runs))
     return table(cells, ["method"], ["setting"], **{"metric": "clients", "figures": ["protocols"], **changes})
 
@@ -88,8 +75,8 @@ def test_claims_that_no_protocol_changes_are_one_sentence(tmp_path: Path) -> Non
 
 
 def test_a_protocol_of_some_runs_only_and_cells_without_runs(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", [100] * CLIENTS, best={"mean": 60.0, "std": 0.0, "n": 1})
-    write_run(tmp_path, "b", [120] * CLIENTS)
+    write_counts(tmp_path, "a", [100] * CLIENTS, best={"mean": 60.0, "std": 0.0, "n": 1})
+    write_counts(tmp_path, "b", [120] * CLIENTS)
     cells = [cell({"method": name.upper()}, [name]) for name in ("a", "b", "not-run")]
     (section,) = build_sections(results_of(table(cells, ["method"], [], figures=["protocols"]), tmp_path))
     assert section.table and section.table.header[-2:] == ("worst tenth", "best")
