@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pipeline.report.claims.claims import Judgement
-from pipeline.report.claims.form import FAILS, HOLDS, NOT_YET, WITHIN_NOISE
+from pipeline.report.claims.verdicts import VERDICTS, counted
 from pipeline.report.table.cells import Cell
 
 STATES = {
@@ -18,9 +18,6 @@ STATES = {
     "unplanned": "not planned",
 }
 """States of a cell, in the order in which they are told, and their names in print."""
-
-VERDICTS = (HOLDS, FAILS, WITHIN_NOISE, NOT_YET)
-"""Verdicts on claims, in the order in which they are told."""
 
 _CONTRADICTED = "contradicted"
 
@@ -54,12 +51,7 @@ class Claims(Counter[str]):
     @property
     def phrases(self) -> dict[str, str]:
         """Verdict → ``2 hold``, for the verdicts that there are."""
-        plural = {HOLDS: "hold", FAILS: "fail"}
-        return {
-            verdict: f"{self[verdict]} {verdict if self[verdict] == 1 else plural.get(verdict, verdict)}"
-            for verdict in VERDICTS
-            if self[verdict]
-        }
+        return {verdict: counted(verdict, self[verdict]) for verdict in VERDICTS if self[verdict]}
 
     @property
     def words(self) -> str:

@@ -75,4 +75,4 @@ def test_averages_and_ranges_that_the_papers_tell() -> None:
     assert second.than == {"method": "FedRep"}
     assert second.difference == pytest.approx((44.88 + 89.74 + 24.23) / 3 - (44.42 + 92.63 + 23.67) / 3)
     assert second.verdict == "within noise"
-    assert second.noise.between_clients
+    assert second.chance.between_clients

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pipeline.report.claims.form import FAILS, HOLDS, NOT_YET, WITHIN_NOISE, Form, Pair
+from pipeline.report.claims.form import Form, Pair
 from pipeline.report.claims.forms import FORMS
-from pipeline.report.claims.noise import Clients, Pick, Yardstick
+from pipeline.report.claims.obtained import Obtained
+from pipeline.report.claims.printed import Printed
 from pipeline.report.claims.sides import Match, matches
-from pipeline.report.table.cells import Cell
+from pipeline.report.claims.verdicts import FAILS, HOLDS, NOT_YET, ONE_SEED, TRIAL, WITHIN_NOISE
+from pipeline.report.claims.yardstick import Yardstick
+from pipeline.report.statistics.comparison import holm
 from pipeline.report.table.results import Results
 from pipeline.spec.table import TableClaim
 
-_SEVERITY = {FAILS: 0, WITHIN_NOISE: 1, HOLDS: 2}
+_SEVERITY = {FAILS: 0, ONE_SEED: 1, WITHIN_NOISE: 2, HOLDS: 3}
+
+_SMOKE = "smoke"
 
 
 @dataclass(frozen=True)
@@ -49,32 +54,31 @@ class Judgement:
 def judge_claims(results: Results) -> list[Judgement]:
     """All claims of a table, each on obtained and on published values.
 
-    A pair holds when it is better by more than margin plus noise, fails when it falls short of the margin by more
-    than the noise, and is within noise otherwise; what is better, :mod:`pipeline.report.claims.forms` measures. A claim
+    A pair holds when chance is no explanation for its being better by more than the margin, fails when it is none for
+    its falling short of it, and is undecided otherwise: within noise, or because there is one seed. What is better,
+    :mod:`pipeline.report.claims.forms` measures; what chance explains, :mod:`.obtained` and :mod:`.printed`. A claim
     fails with its first failing pair; short of that it is not yet decided while obtained values are missing, then
-    within noise if any pair is, and else it holds.
+    undecided if any pair is, and else it holds. Trials on generated data have no verdict.
     """
-    clients = Clients(results.runs)
-    return [_judge(results, claim, clients) for claim in results.table.claims]
+    scale = Obtained(results.runs, results.table.metric)
+    return [_judge(results, claim, scale) for claim in results.table.claims]
 
 
-def _judge(results: Results, claim: TableClaim, clients: Clients) -> Judgement:
+def _judge(results: Results, claim: TableClaim, scale: Yardstick) -> Judgement:
     table = results.table
     form = FORMS[claim.form](tuple(claim.over), claim.margin, table.better == "lower")
-
-    def weigh(cells: list[Cell], pick: Pick, clients: Clients | None = None) -> Evidence:
-        scale = Yardstick(pick, table.metric == "clients", clients)
-        return _weigh(form, matches(claim, table.axes, cells, form.least), scale)
-
     planned = [cell for cell in results.cells if cell.runs]
     printed = [cell for cell in results.cells if cell.published and form.tells(cell.published)]
-    obtained = weigh(planned, lambda cell: cell.obtained if cell.complete else None, clients)
-    published = weigh(printed, lambda cell: cell.published)
+    pairs = matches(claim, table.axes, planned, form.least)
+    obtained = Evidence(TRIAL, None, len(pairs), 0) if table.profile == _SMOKE else _weigh(form, pairs, scale)
+    published = _weigh(form, matches(claim, table.axes, printed, form.least), Printed(table.metric))
     return Judgement(claim.text, form, obtained, published if published.pairs else None)
 
 
 def _weigh(form: Form, pairs: list[Match], scale: Yardstick) -> Evidence:
     judged = [form.measure(match, scale) for match in pairs if form.can_tell(match, scale)]
+    corrected = holm([pair.against for pair in judged])
+    judged = [replace(pair, corrected=p) for pair, p in zip(judged, corrected, strict=True)]
     judged.sort(key=lambda pair: (_SEVERITY[pair.verdict], pair.surplus))
     worst = judged[0] if judged else None
     lacking = len(pairs) - len(judged)

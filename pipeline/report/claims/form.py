@@ -7,14 +7,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipeline.report.claims.noise import Uncertainty, Yardstick
+from pipeline.report.claims.chance import Chance
 from pipeline.report.claims.sides import Group, Match
+from pipeline.report.claims.verdicts import FAILS, HOLDS, ONE_SEED, WITHIN_NOISE
+from pipeline.report.claims.yardstick import Yardstick
+from pipeline.report.statistics.power import LEVEL
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import headed, short
 from pipeline.report.table.measured import Value
 from pipeline.report.table.printed import format_value
-
-HOLDS, FAILS, WITHIN_NOISE, NOT_YET = "holds", "fails", "within noise", "not yet"
 
 
 @dataclass(frozen=True)
@@ -26,28 +27,46 @@ class Pair:
         than: Those they are compared with; of one range those of its lowest cell.
         labels: The labels that are shared.
         values: Of either side; where ranges are compared, how wide they are, and where spreads are, the spreads.
-        difference: How much better the first is, in percentage points; negative: it is worse. Or how much narrower; of
-            one range how wide it is.
+        chance: How much better the first is, in percentage points (negative: it is worse), and what that is worth. Or
+            how much narrower; of one range how wide it is.
         surplus: By how much that is more than what the claim asks for.
-        noise: How much of it may be chance.
         cells: How many cells either side is made of.
         ends: Where ranges are compared, per side the labels of the highest and of the lowest cell.
+        corrected: p where the pair speaks against the claim, by Holm over all of its pairs.
     """
 
     better: dict[str, str]
     than: dict[str, str]
     labels: dict[str, str]
     values: tuple[Value, Value]
-    difference: float
+    chance: Chance
     surplus: float
-    noise: Uncertainty
     cells: int = 1
     ends: tuple[tuple[dict[str, str], dict[str, str]], ...] = ()
+    corrected: float = 1.0
+
+    @property
+    def difference(self) -> float:
+        """That of the chance."""
+        return self.chance.difference
+
+    @property
+    def against(self) -> float:
+        """p where it speaks against the claim, else 1."""
+        return self.chance.p if self.surplus < 0 else 1.0
 
     @property
     def verdict(self) -> str:
-        """It holds or fails by more than the noise."""
-        return HOLDS if self.surplus > self.noise.size else FAILS if self.surplus < -self.noise.size else WITHIN_NOISE
+        """It holds or fails where chance is no explanation.
+
+        A claim holds when all its pairs do, so each has to hold by itself, and more of them make that no likelier. One
+        that fails is enough against it, and of many one will do so by chance, so there the corrected p counts.
+        """
+        if self.chance.seeds == 1:
+            return ONE_SEED
+        if self.surplus > 0 and self.chance.p <= LEVEL:
+            return HOLDS
+        return FAILS if self.surplus < 0 and self.corrected <= LEVEL else WITHIN_NOISE
 
 
 @dataclass(frozen=True)
@@ -81,11 +100,6 @@ class Form(ABC):
         """How many cells a group needs."""
         return 1
 
-    @property
-    def exact(self) -> bool:
-        """Whether there is no noise in what is compared."""
-        return False
-
     def tells(self, value: Value) -> bool:
         """Whether a value has what the claim is about."""
         return True
@@ -95,13 +109,11 @@ class Form(ABC):
         values = [scale.pick(cell) for cell in (*match.first, *match.second)]
         return all(value is not None and self.tells(value) for value in values)
 
-    def pair(
-        self, match: Match, values: tuple[Value, Value], difference: float, noise: Uncertainty, **more: Any
-    ) -> Pair:
+    def pair(self, match: Match, values: tuple[Value, Value], chance: Chance, **more: Any) -> Pair:
         """A pair with its surplus, rounded so that the last digit of a float decides nothing."""
-        surplus = round(difference - self.margin, 9)
         one, other = match.compared
-        return Pair(one, other, match.labels, values, difference, surplus, noise, len(match.first), **more)
+        surplus = round(chance.difference - self.margin, 9)
+        return Pair(one, other, match.labels, values, chance, surplus, len(match.first), **more)
 
     def ends(self, group: Group, scale: Yardstick) -> tuple[Cell, Cell]:
         """The highest and the lowest cell; of equal ones the first."""

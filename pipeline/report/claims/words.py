@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from pipeline.report.claims.chance import Chance
 from pipeline.report.claims.claims import Evidence, Judgement
 from pipeline.report.claims.form import Form, Pair, in_words
-from pipeline.report.claims.noise import ERRORS, Uncertainty
+from pipeline.report.claims.verdicts import TRIAL
 from pipeline.report.table.printed import format_value, signed
 
 MOST_PAIRS = 40
+
+Words = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True)
 class Compared:
     """One pair of a claim in words: what is compared, and per side the two values, by how much the first is
-    better, and the verdict; all "" where there is nothing to compare."""
+    better, the verdict, and what it rests on; all "" where there is nothing to compare."""
 
     what: str
     where: str
-    obtained: tuple[str, str, str, str]
-    published: tuple[str, str, str, str]
+    obtained: Words
+    published: Words
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,13 @@ def _compared(judgement: Judgement, decimals: int) -> list[Compared]:
     def words(pair: Pair) -> tuple[str, str]:
         return judgement.form.what(pair), in_words(pair.labels)
 
-    def numbers(pair: Pair) -> tuple[str, str, str, str]:
+    def numbers(pair: Pair) -> Words:
         ours, theirs = (format_value(value, decimals) for value in pair.values)
-        return ours, theirs, signed(pair.difference, decimals), pair.verdict
+        return ours, theirs, signed(pair.difference, decimals), pair.verdict, _briefly(pair, decimals)
 
     obtained = {words(pair): numbers(pair) for pair in judgement.obtained.judged}
     published = {words(pair): numbers(pair) for pair in (judgement.published.judged if judgement.published else ())}
-    nothing = ("", "", "", "")
+    nothing = ("", "", "", "", "")
     return [Compared(*at, obtained.get(at, nothing), published.get(at, nothing)) for at in {**obtained, **published}]
 
 
@@ -79,6 +83,8 @@ def _detail(finding: Evidence, form: Form, decimals: int) -> str:
         noun, more = form.things
         return f"{number} {noun}{'' if number == 1 else 's'}{more}"
 
+    if finding.verdict == TRIAL:
+        return "a trial in miniature, on generated data, says nothing about it"
     if finding.worst is None:
         return f"none of {counted(finding.pairs)} can be compared" if finding.pairs else "no pair of cells is planned"
     pair = finding.worst
@@ -88,12 +94,57 @@ def _detail(finding: Evidence, form: Form, decimals: int) -> str:
         f"weakest of {counted(finding.pairs - finding.lacking)}{lacking}: "
         f"{form.sides(pair, decimals)}{where}{form.size(pair)}, "
         f"{form.senses[pair.difference < 0]} by {abs(pair.difference):.{decimals}f}"
-        f"{'' if form.exact else _noise(pair.noise, decimals)}{form.asked}"
+        f"{_rests_on(pair, len(finding.judged), decimals)}{form.asked}"
     )
 
 
-def _noise(noise: Uncertainty, decimals: int) -> str:
-    words = f" with noise {noise.size:.{decimals}f}"
-    if noise.paired:
-        return f"{words} ({ERRORS:g} standard errors, paired over {noise.paired} clients)"
-    return f"{words} (from the spread between clients)" if noise.between_clients else words
+def _rests_on(pair: Pair, pairs: int, decimals: int) -> str:
+    """What a difference is worth, and by how many seeds."""
+    chance = pair.chance
+    if chance.seeds is None:
+        return _noise(chance, decimals)
+    if chance.seeds == 0:
+        return ", of no seed that both sides have"
+    if chance.seeds == 1:
+        return f", of one seed{_over_clients(chance, decimals)}"
+    if math.isinf(chance.low):
+        return f", of {chance.seeds} seeds, whose spread does not tell what is chance"
+    p = f"p {_p(chance.p)}"
+    if pairs > 1 and pair.surplus < 0:
+        p += f", among {pairs} comparisons {_p(pair.corrected)}"
+    if not math.isnan(chance.flipped):
+        p += f", by flipped signs {_p(chance.flipped)}"
+    least = f" that detect {chance.least:.{decimals}f}" if math.isfinite(chance.least) else ""
+    return f", at 95 % {_interval(pair, decimals)} ({p}), of {chance.seeds} seeds{least}"
+
+
+def _briefly(pair: Pair, decimals: int) -> str:
+    """The same for a narrow column; "" of printed values."""
+    chance = pair.chance
+    if chance.seeds is None:
+        return ""
+    if math.isinf(chance.low):
+        return f"n = {chance.seeds}"
+    return f"{_interval(pair, decimals)}, n = {chance.seeds}"
+
+
+def _interval(pair: Pair, decimals: int) -> str:
+    """That of the difference, below zero where the claim speaks against it."""
+    low, high = pair.chance.low, pair.chance.high
+    return f"{signed(low, decimals)} to {signed(high, decimals)}"
+
+
+def _over_clients(chance: Chance, decimals: int) -> str:
+    if chance.clients is None:
+        return ""
+    count, low, high = chance.clients
+    return f" (over its {count} clients {signed(low, decimals)} to {signed(high, decimals)})"
+
+
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
+def _noise(chance: Chance, decimals: int) -> str:
+    words = f" with noise {chance.size:.{decimals}f}" if chance.size else ""
+    return f"{words} (from the spread between clients)" if chance.between_clients else words

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pflcore.files import atomic_path
 from pipeline.report.claims.claims import Judgement, judge_claims
+from pipeline.report.claims.rows import claims_csv
 from pipeline.report.drawing.curves import Curve, collect_curves, curves_csv, draw_curves
 from pipeline.report.drawing.sections import Section
 from pipeline.report.drawing.svg import Drawing
@@ -64,8 +65,8 @@ def put(path: Path, content: str | bytes) -> bool:
 
 
 def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
-    """Write ``curves.svg .csv``, ``curves.png`` where there are any, and ``<figure>.svg .png .csv``, as far as a figure
-    has a picture and numbers.
+    """Write ``curves.svg .csv``, ``curves.png`` where there are any, ``claims.csv`` likewise, and
+    ``<figure>.svg .png .csv``, as far as a figure has a picture and numbers.
 
     Args:
         tidy: Leave out curves of which there are none, and remove pictures that the study no longer has.
@@ -75,6 +76,8 @@ def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
         files = {"curves.svg": study.drawn.svg, "curves.csv": curves_csv(study.curves)}
     if study.drawn.png:
         files["curves.png"] = study.drawn.png
+    if study.judgements:
+        files["claims.csv"] = claims_csv(study.judgements)
     for section in study.page.sections:
         files |= _files(section)
     for name, content in files.items():

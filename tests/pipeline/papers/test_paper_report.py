@@ -126,8 +126,8 @@ def test_coverage_counts_every_kind_of_cell_once(tmp_path: Path) -> None:
 def test_summary_of_the_demo_survives_json(tmp_path: Path) -> None:
     told = summary(only_paper(tmp_path, demo(tmp_path)), tmp_path)
     assert told.coverage == Coverage(done=20, missing=2, diverged=2, quoted=4)
-    assert told.claims == Claims(holds=1, fails=1, contradicted=1)
-    assert told.claims.words == "1 holds, 1 fails; the paper's own table contradicts 1"
+    assert told.claims == Claims({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
+    assert told.claims.words == "1 undecided by one seed, 1 not yet; the paper's own table contradicts 1"
     assert Summary.from_json(json.loads(json.dumps(told.to_json()))) == told
 
 
@@ -137,7 +137,7 @@ def test_a_page_has_what_the_specs_reports_have(tmp_path: Path) -> None:
     text = write(tmp_path, one, two)
     lines = squeezed(text["md"])
     assert lines[0] == "# FedTP"
-    assert "34 cells: 26 done, 2 missing, 2 diverged, 4 quoted. Claims: 1 holds, 1 fails; the paper's own table" in (
+    assert "34 cells: 26 done, 2 missing, 2 diverged, 4 quoted. Claims: 1 undecided by one seed, 1 not yet; the" in (
         " ".join(lines)
     )
     start = lines.index("| | cells | done | partly done | missing | diverged | quoted | not planned | claims |")

@@ -238,4 +238,4 @@ def test_everything_is_readable_without_scripts(folder: Path) -> None:
     )
     assert seen["toggle"] == "none"
     assert "(90.31±0.26)" in seen["row"]
-    assert seen["claims"] == ["fails", "the paper's own table contradicts it", "holds"]
+    assert seen["claims"] == ["not yet", "the paper's own table contradicts it", "one seed: undecided"]

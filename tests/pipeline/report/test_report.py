@@ -28,7 +28,8 @@ from pipeline.report.pages.render import escape_latex, escape_markdown
 from pipeline.spec.table import ResolvedTable, read_resolved
 from pipeline.workspace import report_files, run_path
 
-FILES = [f"curves.{kind}" for kind in ("csv", "png", "svg")]
+FILES = ["claims.csv"]
+FILES += [f"curves.{kind}" for kind in ("csv", "png", "svg")]
 FILES += [*(f"report.{kind}" for kind in ("html", "md", "tex")), "table.csv", "table.parquet"]
 
 
@@ -40,7 +41,9 @@ def build(resolved: ResolvedTable, root: Path) -> dict[str, str]:
     paths = {path.name: path for path in out.rglob("*") if path.is_file() and path.parent.name != "metrics"}
     text = {name: paths[name].read_text("utf-8") for name in paths if not name.endswith((".png", ".parquet"))}
     drawn = text["curves.csv"].strip() != "round"
-    assert sorted(paths) == [name for name in FILES if drawn or name != "curves.png"]
+    assert sorted(paths) == [
+        name for name in FILES if (drawn or name != "curves.png") and (resolved.claims or name != "claims.csv")
+    ]
     assert ("includegraphics{figures/curves.png}" in text["report.tex"]) == drawn
     return text
 
@@ -138,7 +141,8 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
     assert "† its Gaussian-process classifier is not part of this study (pFedGP)" in lines
     text = "\n".join(lines)
     assert "16 match, 4 off, 2 missing, 2 diverged, 4 absent" in text
-    assert "- **Fails**: FedTP beats every other method in every setting." in text
+    assert "- **Not yet**: FedTP beats every other method in every setting." in text
+    assert "- **One seed: undecided**: Vanilla personalisation beats FedAvg." in text
     assert (
         " - Published: the paper's own table contradicts it; weakest of 20 pairs: FedTP 88.39±0.14 against FedPer-T "
         "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62 with noise 0.18."
@@ -190,6 +194,14 @@ def test_files_hold_what_the_table_holds(tmp_path: Path) -> None:
     table_csv = list(csv.DictReader(io.StringIO(text["table.csv"])))
     assert [row["verdict"] for row in table_csv] == rows["verdict"].to_pylist()
     assert table_csv[5]["obtained_mean"] == f"{rows['obtained_mean'][5].as_py():.6g}"
+    claims = list(csv.DictReader(io.StringIO(text["claims.csv"])))
+    assert len(claims) == 16 + 20 + 4 + 4  # what can be compared, obtained and printed
+    assert {row["claim_verdict"] for row in claims} == {"not yet", "fails", "one seed: undecided", "holds"}
+    assert {row["seeds"] for row in claims if row["values"] == "obtained"} == {"1"}
+    assert {(row["values"], row["p"] == "", row["low"] == "") for row in claims} == {
+        ("obtained", False, True),
+        ("published", True, False),
+    }
     curves = list(csv.DictReader(io.StringIO(text["curves.csv"])))
     assert [int(row["round"]) for row in curves] == [10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 100]
     assert len(curves[0]) == 1 + 22  # what is missing or absent has no curve
@@ -214,6 +226,8 @@ def test_a_smoke_report_says_so_first(tmp_path: Path) -> None:
         Document(text["report.html"]).text.split("SMOKE PROFILE")[0].strip()
         == "Transformer-based methods on image data"
     )
+    assert "- **No verdict**: Vanilla personalisation beats FedAvg." in text["report.md"]
+    assert " - Obtained: a trial in miniature, on generated data, says nothing about it." in text["report.md"]
     text = build(demo(tmp_path, profile="quick"), tmp_path)
     assert "> **Profile quick: the runs deviate from the published settings.**" in text["report.md"]
 

@@ -1,51 +1,25 @@
-"""Claims on more than two cells: means, ranges, spreads, and differences by client."""
+"""Claims on more than two cells: means, ranges, spreads; and what clients say of a single seed."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
+from support.claim_demo import Rows, a_and_b, by_seed, judge, within
 from support.figure_demo import TOTAL, record, study, write_rounds
-from support.report_demo import cell, claim, results_of, table, write_metrics
+from support.report_demo import cell, table, write_metrics
 
-from pipeline.report.claims.claims import Evidence, Judgement, judge_claims
+from pipeline.report.claims.claims import Evidence, Judgement
 from pipeline.report.claims.form import Pair
-from pipeline.report.claims.words import ClaimText, claim_in_words
-from pipeline.spec.table import ResolvedTable, TableClaim
-
-Value = tuple[float, float | None] | None
-Rows = dict[str, dict[str, Value]]  # method → setting → mean and deviation; None: not run yet
-
-
-def a_and_b(form: str = "better", **changes: Any) -> TableClaim:
-    """A claim for A and against B."""
-    return claim({"method": ["A"]}, {"method": ["B"]}, form, **changes)
-
-
-def within(margin: float, over: str, **changes: Any) -> TableClaim:
-    """A claim that cells along an axis are close together."""
-    return claim({}, {}, "within", margin=margin, over=[over], **changes)
-
-
-def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, ClaimText]:
-    """What becomes of a table's only claim, and its words."""
-    (judgement,) = judge_claims(results_of(resolved, root))
-    return judgement, claim_in_words(judgement, resolved.decimals)
+from pipeline.report.claims.words import ClaimText
+from pipeline.spec.table import TableClaim
 
 
 def obtained(root: Path, rows: Rows, stated: TableClaim) -> tuple[Evidence, str]:
     """A claim on obtained values: what was found, and how it is told."""
-    cells = []
-    for method, settings in rows.items():
-        for setting, value in settings.items():
-            run = f"{method}-{setting}"
-            cells.append(cell({"method": method, "setting": setting}, [run]))
-            if value:
-                write_metrics(root, run, *value)
-    found, words = judge(table(cells, ["method"], ["setting"], claims=[stated]), root)
+    found, words = judge(by_seed(root, rows, stated), root)
     assert found.published is None
     return found.obtained, words.detail
 
@@ -56,23 +30,28 @@ def only(found: Evidence) -> Pair:
     return pair
 
 
-def test_means_over_an_axis(tmp_path: Path) -> None:
-    rows: Rows = {"A": {"x": (90.0, 3.0), "y": (60.0, 4.0)}, "B": {"x": (88.0, 0.0), "y": (50.0, 0.0)}}
+def test_means_over_an_axis_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    # At x the leads are 1, 4, 1 and at y 3, 0, 3.2; their means are 2, 2 and 2.1, so no seed is an exception.
+    rows: Rows = {
+        "A": {"x": [91.0, 84.0, 71.0], "y": [53.0, 60.0, 63.2]},
+        "B": {"x": [90.0, 80.0, 70.0], "y": [50.0, 60.0, 60.0]},
+    }
     found, words = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert found.verdict == "holds"
-    assert [value.mean for value in only(found).values] == [75.0, 69.0]
-    assert (only(found).difference, only(found).noise.size) == (6.0, 2.5)  # √(3² + 4²) / 2
-    assert words == (
-        "weakest of 1 pair of means over setting: A 75.00±2.50 against B 69.00±0.00, 2 cells each, better by 6.00 "
-        "with noise 2.50"
-    )
-    assert obtained(tmp_path, rows, a_and_b())[0].verdict == "within noise"  # at x alone
+    pair = only(found)
+    assert (pair.cells, pair.chance.seeds) == (2, 3)
+    assert pair.chance.p == pytest.approx(stats.ttest_1samp([2.0, 2.0, 2.1], 0.0).pvalue)
+    assert words.startswith("weakest of 1 pair of means over setting: A 70.37±2.31 against B 68.33±2.36, 2 cells each")
+    assert obtained(tmp_path, rows, a_and_b())[0].verdict == "within noise"  # of x and y alone
 
 
 def test_means_are_of_cells_that_both_have(tmp_path: Path) -> None:
-    rows: Rows = {"A": {"x": (90.0, 0.0), "y": (60.0, 0.0), "z": (10.0, 0.0)}, "B": {"x": (88.0, 0.0), "y": (50.0, 0)}}
+    rows: dict[str, dict[str, list[float]]] = {
+        "A": {"x": [90.0, 91.0], "y": [60.0, 61.0], "z": [10.0, 11.0]},
+        "B": {"x": [88.0, 89.0], "y": [50.0, 51.5]},
+    }
     found, _ = obtained(tmp_path, rows, a_and_b(over=["setting"]))
-    assert (only(found).cells, only(found).difference) == (2, 6.0)
+    assert (only(found).cells, only(found).difference) == (2, pytest.approx(5.875))
     del rows["B"]["y"], rows["A"]["y"]
     found, _ = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert only(found).cells == 1  # a mean of one is a mean
@@ -81,73 +60,99 @@ def test_means_are_of_cells_that_both_have(tmp_path: Path) -> None:
 
 
 def test_a_missing_cell_leaves_a_mean_open(tmp_path: Path) -> None:
-    rows: Rows = {"A": {"x": (90.0, 0.0), "y": None}, "B": {"x": (88.0, 0.0), "y": (50.0, 0.0)}}
+    rows: Rows = {"A": {"x": [90.0, 91.0], "y": [None, None]}, "B": {"x": [88.0, 89.0], "y": [50.0, 51.0]}}
     found, words = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert (found.verdict, found.pairs, found.lacking) == ("not yet", 1, 1)
     assert words == "none of 1 pair of means over setting can be compared"
 
 
-@pytest.mark.parametrize(("lowest", "verdict"), [(66.0, "holds"), (64.0, "within noise"), (56.0, "fails")])
+@pytest.mark.parametrize(("lowest", "verdict"), [(66.0, "holds"), (62.5, "within noise"), (56.0, "fails")])
 def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, verdict: str) -> None:
     rows: Rows = {
-        "A": {"x": (70.0, 3.0), "y": (lowest, 0.0), "z": (68.0, 9.0)},  # z is at neither end
-        "B": {"x": (50.0, 0.0), "y": (59.0, 0.0), "z": (52.0, 0.0)},
+        "A": {"x": [69.0, 70.0, 71.0], "y": [lowest] * 3, "z": [60.0, 68.0, 76.0]},  # z is at neither end
+        "B": {"x": [50.0, 50.0, 50.0], "y": [59.0, 59.0, 59.0], "z": [52.0, 52.0, 52.0]},
     }
     found, words = obtained(tmp_path, rows, a_and_b("steadier", over=["setting"]))
     assert found.verdict == verdict
     pair = only(found)
-    assert (pair.difference, pair.noise.size) == (9.0 - (70.0 - lowest), 3.0)
+    by_hand = stats.ttest_1samp([9 - (high - lowest) for high in (69.0, 70.0, 71.0)], 0.0)
+    assert pair.difference == pytest.approx(9.0 - (70.0 - lowest))
+    assert pair.chance.p == pytest.approx(by_hand.pvalue)
     assert pair.ends == (({"setting": "x"}, {"setting": "y"}), ({"setting": "y"}, {"setting": "x"}))
-    sense = "narrower" if pair.difference >= 0 else "wider"
-    assert words == (
-        f"weakest of 1 pair of ranges over setting: A {70 - lowest:.2f}±3.00 (y to x) against B 9.00±0.00 (x to y), "
-        f"3 cells each, {sense} by {abs(pair.difference):.2f} with noise 3.00"
+    assert words.startswith(
+        f"weakest of 1 pair of ranges over setting: A {70 - lowest:.2f}±0.82 (y to x) against B 9.00±0.00 (x to y), "
+        f"3 cells each, {'narrower' if pair.difference > 0 else 'wider'} by {abs(pair.difference):.2f}, at 95 % "
     )
 
 
 def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
-    rows: Rows = {"A": {"x": (90.0, 0.2), "y": (80.0, 0.5)}, "B": {"x": (99.0, 0.3), "y": (99.0, 0.4)}}
+    random = np.random.default_rng(5)
+    common = random.normal(80, 3, 8)
+    calm, wild = common + random.normal(0, 0.5, 8), common + random.normal(0, 9, 8)
+    rows: Rows = {"A": {"x": list(calm), "y": list(wild)}, "B": {"x": list(wild), "y": list(calm)}}
     found, words = obtained(tmp_path, rows, a_and_b("steadier"))
-    assert found.verdict == "fails"
-    assert [pair.verdict for pair in found.judged] == ["fails", "holds"]
-    assert words == "weakest of 2 pairs of spreads: A 0.50 against B 0.40 at y, wider by 0.10"
-    rows["B"]["y"] = (99.0, None)
-    (tmp_path / "other").mkdir()
-    found, _ = obtained(tmp_path / "other", rows, a_and_b("steadier"))
-    assert (found.verdict, found.lacking) == ("not yet", 1)  # a run without a spread
+    assert [(pair.labels["setting"], pair.verdict) for pair in found.judged] == [("y", "fails"), ("x", "holds")]
+    p = stats.pearsonr(calm + wild, calm - wild).pvalue  # the test of Pitman and Morgan
+    assert [pair.chance.p for pair in found.judged] == pytest.approx([p, p])
+    assert words.startswith(f"weakest of 2 pairs of spreads: A {wild.std():.2f} against B {calm.std():.2f} at y, wider")
+    few: Rows = {"A": {"x": [80.0, 80.1]}, "B": {"x": [70.0, 90.0]}}
+    found, words = obtained(tmp_path / "few", few, a_and_b("steadier"))
+    assert (found.verdict, only(found).difference) == ("within noise", pytest.approx(9.95))
 
 
-@pytest.mark.parametrize(("margin", "verdict"), [(8.1, "holds"), (8.0, "within noise"), (3.0, "within noise")])
+def test_the_spread_of_a_single_run_decides_nothing(tmp_path: Path) -> None:
+    for run, std in {"a": 0.2, "b": 9.0}.items():
+        write_metrics(tmp_path, run, 90.0, std)
+    cells = [cell({"method": run.upper()}, [run]) for run in "ab"]
+    found, words = judge(table(cells, ["method"], [], claims=[a_and_b("steadier")]), tmp_path)
+    assert found.obtained.verdict == "one seed: undecided"
+    assert words.detail == "weakest of 1 pair of spreads: A 0.20 against B 9.00, narrower by 8.80, of one seed"
+    write_metrics(tmp_path, "b", 90.0, None)
+    found, _ = judge(table(cells, ["method"], [], claims=[a_and_b("steadier")]), tmp_path)
+    assert (found.obtained.verdict, found.obtained.lacking) == ("not yet", 1)  # a run without a spread
+
+
+@pytest.mark.parametrize(("margin", "verdict"), [(6.0, "holds"), (5.4, "within noise"), (2.5, "within noise")])
 def test_a_range_that_is_small(tmp_path: Path, margin: float, verdict: str) -> None:
-    rows: Rows = {
-        "A": {"x": (70.0, 0.0), "y": (72.0, 0.0), "z": (71.0, 0.0)},
-        "B": {"x": (50.0, 3.0), "y": (52.0, 9.0), "z": (53.0, 4.0)},
-    }
+    rows: Rows = {"A": {"x": [70.0, 70.0, 70.0], "y": [72.0, 73.0, 74.0], "z": [71.0, 71.1, 71.0]}}
     found, words = obtained(tmp_path, rows, within(margin, "setting"))
-    assert found.verdict == verdict
-    assert found.worst is not None
-    assert found.worst.labels == {"method": "B"}
-    assert (found.worst.difference, found.worst.noise.size) == (3.0, 5.0)  # of x and z
-    assert words == (
-        f"weakest of 2 ranges over setting: from 50.00±3.00 (x) to 53.00±4.00 (z) at B, 3 cells in all, apart by 3.00 "
-        f"with noise 5.00, at most {margin:g}"
+    assert (found.verdict, only(found).difference) == (verdict, pytest.approx(3.0))
+    assert words.startswith(
+        "weakest of 1 range over setting: from 70.00±0.00 (x) to 73.00±0.82 (y) at A, 3 cells in all, apart by 3.00, "
+        "at 95 % +0.52 to +5.48"
     )
+    assert words.endswith(f"of 3 seeds that detect 3.26, at most {margin:g}")
 
 
-def test_a_range_that_is_not(tmp_path: Path) -> None:
-    rows: Rows = {"A": {"x": (70.0, 0.3), "y": (72.0, 0.4)}}
-    assert obtained(tmp_path, rows, within(1.4, "setting"))[0].verdict == "fails"
-    assert obtained(tmp_path, rows, within(1.6, "setting"))[0].verdict == "within noise"
-    assert obtained(tmp_path, rows, within(1.4, "setting", where={"setting": ["x"]}))[0].pairs == 0
+def test_a_range_is_small_when_any_two_of_its_cells_are_close(tmp_path: Path) -> None:
+    # The ends are 1 apart for sure; but y, between them, may be anywhere.
+    rows: Rows = {"A": {"x": [70.0, 70.0, 70.1], "y": [66.5, 70.5, 74.5], "z": [71.0, 71.0, 71.0]}}
+    assert obtained(tmp_path, rows, within(3.0, "setting"))[0].verdict == "within noise"
+    sure: Rows = {"A": {**rows["A"], "y": [70.5, 70.6, 70.5]}}
+    assert obtained(tmp_path / "b", sure, within(3.0, "setting"))[0].verdict == "holds"
+
+
+def test_the_ends_of_a_range_are_picked_after_the_fact(tmp_path: Path) -> None:
+    rows: dict[str, dict[str, list[float]]] = {"A": {"x": [72.0, 72.4, 72.8], "y": [70.0, 70.0, 70.0]}}
+    found, _ = obtained(tmp_path, rows, within(1.0, "setting"))
+    assert found.verdict == "fails"  # apart by 2.4, p = 0.026 against 1
+    rows["A"] |= {"z": [71.0, 71.0, 71.0]}
+    found, _ = obtained(tmp_path / "b", rows, within(1.0, "setting"))
+    assert found.verdict == "within noise"  # of three pairs the widest
+    assert only(found).chance.p == pytest.approx(3 * stats.ttest_1samp([1.0, 1.4, 1.8], 0.0).pvalue)
 
 
 def test_a_range_of_just_that_width_is_no_rounding_error(tmp_path: Path) -> None:
-    rows: Rows = {"A": {"x": (80.2, None), "y": (81.2, None)}}  # 81.2 − 80.2 is 1.0000000000000142
-    assert obtained(tmp_path, rows, within(1.0, "setting"))[0].verdict == "within noise"
+    cells = [cell({"method": "A", "setting": s}, [], (mean, None)) for s, mean in {"x": 80.2, "y": 81.2}.items()]
+    found, _ = judge(table(cells, ["method"], ["setting"], claims=[within(1.0, "setting")]), tmp_path)
+    assert found.published and found.published.verdict == "within noise"  # 81.2 − 80.2 is 1.0000000000000142
 
 
-def test_the_published_side_is_judged_alike(tmp_path: Path) -> None:
-    values: Rows = {"A": {"x": (70.0, 0.1), "y": (60.0, 0.1)}, "B": {"x": (65.0, 0.1), "y": (64.0, None)}}
+def test_the_published_side_is_judged_by_its_own_rule(tmp_path: Path) -> None:
+    values: dict[str, dict[str, tuple[float, float | None]]] = {
+        "A": {"x": (70.0, 0.3), "y": (60.0, 0.4)},
+        "B": {"x": (65.0, 0.1), "y": (64.0, None)},
+    }
     cells = [
         cell({"method": method, "setting": setting}, [f"{method}-{setting}"], value)
         for method, settings in values.items()
@@ -156,11 +161,16 @@ def test_the_published_side_is_judged_alike(tmp_path: Path) -> None:
     steadier, spread = a_and_b("steadier", over=["setting"]), a_and_b("steadier")
     found, words = judge(table(cells, ["method"], ["setting"], claims=[steadier]), tmp_path)
     assert (found.obtained.verdict, found.contradicted_by_paper) == ("not yet", True)
-    assert words.published_detail.startswith("weakest of 1 pair of ranges over setting: A 10.00±0.14 (y to x) against")
-    assert words.pairs[0].published == ("10.00±0.14", "1.00±0.10", "\N{MINUS SIGN}9.00", "fails")
+    assert words.published_detail.startswith("weakest of 1 pair of ranges over setting: A 10.00±0.50 (y to x) against")
+    assert words.published_detail.endswith("wider by 9.00 with noise 0.51")
+    assert words.pairs[0].published == ("10.00±0.50", "1.00±0.10", "\N{MINUS SIGN}9.00", "fails", "")
     found, words = judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)
     assert found.published is not None
     assert found.published.pairs == 1  # y has no printed spread to compare
+    assert words.published_detail == "weakest of 1 pair of spreads: A 0.30 against B 0.10 at x, wider by 0.20"
+    means = a_and_b(over=["setting"])
+    found, words = judge(table(cells, ["method"], ["setting"], claims=[means]), tmp_path)
+    assert "A 65.00±0.25 against B 64.50±0.05" in words.published_detail  # √(0.3² + 0.4²) / 2
     cells = [one.model_copy(update={"published": None}) for one in cells]
     assert judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)[0].published is None
 
@@ -172,69 +182,51 @@ def write_clients(root: Path, run: str, correct: list[int]) -> None:
     write_metrics(root, run, float(accuracies.mean()), float(accuracies.std()))
 
 
-def of_clients(root: Path, seeds: tuple[int, int] = (0, 0)) -> tuple[Judgement, ClaimText]:
-    """A, which is a little better than B on each of four clients that are very different."""
+def of_clients(root: Path, metric: str = "clients", clients: int = 4) -> tuple[Judgement, ClaimText]:
+    """A, which under its one seed is a little better than B on each of four clients that are very different."""
     write_clients(root, "a", [20, 84, 122, 182])
     write_clients(root, "b", [18, 80, 120, 180])
-    runs = {
-        (method, "x"): {run: record(run, clients=4, seed=seed)}
-        for method, run, seed in zip("AB", "ab", seeds, strict=True)
-    }
-    return judge(study(root, runs, metric="clients", claims=[a_and_b()]), root)
+    runs = {("A", "x"): {"a": record("A", clients=4)}, ("B", "x"): {"b": record("B", clients=clients)}}
+    return judge(study(root, runs, metric=metric, claims=[a_and_b()]), root)
 
 
-def test_the_same_clients_are_compared_one_by_one(tmp_path: Path) -> None:
+def test_clients_of_one_seed_are_told_and_decide_nothing(tmp_path: Path) -> None:
     found, words = of_clients(tmp_path)
     pair = only(found.obtained)
-    differences = [1.0, 2.0, 1.0, 1.0]  # percentage points
+    assert found.obtained.verdict == "one seed: undecided"
     assert pair.difference == pytest.approx(1.25)
-    assert pair.noise.size == pytest.approx(2 * np.std(differences, ddof=1) / math.sqrt(4))
-    assert (pair.verdict, pair.noise.paired) == ("holds", 4)
-    assert words.detail.endswith("better by 1.25 with noise 0.50 (2 standard errors, paired over 4 clients)")
-    assert "51.00±29.42" in words.detail  # the spread between clients, beside which 1.25 is nothing
+    assert pair.chance.clients and pair.chance.clients[0] == 4
+    _, low, high = pair.chance.clients
+    assert 1.0 <= low < 1.25 < high <= 2.0  # of 1, 2, 1, 1
+    assert words.detail.endswith(f"better by 1.25, of one seed (over its 4 clients +{low:.2f} to +{high:.2f})")
 
 
-def test_other_clients_are_not(tmp_path: Path) -> None:
-    found, words = of_clients(tmp_path, seeds=(0, 1))
-    assert only(found.obtained).noise.paired == 0
-    assert found.obtained.verdict == "within noise"
-    assert words.detail.endswith("(from the spread between clients)")
+@pytest.mark.parametrize(("metric", "clients"), [("final", 4), ("clients", 5)])
+def test_clients_that_do_not_make_the_number_are_not_told(tmp_path: Path, metric: str, clients: int) -> None:
+    found, words = of_clients(tmp_path, metric, clients)
+    assert only(found.obtained).chance.clients is None
+    assert words.detail.endswith("better by 1.25, of one seed")
 
 
-def test_a_range_is_measured_by_the_same_clients(tmp_path: Path) -> None:
-    write_clients(tmp_path, "a", [20, 84, 122, 182])
-    write_clients(tmp_path, "b", [18, 80, 120, 180])
-    runs = {(method, "x"): {method.lower(): record(method, clients=4)} for method in "AB"}
-    found, _ = judge(study(tmp_path, runs, metric="clients", claims=[within(2.0, "method")]), tmp_path)
-    assert found.obtained.verdict == "holds"
-    assert only(found.obtained).noise.paired == 4
-
-
-def test_means_pair_each_client_over_all_cells_it_is_in(tmp_path: Path) -> None:
-    # What a client gains at x it gains at y, so the two settings are no two observations.
-    for setting in "xy":
-        write_clients(tmp_path, f"a-{setting}", [20, 84, 122, 182])
+def test_over_an_axis_each_client_counts_once(tmp_path: Path) -> None:
+    for setting, shift in {"x": 0, "y": 4}.items():
+        write_clients(tmp_path, f"a-{setting}", [20 + shift, 84, 122, 182])
         write_clients(tmp_path, f"b-{setting}", [18, 80, 120, 180])
     runs = {(m, s): {f"{m.lower()}-{s}": record(f"{m}{s}", clients=4)} for m in "AB" for s in "xy"}
-    claims = [a_and_b(over=["setting"])]
-    same, _ = judge(study(tmp_path, runs, metric="clients", claims=claims), tmp_path)
-    noise = only(same.obtained).noise
-    assert (noise.size, noise.paired) == pytest.approx((0.5, 4))
-    # Of two federations they are.
-    for run in ("a-y", "b-y"):
-        runs[run[0].upper(), "y"][run] = record(run, clients=4, seed=1)
-    other, _ = judge(study(tmp_path, runs, metric="clients", claims=claims), tmp_path)
-    noise = only(other.obtained).noise
-    assert (noise.size, noise.paired) == pytest.approx((math.hypot(0.5, 0.5) / 2, 8))
+    found, _ = judge(study(tmp_path, runs, metric="clients", claims=[a_and_b(over=["setting"])]), tmp_path)
+    pair = only(found.obtained)
+    assert pair.chance.clients and pair.chance.clients[0] == 4
+    assert pair.difference == pytest.approx(1.5)
+    assert 1.0 <= pair.chance.clients[1] < 1.5 < pair.chance.clients[2] <= 2.0
 
 
 def test_several_seeds_speak_for_themselves(tmp_path: Path) -> None:
-    runs: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    runs: dict[tuple[str, str], dict[str, dict[str, object]]] = {}
     for method, correct in (("A", [20, 84, 122, 182]), ("B", [18, 80, 120, 180])):
         for seed in (0, 1):
-            write_clients(tmp_path, f"{method}-{seed}", [c + seed for c in correct])
+            write_clients(tmp_path, f"{method}-{seed}", [c + seed * (1 + (method == "A")) for c in correct])
             runs.setdefault((method, "x"), {})[f"{method}-{seed}"] = record(method, clients=4, seed=seed)
     found, _ = judge(study(tmp_path, runs, metric="clients", claims=[a_and_b()]), tmp_path)
-    noise = only(found.obtained).noise
-    assert (noise.paired, noise.between_clients) == (0, False)
-    assert noise.size == pytest.approx(math.hypot(0.25, 0.25))  # the spread between seeds
+    chance = only(found.obtained).chance
+    assert (chance.seeds, chance.clients) == (2, None)
+    assert chance.p == pytest.approx(stats.ttest_1samp([1.25, 1.75], 0.0).pvalue)

@@ -1,0 +1,14 @@
+"""What may be said of a claim, in the order in which it is told; pages, the index and counts all go by this list."""
+
+HOLDS, FAILS, WITHIN_NOISE, ONE_SEED = "holds", "fails", "within noise", "one seed: undecided"
+NOT_YET, TRIAL = "not yet", "no verdict"
+
+VERDICTS = (HOLDS, FAILS, WITHIN_NOISE, ONE_SEED, NOT_YET, TRIAL)
+
+_ONE = {ONE_SEED: "undecided by one seed", TRIAL: "without verdict"}
+_MANY = {**_ONE, HOLDS: "hold", FAILS: "fail"}
+
+
+def counted(verdict: str, number: int) -> str:
+    """How many claims have a verdict: ``2 hold``."""
+    return f"{number} {(_ONE if number == 1 else _MANY).get(verdict, verdict)}"
