@@ -20,8 +20,8 @@ from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with
 from pipeline.report.drawing.sections import NO_VALUE, OfCell, PlainTable, Section, all_points, counted, draw_picture
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Value
-from pipeline.report.table.printed import format_value
-from pipeline.report.table.ranks import column_ranks, printed_rank
+from pipeline.report.table.printed import TIED, format_value
+from pipeline.report.table.ranks import printed_rank, ranks_as_printed
 from pipeline.report.table.results import Results
 
 TITLE = "Under other protocols"
@@ -43,6 +43,7 @@ _TEXT = (
     f"as printed sharing the mean of their ranks; {RISES} a better, {FALLS} a worse rank than under the table's own "
     "protocol, which is the first."
 )
+_TIED = f"{TIED}: cannot be told apart from the best of its column under the protocol, by seeds."
 _NOTHING = "No run of this table has been measured yet."
 
 
@@ -56,7 +57,8 @@ def draw(results: Results) -> Section:
     drawn, left_out = with_room(columns_of(layout, standings), "protocols")
     labels = "", "rank"
     picture = draw_picture(lambda: draw_columns(layout, standings, layout.rows, drawn, labels, _panel), _alt(standings))
-    text = " ".join([_TEXT, _changes(layout, standings), *_claims(by_protocol)]) + left_out
+    tied = [_TIED] if any(one.points["tied"].eq(True).any() for one in standings) else []
+    text = " ".join([_TEXT, *tied, _changes(layout, standings), *_claims(by_protocol)]) + left_out
     table = _table(layout, standings, list(by_protocol), results.table.decimals)
     return Section(text, picture, table, all_points(layout, standings))
 
@@ -75,19 +77,19 @@ def protocols(results: Results) -> list[str]:
 
 def collect_standings(by_protocol: Mapping[str, Results]) -> list[OfCell]:
     """The cells that have a complete value under any protocol, column by column, with a line per protocol: protocol,
-    mean, std, rank."""
+    mean, std, rank, tied (with the best; empty where seeds do not tell)."""
     standings: list[OfCell] = []
     for layout in [results.layout for results in by_protocol.values()][:1]:
         for column in layout.columns:
-            ranks = {name: column_ranks(results, column) for name, results in by_protocol.items()}
+            ranks = {name: ranks_as_printed(results, column) for name, results in by_protocol.items()}
             for row in layout.rows:
                 lines = [
-                    (name, value.mean, value.std, ranks[name][row])
+                    (name, value.mean, value.std, ranks[name][row], cell.tied)
                     for name, results in by_protocol.items()
                     if row in ranks[name] and (cell := results.layout.cell(row, column)) and (value := cell.obtained)
                 ]
                 if lines:
-                    points = pd.DataFrame(lines, columns=["protocol", "mean", "std", "rank"])
+                    points = pd.DataFrame(lines, columns=["protocol", "mean", "std", "rank", "tied"])
                     standings.append(OfCell(row, column, points))
     return standings
 
@@ -110,7 +112,8 @@ def _table(layout: Layout, standings: list[OfCell], names: list[str], decimals: 
 
 def _number(line: Mapping[Hashable, Any], first: float | None, decimals: int) -> str:
     value = Value(line["mean"], None if pd.isna(line["std"]) else line["std"])
-    return f"{format_value(value, decimals)} ({printed_rank(line['rank'])}{_mark(line['rank'], first)})"
+    tied = TIED if line["tied"] is True else ""
+    return f"{format_value(value, decimals)}{tied} ({printed_rank(line['rank'])}{_mark(line['rank'], first)})"
 
 
 def _short(protocol: str) -> str:

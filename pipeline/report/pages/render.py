@@ -145,7 +145,7 @@ def _markdown_numbers(table: PlainTable) -> str:
 def _markdown_cell(cell: Text) -> str:
     parts = []
     if cell.obtained:
-        parts.append(f"**{cell.obtained}**" if cell.best_obtained else cell.obtained)
+        parts.append(f"**{cell.obtained}**" if cell.best_obtained else cell.obtained + cell.tied)
     if cell.partial:
         parts.append(f"\\[{cell.partial}\\]")
     if cell.published:
@@ -160,7 +160,7 @@ def _latex_row(labels: Sequence[str], cells: list[str]) -> str:
 
 
 def _latex_obtained(cell: Text) -> str:
-    text = escape_latex(cell.obtained)
+    text = escape_latex(cell.obtained + cell.tied)
     if cell.best_obtained:
         text = rf"\textbf{{{text}}}"
     if cell.partial:

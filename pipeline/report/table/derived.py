@@ -14,7 +14,7 @@ from pipeline.report.table.clients import client_accuracies
 from pipeline.report.table.layout import Key, short
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import signed
-from pipeline.report.table.ranks import column_ranks, printed_rank
+from pipeline.report.table.ranks import TIES, printed_rank, ranks_by_seeds
 from pipeline.report.table.results import Results
 from pipeline.spec.table import TableDerived
 
@@ -117,7 +117,7 @@ def _difference(results: Results, derived: TableDerived) -> OfCell:
 
 
 def _rank(results: Results, derived: TableDerived) -> OfCell:
-    ranks = {column: column_ranks(results, column) for column in results.layout.columns}
+    ranks = {column: ranks_by_seeds(results, column) for column in results.layout.columns}
     return lambda row, column: ranks[column].get(row)
 
 
@@ -181,7 +181,7 @@ def _words(derived: TableDerived, *, whole: bool) -> tuple[str, str, str]:
     name, title, explained = {
         "mean": ("mean", "mean", "of the row's numbers"),
         "difference": (f"difference_to_{than}", f"less {than}", f"the number less that of {than}, in points"),
-        "rank": ("rank", "rank", "within a column, 1 the best; rows that tie as printed share the mean of their ranks"),
+        "rank": ("rank", "rank", f"within a column, 1 the best; {TIES}"),
         "worst_tenth": (
             "worst_tenth",
             "worst tenth",

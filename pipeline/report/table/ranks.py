@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 
+from pipeline.report.table.apart import BySeed, tied_with
+from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key
 from pipeline.report.table.results import Results
 
-
-def column_ranks(results: Results, column: Key) -> dict[Key, float]:
-    """The rank of every row that has a complete value in a column; equal as printed is a tie."""
-    sign = 1 if results.table.better == "lower" else -1
-    scores = {
-        row: sign * round(cell.obtained.mean, results.table.decimals)
-        for row in results.layout.rows
-        if (cell := results.layout.cell(row, column)) and cell.obtained and cell.complete
-    }
-    return {row: shared_rank(own, scores) for row, own in scores.items()}
+TIES = (
+    "rows that cannot be told apart by their seeds, or are equal as printed, share the mean of their ranks: from the "
+    "best downwards as many as cannot be told apart from it, then anew from the next"
+)
+"""How ranks by seeds are given, in words. With one seed nothing but equal numbers ties."""
 
 
-def shared_rank(own: float, scores: Mapping[Key, float]) -> float:
-    """The rank of a score among all, itself one of them; the least is the best."""
-    before, tied = (sum(map(test, scores.values())) for test in (own.__gt__, own.__eq__))
-    return before + (tied + 1) / 2
+def ranks_by_seeds(results: Results, column: Key) -> dict[Key, float]:
+    """The rank of every row that has a complete value in a column, with the ties of :data:`TIES`.
+
+    To be tied is not transitive, so the rows of a group are tied with its first and maybe not with one another.
+    """
+    return _grouped(_cells(results, column), results, tied_with)
+
+
+def ranks_as_printed(results: Results, column: Key) -> dict[Key, float]:
+    """The same by the numbers alone, of which those tie that are printed alike."""
+    return _grouped(_cells(results, column), results, lambda first, others: [False] * len(others))
+
+
+def _cells(results: Results, column: Key) -> dict[Key, Cell]:
+    by_row = {row: results.layout.cell(row, column) for row in results.layout.rows}
+    return {row: cell for row, cell in by_row.items() if cell and cell.obtained and cell.complete}
+
+
+def _grouped(
+    cells: dict[Key, Cell], results: Results, tie: Callable[[BySeed, list[BySeed]], Sequence[bool | None]]
+) -> dict[Key, float]:
+    sign = 1.0 if results.table.better == "lower" else -1.0
+    scores = {row: sign * cell.obtained.mean for row, cell in cells.items() if cell.obtained}
+    left = sorted(scores, key=scores.__getitem__)
+    ranks: dict[Key, float] = {}
+    while left:
+        printed = [round(scores[row], results.table.decimals) for row in left]
+        tied = tie(cells[left[0]].by_seed, [cells[row].by_seed for row in left[1:]])
+        same = [True, *(bool(one) or own == printed[0] for one, own in zip(tied, printed[1:], strict=True))]
+        size = [*same, False].index(False)
+        ranks |= dict.fromkeys(left[:size], len(ranks) + (size + 1) / 2)
+        left = left[size:]
+    return {row: ranks[row] for row in cells}
 
 
 def printed_rank(rank: float) -> str:
