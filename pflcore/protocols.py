@@ -11,6 +11,11 @@ Papers mean different things by "accuracy" and by "±", so a run stores counts o
     standard deviation of the clients' accuracies. The ± is the spread between clients.
 ``final``
     The pooled accuracy after the last round, for papers that give no spread.
+``worst_tenth``
+    After the last round, the unweighted mean and the population standard deviation of the accuracies of the tenth of
+    the clients that fare worst, rounded up to whole clients: 1 of 10, 2 of 11. Clients without test samples do not
+    count. Where clients tie at the border, which of them is taken makes no difference. Li et al., q-FFL, ICLR 2020,
+    report it as "worst 10%".
 ``last_position``
     As ``last_rounds``, but of a text only the character after its last one counts. Nothing can leak there from an
     attention without causal mask; of images it is the same as ``last_rounds``.
@@ -80,6 +85,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
         "last_rounds": {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)},
         "clients": {"mean": float(clients.mean()), "std": float(clients.std()), "n": len(clients)},
         "final": {"mean": float(accuracy[-1]), "std": 0.0, "n": 1},
+        "worst_tenth": worst_tenth(clients),
         "last_position": {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)},
     }
     held_back, by_validation, _ = curve(rounds_table, "validation")
@@ -109,6 +115,12 @@ def rounds_trained(rounds_table: pa.Table, training: Training) -> int:
     if training.patience is None:
         return training.rounds
     return int(pc.max(rounds_table["round"]).as_py() or 0)
+
+
+def worst_tenth(accuracies: NDArray[np.float64]) -> dict[str, float]:
+    """The figures of the protocol ``worst_tenth``, of the accuracies in percent [clients] of one run; not empty."""
+    worst = np.sort(accuracies)[: -(-len(accuracies) // 10)]
+    return {"mean": float(worst.mean()), "std": float(worst.std()), "n": len(worst)}
 
 
 def final_clients(rounds_table: pa.Table) -> pa.Table:

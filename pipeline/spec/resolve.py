@@ -11,6 +11,7 @@ from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.choosing import check_choice, check_patience
 from pipeline.spec.claims import resolve_claims
+from pipeline.spec.derived_columns import resolve_derived
 from pipeline.spec.draft import Patch, Patcher, as_patch, compose
 from pipeline.spec.fields import Fields
 from pipeline.spec.grid import Points, check_axes, expand
@@ -165,6 +166,7 @@ def _table(
         claims=resolve_claims(body.claims, layout, labels, patcher),
         figures=body.figures,
         analyses=_headings(body.figures or (), runs, patcher.fields.catalog),
+        derived=resolve_derived(layout, labels, patcher),
     )
 
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, m
 
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.claim import Claim, forms_schema
+from pipeline.spec.derived import Derived
 from pipeline.spec.fields import Fields
 from pipeline.spec.figures import figure_names
 from pipeline.spec.parts import Label, Line, Part, Selection
@@ -132,6 +133,9 @@ class TableSection(Part):
     metric: Metric = Field("last_rounds", description="The protocol under which accuracy is reported.")
     better: Better = Field("higher", description="Which values are set in bold.")
     decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
+    derived: list[Derived] = Field(
+        default_factory=list, description="Columns to the right that are worked out from the others."
+    )
     published: str | None = Field(None, description="CSV file of the published values, relative to this file.")
     absent: dict[str, dict[str, Line]] = Field(
         default_factory=dict, description="Per axis: published labels that have no run here, and why."

@@ -8,12 +8,15 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
+from pipeline.spec.derived import Shown
 from pipeline.spec.parts import Line, Part
 from pipeline.spec.records import read_run
 from pipeline.spec.run import Run
 from pipeline.workspace import record_path
 
-Metric = Literal["last_rounds", "clients", "final", "last_position", "best_by_validation", "best_by_test"]
+Metric = Literal[
+    "last_rounds", "clients", "final", "worst_tenth", "last_position", "best_by_validation", "best_by_test"
+]
 """The protocols of :mod:`pflcore.protocols`."""
 
 OF_ONE_ROUND: tuple[Metric, ...] = ("final", "best_by_validation", "best_by_test")
@@ -86,6 +89,14 @@ class TableClaim(_Frozen):
     margin: float
 
 
+class TableDerived(_Frozen):
+    """Derived columns (:class:`~pipeline.spec.derived.Derived`), with all axes named that they are the mean over."""
+
+    show: Shown
+    than: dict[str, str]
+    over: list[str]
+
+
 class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first.
 
@@ -115,6 +126,7 @@ class ResolvedTable(_Frozen):
     claims: list[TableClaim]
     figures: list[str] | None
     analyses: dict[str, str]
+    derived: list[TableDerived] = Field(default_factory=list)
 
     @property
     def drawn(self) -> list[str]:

@@ -87,6 +87,9 @@ def held_back(correct: dict[int, tuple[int, int]], rows: list[Row] = ROWS) -> pa
 def test_the_best_round_by_validation(correct: dict[int, tuple[int, int]], best: int, accuracy: float) -> None:
     figures = summarise(held_back(correct), Evaluation(every=2, window=2), rounds=10)
     assert figures.pop("best_by_validation") == {"mean": pytest.approx(accuracy), "std": 0.0, "n": 1, "round": best}
+    window = [100 * sum(correct[round_]) / 20 for round_ in (8, 10)]
+    mean, spread = sum(window) / 2, abs(window[0] - window[1]) / 2
+    assert figures.pop("validation") == {"mean": pytest.approx(mean), "std": pytest.approx(spread), "n": 2}
     assert figures == summarise(rounds_table(ROWS), Evaluation(every=2, window=2), rounds=10)
 
 
@@ -101,10 +104,26 @@ def test_a_run_that_was_stopped_ends_at_its_last_measurement() -> None:
     assert rounds_trained(table.slice(0, 0), Training(patience=3)) == 0
 
 
+@pytest.mark.parametrize(
+    ("correct", "mean", "std", "n"),
+    [
+        ([50, 90], 50.0, 0.0, 1),  # one client at least
+        ([40] + [90] * 9, 40.0, 0.0, 1),
+        ([90] * 9 + [40, 60], 50.0, 10.0, 2),  # a tenth of 11 is two whole clients
+        ([30] * 3 + [90] * 17, 30.0, 0.0, 2),  # of three that tie, two
+    ],
+)
+def test_the_worst_tenth_of_the_clients(correct: list[int], mean: float, std: float, n: int) -> None:
+    rows: list[Row] = [(4, client, share, 100, 1.0) for client, share in enumerate(correct)]
+    untested: Row = (4, len(correct), 0, 0, 0.0)
+    figures = summarise(rounds_table([*rows, untested]), Evaluation(every=2, window=0), rounds=4)
+    assert figures["worst_tenth"] == {"mean": pytest.approx(mean), "std": pytest.approx(std), "n": n}
+
+
 def test_tables_know_every_protocol() -> None:
     table = held_back(dict.fromkeys((4, 6, 8, 10), (1, 1)))
     every = summarise(table, Evaluation(every=2, window=4), rounds=10) | best_by_test(table)
-    assert set(every) == set(get_args(Metric))
+    assert set(every) == {*get_args(Metric), "validation"}
 
 
 def test_the_best_round_by_test_is_looked_for_only_where_it_is_asked_for() -> None:

@@ -11,13 +11,25 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pflcore.artifacts import write_table
+from pflcore.artifacts import read_table, write_table
 from pflcore.data.assignment import Assignment, write_assignment
 from pflcore.data.noise import Noise
+from pflcore.protocols import summarise
+from pflcore.settings import Evaluation
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
-from support.report_demo import CODE, HEADINGS, cell, report, rounds_table, table, with_records, write_metrics
+from support.report_demo import (
+    CODE,
+    HEADINGS,
+    cell,
+    report,
+    rounds_table,
+    table,
+    with_records,
+    write_evaluation,
+    write_metrics,
+)
 
 TOTAL = 200
 """Test samples of every client, so that 1 correct sample is half a percent."""
@@ -28,6 +40,7 @@ FIGURES = {
     "noise": "Accuracy and noise",
     "values": "The table as a figure",
     "boxes": "Spread over the runs",
+    "protocols": "Under other protocols",
 }
 """Those that are no analyses, and their headings."""
 METHODS = {"Local": "local", "FedAvg": "fedavg", "FedTP": "fedtp"}
@@ -58,6 +71,14 @@ def write_rounds(root: Path, run: str, correct: Sequence[int], **facts: Any) -> 
     meta = {"run": run, "code": CODE, **costs, "macs": 5000, "server": 1000, "positions": 1, "diverged": None}
     write_table(root / f"artifacts/runs/{run}/rounds.parquet", rounds, "rounds/2", **{**meta, **facts})
     write_metrics(root, run, 100 * sum(correct) / (TOTAL * count), 0.5)
+
+
+def write_counts(root: Path, run: str, correct: Sequence[int], **more: Any) -> None:
+    """The same with the figures of every protocol, and `more`."""
+    write_rounds(root, run, correct)
+    rounds, _ = read_table(root / f"artifacts/runs/{run}/rounds.parquet", "rounds/2")
+    figures = summarise(rounds, Evaluation(every=1, window=0, curve_every=0), 1)
+    write_evaluation(root, run, {**figures, **more})
 
 
 def write_noise(root: Path, of: dict[str, Any], std: Sequence[float] | None) -> None:

@@ -70,16 +70,9 @@ class Obtained(Yardstick):
 
     def _series(self, first: Sequence[Cell], parts: int, *others: Sequence[Cell]) -> list[Series]:
         """The sums of each group of cells by seed, in parts, in the order of the seeds that all cells have."""
-        by_cell = [[self._by_seed(cell) for cell in group] for group in (first, *others)]
+        by_cell = [[cell.by_seed for cell in group] for group in (first, *others)]
         seeds = sorted(set.intersection(*(set(values) for group in by_cell for values in group)))
         return [np.array([math.fsum(v[seed] for v in group) / parts for seed in seeds]) for group in by_cell]
-
-    def _by_seed(self, cell: Cell) -> dict[int, float]:
-        """A cell's value under each seed, the mean over its runs of that seed."""
-        values: dict[int, list[float]] = {}
-        for run in (self._runs[run] for run in cell.runs):
-            values.setdefault(run.resolved.seed, []).append(run.values_of(cell.client)[self._metric].mean)
-        return {seed: math.fsum(several) / len(several) for seed, several in values.items()}
 
     def _over_clients(self, plus: Sequence[Cell], minus: Sequence[Cell], parts: int) -> tuple[int, float, float] | None:
         """How many clients a single seed has and the interval over them; None unless the metric is their mean, and

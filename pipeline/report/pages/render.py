@@ -25,6 +25,7 @@ _LATEX = {
     **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"},
     **{"|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}", "*": "{*}"},
     **{"±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\to$"},
+    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$"},
     **{MINUS: "$-$", "–": "--", "—": "---", "…": r"\ldots{}", "†": r"$\dagger$", "‡": r"$\ddagger$"},
     **{"‘": "`", "’": "'", "“": "``", "”": "''", "§": r"\S{}", "∞": r"$\infty$", "\n": " ", "\r": " "},
     **{"ß": r"\ss{}", "ø": r"\o{}", "Ø": r"\O{}", "æ": r"\ae{}", "ł": r"\l{}", "Ł": r"\L{}", "\xa0": "~"},
@@ -52,8 +53,10 @@ def markdown(template: str, **context: Any) -> str:
     templates = environment(autoescape=False)
     templates.filters |= {
         "md": escape_markdown,
-        "results": lambda page: _markdown_table(page, page.rows, _markdown_cell),
-        "differences": lambda page: _markdown_table(page, page.rows, lambda c: f"{c.difference} {c.verdict}".strip()),
+        "results": lambda page: _markdown_table(page, page.all_headers, _markdown_cell),
+        "differences": lambda page: _markdown_table(
+            page, page.headers, lambda c: f"{c.difference} {c.verdict}".strip()
+        ),
         "numbers": _markdown_numbers,
         "facts": lambda rows, columns: aligned([list(columns), *(list(row.values) for row in rows)], 6),
         "escaped": lambda rows, left: aligned([[*map(escape_markdown, row)] for row in rows], left),
@@ -118,16 +121,19 @@ def _sized_svg(svg: str, name: str) -> Markup:
     return Markup(element.replace("<svg ", f"<svg {style}", 1))
 
 
-def _markdown_table(page: Page, rows: list[TableRow], write: Callable[[Text], str]) -> str:
-    """The header's levels as rows, then the table's rows with cells printed by `write`."""
-    lines = []
-    for level, spans in enumerate(page.headers):
-        cells = [""] * page.columns
+def _markdown_table(page: Page, headers: list[list[Span]], write: Callable[[Text], str]) -> str:
+    """The header's levels as rows, then the table's rows with cells printed by `write`, and what is derived of them as
+    far as the header goes."""
+    lines, columns = [], len(headers[-1])
+    for level, spans in enumerate(headers):
+        cells = [""] * columns
         for span in spans:
-            cells[span.start] = escape_markdown(span.text) if level == 0 else f"*{escape_markdown(span.text)}*"
+            text = escape_markdown(span.text)
+            cells[span.start] = f"*{text}*" if level and text else text
         lines.append([*(map(escape_markdown, page.row_axes) if level == 0 else [""] * len(page.row_axes)), *cells])
-    for row in without_repeats(rows):
-        lines.append([*map(escape_markdown, row.labels), *map(write, row.cells)])
+    for row in without_repeats(page.rows):
+        cells = [*map(write, row.cells), *(escape_markdown(number) for number, _ in row.derived)]
+        lines.append([*map(escape_markdown, row.labels), *cells[:columns]])
     return aligned(lines, len(page.row_axes))
 
 
@@ -139,7 +145,7 @@ def _markdown_numbers(table: PlainTable) -> str:
 def _markdown_cell(cell: Text) -> str:
     parts = []
     if cell.obtained:
-        parts.append(f"**{cell.obtained}**" if cell.best_obtained else cell.obtained)
+        parts.append(f"**{cell.obtained}**" if cell.best_obtained else cell.obtained + cell.tied)
     if cell.partial:
         parts.append(f"\\[{cell.partial}\\]")
     if cell.published:
@@ -154,7 +160,7 @@ def _latex_row(labels: Sequence[str], cells: list[str]) -> str:
 
 
 def _latex_obtained(cell: Text) -> str:
-    text = escape_latex(cell.obtained)
+    text = escape_latex(cell.obtained + cell.tied)
     if cell.best_obtained:
         text = rf"\textbf{{{text}}}"
     if cell.partial:
@@ -173,7 +179,9 @@ def _latex_published(cell: Text) -> str:
 def _multicolumns(spans: list[Span], labels: int) -> tuple[list[str], str]:
     """One header level in LaTeX: its cells, and the rules under those that span several columns."""
     cells = [f"\\multicolumn{{{span.width}}}{{c}}{{{escape_latex(span.text)}}}" for span in spans]
-    wide = [(span.start + labels + 1, span.start + labels + span.width) for span in spans if span.width > 1]
+    wide = [
+        (span.start + labels + 1, span.start + labels + span.width) for span in spans if span.width > 1 and span.text
+    ]
     return cells, " ".join(f"\\cmidrule(lr){{{first}-{last}}}" for first, last in wide)
 
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
-from pipeline.report.drawing.sections import Section
+from pipeline.report.drawing.sections import Section, counted
+from pipeline.report.pages.derived import numbers_of, with_derived
 from pipeline.report.pages.provenance import TOLD, Row, provenance
 from pipeline.report.table.cells import VERDICTS, Cell
-from pipeline.report.table.layout import Layout, Span, short
+from pipeline.report.table.derived import derive
+from pipeline.report.table.layout import Key, Layout, Span, short
 from pipeline.report.table.measured import Measured
-from pipeline.report.table.printed import format_value, signed
+from pipeline.report.table.printed import TIED, format_value, signed
 from pipeline.report.table.results import Results
 from pipeline.spec.table import Publication, ResolvedTable, TablePartition
 from pipeline.workspace import partition_report_path, report_path, timings_path
@@ -29,6 +31,7 @@ class Text:
     Attributes:
         obtained: ``"90.31±0.26"``, a dash while missing, "diverged", or "" where no run is planned.
         published: ``"90.31±0.26"`` or "".
+        tied: The mark of a value that cannot be told apart from the best of its column, or "".
         dagger: The mark of the footnote that says why no run is planned, or "".
         partial: ``"2/3"`` where 2 of 3 runs are done, or "".
         difference: Signed points, or "".
@@ -40,6 +43,7 @@ class Text:
     quoted: bool = False
     best_obtained: bool = False
     best_published: bool = False
+    tied: str = ""
     dagger: str = ""
     partial: str = ""
     difference: str = ""
@@ -49,10 +53,12 @@ class Text:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row: its labels on the row axes, and its cells in column order."""
+    """One row: its labels on the row axes, its cells in column order, and its derived numbers, each as printed and for
+    sorting."""
 
     labels: tuple[str, ...]
     cells: list[Text]
+    derived: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class Page:
     Attributes:
         paper: The publication: its name, the table and how to cite it.
         where: The table alone, as "Table II".
+        headers: Over the cells, outer to inner.
+        all_headers: Over the cells and the derived numbers of a row.
     """
 
     spec: str
@@ -72,7 +80,7 @@ class Page:
     banner: str
     row_axes: list[str]
     headers: list[list[Span]]
-    columns: int
+    all_headers: list[list[Span]]
     rows: list[TableRow]
     has_published: bool
     has_differences: bool
@@ -96,10 +104,11 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
     """The page of a table. Nothing published: no word about published values."""
     table, layout, cells = results.table, results.layout, results.cells
     daggers = _daggers(layout)
-    rows = [
-        TableRow(row, [_text(layout.cell(row, column), table.decimals, daggers) for column in layout.columns])
-        for row in layout.rows
-    ]
+    derived = derive(results)
+
+    def texts(row: Key) -> list[Text]:
+        return [_text(layout.cell(row, column), table.decimals, daggers) for column in layout.columns]
+
     has_published = any(cell.published for cell in cells)
     columns, facts = provenance(results.runs)
     return Page(
@@ -111,12 +120,16 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         banner=banner(table.profile),
         row_axes=[short(axis) for axis in layout.row_axes],
         headers=layout.headers,
-        columns=len(layout.columns),
-        rows=rows,
+        all_headers=with_derived(layout, derived),
+        rows=[TableRow(row, texts(row), numbers_of(row, derived)) for row in layout.rows],
         has_published=has_published,
-        has_differences=has_published and any(cell.difference is not None for cell in cells),
+        has_differences=has_published and any(map(_compared, cells)),
         tally=_tally(cells),
-        legend=[*_legend(table, cells), *filter(None, [told(results.runs.values()) for told in TOLD])],
+        legend=[
+            *_legend(table, cells),
+            *(one.explained for one in derived),
+            *filter(None, [told(results.runs.values()) for told in TOLD]),
+        ],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
         protocol=_protocol(results) + _alone(layout),
         notes=[*table.notes, *_published_notes(layout, cells)],
@@ -212,7 +225,8 @@ def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]])
         obtained = "diverged" if cell.verdict == "diverged" else DASH
     if cell.obtained:
         obtained = format_value(cell.obtained, decimals)
-    numbers = (cell.obtained and cell.obtained.mean, cell.published and cell.published.mean, cell.difference)
+    difference = cell.difference if _compared(cell) else None
+    numbers = (cell.obtained and cell.obtained.mean, cell.published and cell.published.mean, difference)
     obtained_sort, published_sort, difference_sort = ("" if x is None else f"{x:.6g}" for x in numbers)
     return Text(
         obtained=obtained,
@@ -220,12 +234,18 @@ def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]])
         quoted=cell.quoted,
         best_obtained=cell.best_obtained,
         best_published=cell.best_published,
+        tied=TIED if cell.tied else "",
         dagger=daggers[_reason(cell)][0] if _reason(cell) else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
-        difference="" if cell.difference is None else signed(cell.difference, decimals),
+        difference="" if difference is None else signed(difference, decimals),
         verdict=cell.verdict,
         sort=(obtained_sort, published_sort, difference_sort),
     )
+
+
+def _compared(cell: Cell) -> bool:
+    """Whether it says something how far a cell is from its published value."""
+    return cell.difference is not None and cell.verdict != "trial"
 
 
 def _reason(cell: Cell) -> str:
@@ -281,9 +301,12 @@ def _tally(cells: list[Cell]) -> str:
 def _legend(table: ResolvedTable, cells: list[Cell]) -> list[str]:
     lowest = "lowest" if table.better == "lower" else "highest"
     published = any(cell.published for cell in cells)
-    lines = [f"Bold: the {lowest} value of the column."]
-    if published:
-        lines = [f"Obtained values, published values in parentheses. Bold: the {lowest} of its kind in the column."]
+    bold = any(cell.best_obtained for cell in cells)
+    lines = ["Obtained values, published values in parentheses."] if published else []
+    if bold or published:
+        of = "value" if not published else "of its kind" if bold else "published value"
+        lines.append(f"Bold: the {lowest} {of} {'in' if published else 'of'} the column.")
+    lines += _apart(cells, [cell.key(table.columns) for cell in cells])
     if any(cell.quoted for cell in cells):
         lines.append("*: the paper quotes this value from an earlier paper.")
     if any(cell.verdict == "missing" for cell in cells):
@@ -292,6 +315,29 @@ def _legend(table: ResolvedTable, cells: list[Cell]) -> list[str]:
         lines.append("diverged: training of at least one run of the cell ended in non-finite numbers.")
     if any(cell.obtained and not cell.complete for cell in cells):
         lines.append("[n/m]: n of the cell's m runs are done.")
+    return lines
+
+
+def _apart(cells: list[Cell], columns: list[Key]) -> list[str]:
+    """What can be said of differences to the best of a column, and where it cannot."""
+    best = {column for cell, column in zip(cells, columns, strict=True) if cell.best_obtained}
+    others = [
+        (cell.tied, column)
+        for cell, column in zip(cells, columns, strict=True)
+        if cell.obtained and not cell.best_obtained and column in best
+    ]
+    unknown = {column for tied, column in others if tied is None}
+    lines = []
+    if any(tied is not None for tied, _ in others):
+        lines.append(
+            f"{TIED}: cannot be told apart from the best of the column (paired t tests over the seeds, at 5 % over "
+            "all comparisons of a column, Holm)."
+        )
+    if unknown:
+        where = (
+            "" if len(unknown) == len({column for _, column in others}) else f" in {counted(len(unknown), 'column')}"
+        )
+        lines.append(f"One seed{where}: differences cannot be judged.")
     return lines
 
 

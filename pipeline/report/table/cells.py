@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from pipeline.report.table.apart import tied_with
 from pipeline.report.table.measured import Measured, Value
 from pipeline.spec.table import ResolvedTable, TableCell
 
 CLOSE = 2.0
 """Percentage points within which an obtained value that does not match is still called close."""
 
-VERDICTS = ("match", "close", "off", "missing", "diverged", "absent", "no published value")
+VERDICTS = ("match", "close", "off", "trial", "missing", "diverged", "absent", "no published value")
+
+_SMOKE = "smoke"
+"""The profile whose numbers mean nothing, so that none of them is called the best one or a match."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,9 @@ class Cell:
         runs: Ids of the runs that belong to it, one per combination of the averaged axes; empty: none is planned.
         n: Runs that the obtained value is made of.
         client: The one client of the runs that it is about; None: all of them.
+        by_seed: What the obtained value is made of: the mean over the runs of each seed.
+        tied: Whether the obtained value cannot be told apart from the best of its column, by seeds; None: it is that
+            one, or there are not two seeds that both have.
         absent: Why no run is planned, where the spec says so.
         verdict: One of :data:`VERDICTS`.
     """
@@ -41,6 +48,8 @@ class Cell:
     client: int | None = None
     best_obtained: bool = False
     best_published: bool = False
+    by_seed: dict[int, float] = field(default_factory=dict)
+    tied: bool | None = None
 
     @property
     def difference(self) -> float | None:
@@ -66,9 +75,17 @@ def collect_cells(table: ResolvedTable, runs: dict[str, Measured]) -> list[Cell]
     because a mean over the survivors alone would flatter the method.
     """
     cells = [_cell(planned, runs, table.metric) for planned in table.cells]
-    obtained = _best(table, cells, lambda cell: cell.obtained)
     published = _best(table, cells, lambda cell: cell.published)
-    return [replace(cell, best_obtained=obtained[i], best_published=published[i]) for i, cell in enumerate(cells)]
+    obtained = [False] * len(cells)
+    tied: list[bool | None] = [None] * len(cells)
+    if table.profile == _SMOKE:
+        cells = [replace(cell, verdict="trial") if cell.obtained else cell for cell in cells]
+    else:
+        obtained, tied = _best(table, cells, lambda cell: cell.obtained), _tied(table, cells)
+    return [
+        replace(cell, best_obtained=best, best_published=printed, tied=None if best else same)
+        for cell, best, printed, same in zip(cells, obtained, published, tied, strict=True)
+    ]
 
 
 def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
@@ -81,6 +98,7 @@ def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
         runs=tuple(planned.runs),
         obtained=_average(values),
         n=len(values),
+        by_seed={} if diverged else _by_seed(planned, runs, metric),
         published=Value(published.mean, published.std) if published and published.mean is not None else None,
         quoted=published is not None and published.quoted,
         note=published.note if published else "",
@@ -89,6 +107,14 @@ def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
         client=planned.client,
     )
     return replace(cell, verdict="diverged" if diverged else _verdict(cell))
+
+
+def _by_seed(planned: TableCell, runs: dict[str, Measured], metric: str) -> dict[int, float]:
+    values: dict[int, list[float]] = {}
+    for run in (runs[run] for run in planned.runs):
+        if value := run.values_of(planned.client).get(metric):
+            values.setdefault(run.resolved.seed, []).append(value.mean)
+    return {seed: statistics.fmean(several) for seed, several in values.items()}
 
 
 def _average(values: list[Value]) -> Value | None:
@@ -130,3 +156,19 @@ def _best(table: ResolvedTable, cells: list[Cell], pick: Callable[[Cell], Value 
         if own is not None:
             best[column] = max(own, best.get(column, own))
     return [score(cell) is not None and score(cell) == best[cell.key(table.columns)] for cell in cells]
+
+
+def _tied(table: ResolvedTable, cells: list[Cell]) -> list[bool | None]:
+    """Of each cell that has a value, whether it cannot be told apart from the best of its column."""
+    sign = -1.0 if table.better == "lower" else 1.0
+    tied: list[bool | None] = [None] * len(cells)
+    columns: dict[tuple[str, ...], list[tuple[float, int]]] = {}
+    for index, cell in enumerate(cells):
+        if cell.obtained:
+            columns.setdefault(cell.key(table.columns), []).append((-sign * cell.obtained.mean, index))
+    for scored in columns.values():
+        best, *others = (index for _, index in sorted(scored))
+        found = tied_with(cells[best].by_seed, [cells[index].by_seed for index in others])
+        for index, same in zip(others, found, strict=True):
+            tied[index] = same
+    return tied

@@ -9,6 +9,9 @@ MINUS = "\N{MINUS SIGN}"
 ACCURACY = "accuracy (%)"
 """What heads a column of accuracies, or stands at their axis."""
 
+TIED = "‡"
+"""Marks a value that cannot be told apart from the best of its column."""
+
 
 def format_value(value: Value, decimals: int) -> str:
     """``90.31±0.26``, or ``90.31`` without a deviation."""

@@ -28,6 +28,7 @@ _COLUMNS = pa.schema(
         ("difference", pa.float64()),
         ("best_published", pa.bool_()),
         ("best_obtained", pa.bool_()),
+        ("tied", pa.bool_()),
         ("verdict", pa.string()),
         ("runs", pa.string()),
         ("kept_since", pa.string()),
@@ -66,6 +67,12 @@ class Results:
     def of_runs(self) -> Results:
         """The same, laid out for what is told of a run once: see :meth:`Layout.of_runs`."""
         return replace(self, layout=self.layout.of_runs())
+
+    def under(self, protocol: str) -> Results:
+        """The same runs with another protocol as the metric of the table; it may be one that no spec can name."""
+        table = self.table.model_copy(update={"metric": protocol})
+        cells = collect_cells(table, self.runs)
+        return replace(self, table=table, cells=cells, layout=Layout(table, cells))
 
     def measured(self, row: Key, column: Key) -> list[Measured]:
         """The runs of a cell that were measured; none when one of them diverged, as those left would flatter it."""
@@ -118,6 +125,7 @@ class Results:
             "difference": cell.difference,
             "best_published": cell.best_published,
             "best_obtained": cell.best_obtained,
+            "tied": cell.tied,
             "verdict": cell.verdict,
             "runs": " ".join(cell.runs),
             "kept_since": max((self.runs[run].kept for run in cell.runs), default="") or None,

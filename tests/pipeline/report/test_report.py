@@ -189,8 +189,8 @@ def test_files_hold_what_the_table_holds(tmp_path: Path) -> None:
     assert rows.num_rows == 28
     assert rows.schema.names == [
         *("spec", "method", "dataset", "setting", "clients", "published_mean", "published_std", "quoted"),
-        *("obtained_mean", "obtained_std", "n", "difference", "best_published", "best_obtained", "verdict", "runs"),
-        "kept_since",
+        *("obtained_mean", "obtained_std", "n", "difference", "best_published", "best_obtained", "tied"),
+        *("verdict", "runs", "kept_since"),
     ]
     assert rows["obtained_mean"].null_count == 8  # two diverged, two missing, four absent
     assert meta["metric"] == "last_rounds" and meta["rows"] == ["method"]

@@ -105,8 +105,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "list for mapping": ("grid:\n  - base\n", "specs/a.yaml:1: grid: ['base'] must be `key: value` lines"),
     "unknown metric": (
         "table: {metric: accuracy}\n",
-        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final', 'last_position', "
-        "'best_by_validation' or 'best_by_test'",
+        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final', 'worst_tenth', "
+        "'last_position', 'best_by_validation' or 'best_by_test'",
     ),
     "empty selection": (
         "grid:\n  exclude:\n    - method: []\n",
@@ -465,6 +465,48 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "spread of single runs": (
         GRID + "  metric: final\nclaims:\n  - {text: t, steadier: {method: FedTP}, than: others}\n",
         "specs/a.yaml:12: claims[0].steadier: a single run has no ± under the metric 'final'; name axes in `over`",
+    ),
+    # Derived columns.
+    "derived of nothing": (
+        GRID + "  derived: [{show: means}]\n",
+        "specs/a.yaml:10: table.derived[0].show: 'means' must be one of 'mean', 'difference', 'rank', 'worst_tenth', "
+        "'spread' or 'share_worse'",
+    ),
+    "derived key": (
+        GRID + "  derived: [{show: mean, ower: [clients]}]\n",
+        "specs/a.yaml:10: table.derived[0].ower: unknown key; did you mean 'over'?",
+    ),
+    "derived over a misspelt axis": (
+        GRID + "  derived: [{show: mean, over: [client]}]\n",
+        "specs/a.yaml:10: table.derived[0].over[0]: 'client' is no axis of the columns; did you mean 'clients'?",
+    ),
+    "derived over rows": (
+        GRID + "  derived: [{show: rank, over: [method]}]\n",
+        "specs/a.yaml:10: table.derived[0].over[0]: 'method' is no axis of the columns; known: clients",
+    ),
+    "derived mean over nothing": (
+        GRID + "  derived: [{show: mean, over: []}]\n",
+        "specs/a.yaml:10: table.derived[0].over: a mean over no axis is the table itself",
+    ),
+    "derived difference to nothing": (
+        GRID + "  derived: [{show: difference}]\n",
+        "specs/a.yaml:10: table.derived[0]: `difference` compares with a row, so 'than' is missing",
+    ),
+    "derived rank against a row": (
+        GRID + "  derived: [{show: rank, than: {method: FedTP}}]\n",
+        "specs/a.yaml:10: table.derived[0]: `rank` compares with no row, so 'than' does not belong there",
+    ),
+    "derived difference to an unknown row": (
+        GRID + "  derived: [{show: difference, than: {method: FedPT}}]\n",
+        "specs/a.yaml:10: table.derived[0].than.method: unknown label 'FedPT'; did you mean 'FedTP'?",
+    ),
+    "derived difference to a column": (
+        GRID + "  derived: [{show: difference, than: {clients: 20}}]\n",
+        "specs/a.yaml:10: table.derived[0].than.clients: no axis of the rows; known: method",
+    ),
+    "derived twice": (
+        GRID + "  derived: [{show: rank}, {show: rank, over: [clients]}]\n",
+        "specs/a.yaml:10: table.derived[1]: the same columns as derived[0]",
     ),
     # Inheritance.
     "cycle": (

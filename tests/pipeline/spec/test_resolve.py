@@ -155,6 +155,7 @@ def test_the_table(table: Resolved) -> None:
         "decimals": 1,
         "figures": None,
         "analyses": {},
+        "derived": [],
         "claims": [
             {
                 "text": "FedTP beats every other method.",
