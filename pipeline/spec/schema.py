@@ -171,7 +171,9 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
         "properties": run,
         "additionalProperties": False,
     }
-    definitions["axes"] = _axes(fields, run)
+    # No entry has a dot in its name, so none of its definitions is called like these.
+    definitions |= {f"{kind}.axis": _with_settings(fields, kind, run) for kind in COMPONENTS}
+    definitions["axes"] = _axes(fields, {**run, **{kind: {"$ref": f"#/$defs/{kind}.axis"} for kind in COMPONENTS}})
     definitions["figure"] = {"enum": figures_of(catalog)}
     replaced: dict[str, Any] = _resolve_comments(schema)
     replaced["$defs"]["Claim"] |= forms_schema(replaced["$defs"]["Claim"])
@@ -190,11 +192,23 @@ def _entries(fields: Fields, kind: str, definitions: dict[str, Any]) -> list[dic
     return [{"enum": names}, *({"$ref": f"#/$defs/{kind}_{name}"} for name in names)]
 
 
+def _with_settings(fields: Fields, kind: str, run: dict[str, Any]) -> dict[str, Any]:
+    """A component as a value of its axis: what else of the run goes with it may stand beside its options."""
+    beside = {field: run[field] for field in fields.beside(kind)}
+    both = {
+        "description": f"A {kind}, and what of the run goes with it in this row or column.",
+        "type": "object",
+        "properties": {"name": {"enum": fields.names(kind)}, **_all_options(fields, kind), **beside},
+        "anyOf": [{"required": [field]} for field in beside],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [{"$ref": f"#/$defs/{kind}"}, both]}
+
+
 def _all_options(fields: Fields, kind: str) -> dict[str, Any]:
     """Per option of any entry of the kind: what one of the entries accepts."""
     accepted: dict[str, list[Any]] = {}
-    names = [kind] if kind in SETTINGS else fields.catalog.names(kind)
-    for name in names:
+    for name in fields.names(kind):
         properties = fields.model(kind, name).model_json_schema()["properties"]
         for option in fields.known(kind, name):
             if properties[option] not in accepted.setdefault(option, []):

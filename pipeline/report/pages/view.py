@@ -11,6 +11,7 @@ from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
 from pipeline.report.drawing.sections import Section
 from pipeline.report.pages.provenance import TOLD, Row, provenance
+from pipeline.report.pages.unlike import unlike_settings
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.layout import Layout, Span, short
 from pipeline.report.table.measured import Measured
@@ -116,7 +117,11 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         has_published=has_published,
         has_differences=has_published and any(cell.difference is not None for cell in cells),
         tally=_tally(cells),
-        legend=[*_legend(table, cells), *filter(None, [told(results.runs.values()) for told in TOLD])],
+        legend=[
+            *_legend(table, cells),
+            *unlike_settings(table, {run.id: run.resolved for run in results.runs.values()}),
+            *filter(None, [told(results.runs.values()) for told in TOLD]),
+        ],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
         protocol=_protocol(results) + _alone(layout),
         notes=[*table.notes, *_published_notes(layout, cells)],

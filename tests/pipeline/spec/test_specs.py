@@ -157,7 +157,12 @@ def test_schema_completes_names_and_options() -> None:
     assert set(definitions["analysis_maps"]["properties"]) == {"name", "clients", "images"}
     assert definitions["figure"]["enum"] == sorted([*figure_names(), "maps", "weights"])
     axes = definitions["axes"]["properties"]
-    assert axes["method"]["anyOf"][0] == {"type": "array", "items": {"$ref": "#/$defs/method"}}
+    assert axes["method"]["anyOf"][0] == {"type": "array", "items": {"$ref": "#/$defs/method.axis"}}
+    plain, with_settings = definitions["method.axis"]["anyOf"]
+    assert plain == {"$ref": "#/$defs/method"}
+    assert with_settings["properties"]["training"] == {"$ref": "#/$defs/training"}
+    assert {"required": ["training"]} in with_settings["anyOf"]  # else the stricter form holds
+    assert "method" not in with_settings["properties"] and "embedding" in with_settings["properties"]
     assert axes["training.rounds"]["anyOf"][0]["items"]["type"] == "integer"
     assert axes["partition.alpha"]["anyOf"][1]["additionalProperties"]["exclusiveMinimum"] == 0
     claim = definitions["Claim"]
