@@ -13,12 +13,13 @@ from pipeline.spec.claims import resolve_claims
 from pipeline.spec.draft import Patch, Patcher, as_patch, compose
 from pipeline.spec.fields import Fields
 from pipeline.spec.grid import Points, check_axes, expand
+from pipeline.spec.paths import inside
 from pipeline.spec.profiles import check_profile, smoke_patch
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import TableSection
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
-from pipeline.spec.specs import Spec, inside
+from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
 from pipeline.spec.yamlfile import Address, show
 

@@ -14,6 +14,7 @@ from pipeline.spec.catalog import Catalog
 from pipeline.spec.claim import Claim, forms_schema
 from pipeline.spec.fields import Fields
 from pipeline.spec.figures import figure_names
+from pipeline.spec.inherit import ADD
 from pipeline.spec.parts import Label, Line, Part, Selection
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.table import Better, Metric, Publication
@@ -110,7 +111,9 @@ class TableSection(Part):
 class SpecFile(Part):
     """One experiment: a grid of runs, the table it becomes, published values and claims."""
 
-    extends: str | None = Field(None, description="A spec to inherit from, relative to this file.")
+    extends: str | list[str] | None = Field(
+        None, description="A spec to inherit from, relative to this file, or several, each laid over those before it."
+    )
     abstract: bool = Field(False, description="Only to be inherited from: compiles to nothing.")
     title: Line = Field("", description="One line, the heading of the report.")
     paper: Publication | None = None
@@ -151,7 +154,7 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
         update = {
             "description": f"Options that update the {kind} set elsewhere.",
             "type": "object",
-            "properties": {"name": False, **_all_options(fields, kind)},
+            "properties": {"name": False, **_with_additions(_all_options(fields, kind))},
             "additionalProperties": False,
         }
         definitions[kind] = {"anyOf": [*_entries(fields, kind, definitions), update]}
@@ -176,7 +179,10 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
     definitions["axes"] = _axes(fields, {**run, **{kind: {"$ref": f"#/$defs/{kind}.axis"} for kind in COMPONENTS}})
     definitions["figure"] = {"enum": figures_of(catalog)}
     replaced: dict[str, Any] = _resolve_comments(schema)
-    replaced["$defs"]["Claim"] |= forms_schema(replaced["$defs"]["Claim"])
+    definitions = replaced["$defs"]
+    definitions["Claim"] |= forms_schema(definitions["Claim"])
+    for part in (replaced, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
+        part["properties"] = _with_additions(part["properties"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **replaced}
 
 
@@ -203,6 +209,16 @@ def _with_settings(fields: Fields, kind: str, run: dict[str, Any]) -> dict[str, 
         "additionalProperties": False,
     }
     return {"anyOf": [{"$ref": f"#/$defs/{kind}"}, both]}
+
+
+def _with_additions(properties: dict[str, Any]) -> dict[str, Any]:
+    """With a key for each list that adds to what is inherited of it."""
+    added = {}
+    for key, value in properties.items():
+        for arm in value.get("anyOf", [value]) if isinstance(value, dict) else ():
+            if arm.get("type") == "array":
+                added[key + ADD] = {**arm, "description": f"Added to the {key} that are inherited."}
+    return {**properties, **added}
 
 
 def _all_options(fields: Fields, kind: str) -> dict[str, Any]:
