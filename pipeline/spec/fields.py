@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pflcore.options import OptionInfo
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.run import SETTINGS
+from pipeline.spec.run import RUN_FIELDS, SETTINGS
 from pipeline.spec.yamlfile import show
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -71,6 +71,22 @@ class Fields:
     def known(self, kind: str, name: str) -> list[str]:
         """The options of an entry, or of a group of settings."""
         return [option.name for option in self.catalog.options(kind, name)]
+
+    def names(self, kind: str) -> list[str]:
+        """The entries of a kind; a group of settings is the only one of its kind."""
+        return [kind] if kind in SETTINGS else self.catalog.names(kind)
+
+    def options(self, kind: str) -> list[str]:
+        """The options of all entries of a kind, or of a group of settings, sorted."""
+        return sorted({option for name in self.names(kind) for option in self.known(kind, name)})
+
+    def beside(self, kind: str) -> list[str]:
+        """The fields of a run that a value of this component's axis can set beside its own options.
+
+        One that is called like an option of any entry of the kind is none of them: there, that key is the option.
+        """
+        options = self.options(kind)
+        return [field for field in RUN_FIELDS if field != kind and field not in options]
 
     def model(self, kind: str, name: str) -> type[BaseModel]:
         """The strict model of an entry, `name` included, or of a group of settings, whose name is its kind."""

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pflcore.registry import did_you_mean
+from pipeline.spec.axes import Axis, read_axes
 from pipeline.spec.draft import Patch, Patcher, compose
-from pipeline.spec.parts import Selection, label_text
-from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
+from pipeline.spec.parts import Selection
 from pipeline.spec.schema import Grid
 from pipeline.spec.yamlfile import Address, show
 
 MAX_RUNS = 20_000
-
-_AXIS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_RESERVED = ("mean", "std", "quoted", "note")  # columns of published values
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What varies: a patch per label. A `dotted` axis sets one option of a part and is applied after all others."""
-
-    name: str
-    patches: dict[str, Patch]
-    dotted: bool
 
 
 @dataclass(frozen=True)
@@ -42,10 +29,23 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """All runs of a grid, and the labels of each axis in order, those of included runs last."""
+    """All runs of a grid.
 
+    Attributes:
+        known: The labels of each axis in order, those of included runs last.
+        labels: Those that `only` keeps.
+    """
+
+    known: dict[str, list[str]]
     labels: dict[str, list[str]]
     points: list[Point]
+
+    @property
+    def left_out(self) -> dict[str, list[str]]:
+        """The labels of each axis that `only` leaves out."""
+        return {
+            axis: [label for label in known if label not in self.labels[axis]] for axis, known in self.known.items()
+        }
 
 
 def expand(grid: Grid, patcher: Patcher) -> Points:
@@ -54,11 +54,8 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
     Raises:
         UserError: An axis or a label is not well formed or unknown, nothing is left, or a run is stated twice.
     """
-    axes = [_read_axis(name, values, patcher) for name, values in grid.axes.items()]
+    axes = read_axes(grid.axes, patcher)
     labels = {axis.name: list(axis.patches) for axis in axes}
-    size = math.prod(map(len, labels.values()))
-    if size > MAX_RUNS:
-        raise patcher.document.error(("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
     for index, include in enumerate(grid.include):
         address: Address = ("grid", "include", index, "labels")
         check_axes(include.labels, labels, patcher, address)
@@ -71,7 +68,12 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
         check_selection(override.when, labels, patcher, ("grid", "overrides", index, "when"))
     for index, excluded in enumerate(grid.exclude):
         check_selection(excluded, labels, patcher, ("grid", "exclude", index))
-    points = list(_points(grid, axes, patcher))
+    check_selection(grid.only, labels, patcher, ("grid", "only"))
+    kept = {axis: [label for label in known if label in grid.only.get(axis, known)] for axis, known in labels.items()}
+    size = math.prod(sum(label in axis.patches for label in kept[axis.name]) for axis in axes)
+    if size > MAX_RUNS:
+        raise patcher.document.error(("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
+    points = [point for point in _points(grid, axes, kept, patcher) if matches(grid.only, point.labels)]
     if not points:
         raise patcher.document.error(("grid", "exclude"), "excludes every run of the grid")
     seen: dict[tuple[str, ...], Point] = {}
@@ -79,7 +81,7 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
         first = seen.setdefault(tuple(point.labels[axis.name] for axis in axes), point)
         if first is not point:
             raise patcher.document.error(point.address, f"the run {_words(point.labels)} is already part of the grid")
-    return Points(labels, points)
+    return Points(labels, kept, points)
 
 
 def matches(selection: Selection, labels: Mapping[str, str]) -> bool:
@@ -105,10 +107,13 @@ def check_axes(named: Mapping[str, Any], labels: Mapping[str, list[str]], patche
             raise patcher.document.error((*address, axis), f"unknown axis{did_you_mean(axis, list(labels))}")
 
 
-def _points(grid: Grid, axes: list[Axis], patcher: Patcher) -> Iterator[Point]:
+def _points(grid: Grid, axes: list[Axis], kept: dict[str, list[str]], patcher: Patcher) -> Iterator[Point]:
     base = patcher.read(grid.base, ("grid", "base"))
-    # An option set by an axis of its own survives another axis that replaces the whole part.
-    order = sorted(axes, key=lambda axis: axis.dotted)
+    # Settings of a label are about what other axes have chosen, and an option set by an axis of its own survives
+    # whatever replaces the whole part.
+    plain = [(axis.name, axis.patches) for axis in axes if not axis.dotted]
+    settings = [(axis.name, axis.settings) for axis in axes if axis.settings]
+    order = [*plain, *settings, *((axis.name, axis.patches) for axis in axes if axis.dotted)]
     overrides = [
         (override.when, patcher.read(override.set, ("grid", "overrides", index, "set")))
         for index, override in enumerate(grid.overrides)
@@ -116,15 +121,16 @@ def _points(grid: Grid, axes: list[Axis], patcher: Patcher) -> Iterator[Point]:
 
     def draft(labels: dict[str, str]) -> Patch:
         patch = base
-        for axis in order:
-            patch = compose(patch, axis.patches.get(labels[axis.name], {}))
+        for axis, patches in order:
+            patch = compose(patch, patches.get(labels[axis], {}))
         for when, change in overrides:
             if matches(when, labels):
                 patch = compose(patch, change)
         return patch
 
     names = [axis.name for axis in axes]
-    for combination in itertools.product(*(axis.patches for axis in axes)):
+    of_axes = [[label for label in axis.patches if label in kept[axis.name]] for axis in axes]
+    for combination in itertools.product(*of_axes):
         labels = dict(zip(names, combination, strict=True))
         if not any(matches(excluded, labels) for excluded in grid.exclude):
             yield Point(labels, draft(labels), ("grid", "axes"))
@@ -132,67 +138,6 @@ def _points(grid: Grid, axes: list[Axis], patcher: Patcher) -> Iterator[Point]:
         address: Address = ("grid", "include", index)
         labels = {name: include.labels[name] for name in names}
         yield Point(labels, compose(draft(labels), patcher.read(include.set, (*address, "set"))), address)
-
-
-def _read_axis(name: str, values: Any, patcher: Patcher) -> Axis:
-    address: Address = ("grid", "axes", name)
-    error = patcher.document.error
-    part, dot, option = name.partition(".")
-    if not isinstance(values, list | dict) or not values:
-        raise error(address, f"{show(values)} must be a list of values or `label: value` lines")
-    if dot:
-        check_option(part, option, address, patcher)
-    elif name not in RUN_FIELDS:
-        if not _AXIS_NAME.fullmatch(name) or name in _RESERVED:
-            raise error(
-                address,
-                f"{show(name)} cannot name an axis; use letters, digits, '_', '-', and a name that is "
-                f"none of {', '.join(_RESERVED)}",
-            )
-        if isinstance(values, list):
-            hint = did_you_mean(name, list(RUN_FIELDS))
-            raise error(address, f"no run field, so its values must be `label: patch of a run` lines{hint}")
-    if name in COMPONENTS and isinstance(values, dict) and "name" in values:
-        raise error(
-            (*address, "name"), f"a {name} where a list or `label: {name}` lines belong; write it as [{{name: …}}]"
-        )
-    patches: dict[str, Patch] = {}
-    for label, value, here in _labelled(values, address, patcher):
-        if label in patches:
-            raise error(here, f"a second value labelled {show(label)}; write `label: value` lines")
-        if dot:
-            patches[label] = patcher.read_option(part, option, value, here)
-        elif name in RUN_FIELDS:
-            patches[label] = {name: patcher.read_field(name, value, here)}
-        else:
-            patches[label] = patcher.read(value, here)
-    return Axis(name, patches, bool(dot))
-
-
-def _labelled(values: Any, address: Address, patcher: Patcher) -> Iterator[tuple[str, Any, Address]]:
-    items = enumerate(values) if isinstance(values, list) else values.items()
-    for key, value in items:
-        here = (*address, key)
-        named = value["name"] if isinstance(value, dict) and "name" in value else value
-        try:
-            yield label_text(key if isinstance(values, dict) else named), value, here
-        except ValueError:
-            raise patcher.document.error(here, f"{show(value)} has no label; write `label: value` lines") from None
-
-
-def check_option(part: str, option: str, address: Address, patcher: Patcher) -> None:
-    """Raises :class:`UserError` when no entry of this part of a run has such an option."""
-    kinds = [*COMPONENTS, *SETTINGS]
-    if part in LISTS:
-        raise patcher.document.error(address, f"call the axis {part!r}; its values are `label: list` lines")
-    if part not in kinds:
-        raise patcher.document.error(address, f"unknown part {show(part)} of a run{did_you_mean(part, kinds)}")
-    if option == "name":
-        raise patcher.document.error(address, f"call the axis {part!r}; its values are names")
-    names = patcher.fields.catalog.names(part) if part in COMPONENTS else [part]
-    known = sorted({option for name in names for option in patcher.fields.known(part, name)})
-    if option not in known:
-        raise patcher.document.error(address, f"no {part} has an option {show(option)}{did_you_mean(option, known)}")
 
 
 def _words(labels: dict[str, str]) -> str:

@@ -15,12 +15,13 @@ from pipeline.spec.derived_columns import resolve_derived
 from pipeline.spec.draft import Patch, Patcher, as_patch, compose
 from pipeline.spec.fields import Fields
 from pipeline.spec.grid import Points, check_axes, expand
+from pipeline.spec.paths import inside
 from pipeline.spec.profiles import check_profile, smoke_patch
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import TableSection
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
-from pipeline.spec.specs import Spec, inside
+from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
 from pipeline.spec.tuning import Selection, tune
 from pipeline.spec.yamlfile import Address, show
@@ -163,7 +164,7 @@ def _table(
         runs={run.id: run.federation_id for run in sorted(runs, key=lambda run: run.id)},
         tuned={run.id: run.tuned for run in sorted(runs, key=lambda run: run.id) if run.tuned},
         partitions=_partitions(runs),
-        claims=resolve_claims(body.claims, layout, labels, patcher),
+        claims=resolve_claims(body.claims, layout, labels, grid.left_out, patcher),
         figures=body.figures,
         analyses=_headings(body.figures or (), runs, patcher.fields.catalog),
         derived=resolve_derived(layout, labels, patcher),
@@ -214,7 +215,7 @@ def _labels(
     labels: dict[str, list[str]] = {}
     for axis in axes:
         absent = layout.absent.get(axis, {})
-        known = [*grid.labels[axis], *absent]
+        known = [*grid.known[axis], *absent]
         in_print = list(dict.fromkeys(row.labels[axis] for row in published))
         for row in published:
             label = row.labels[axis]
@@ -225,12 +226,12 @@ def _labels(
                 )
         for label in absent:
             address: Address = ("table", "absent", axis, label)
-            if label in grid.labels[axis]:
+            if label in grid.known[axis]:
                 raise patcher.document.error(address, "declared absent, but the grid has runs with this label")
             if label not in in_print:
                 hint = did_you_mean(label, in_print)
                 raise patcher.document.error(address, f"declared absent, but no published value has this label{hint}")
-        labels[axis] = _merged(in_print, grid.labels[axis])
+        labels[axis] = [label for label in _merged(in_print, grid.known[axis]) if label not in grid.left_out[axis]]
     return labels
 
 

@@ -15,6 +15,7 @@ from pipeline.spec.claim import Claim, forms_schema
 from pipeline.spec.derived import Derived
 from pipeline.spec.fields import Fields
 from pipeline.spec.figures import figure_names
+from pipeline.spec.inherit import ADD
 from pipeline.spec.parts import Label, Line, Part, Selection
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.table import Better, Metric, Publication
@@ -83,6 +84,9 @@ class Grid(Part):
 
     base: RunPatch = Field(default_factory=dict, description="What all runs share.")
     axes: Axes = Field(default_factory=dict, description="What varies: every combination of values is a run.")
+    only: Selection = Field(
+        default_factory=dict, description="Of the axes named here these labels are kept, and all others left out."
+    )
     include: list[Include] = Field(default_factory=list, description="Further runs.")
     exclude: list[Selection] = Field(default_factory=list, description="Combinations that are no runs.")
     overrides: list[Override] = Field(default_factory=list, description="Patches of some runs, applied in order.")
@@ -145,7 +149,9 @@ class TableSection(Part):
 class SpecFile(Part):
     """One experiment: a grid of runs, the table it becomes, published values and claims."""
 
-    extends: str | None = Field(None, description="A spec to inherit from, relative to this file.")
+    extends: str | list[str] | None = Field(
+        None, description="A spec to inherit from, relative to this file, or several, each laid over those before it."
+    )
     abstract: bool = Field(False, description="Only to be inherited from: compiles to nothing.")
     title: Line = Field("", description="One line, the heading of the report.")
     paper: Publication | None = None
@@ -191,7 +197,7 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
         update = {
             "description": f"Options that update the {kind} set elsewhere.",
             "type": "object",
-            "properties": {"name": False, **_all_options(fields, kind)},
+            "properties": {"name": False, **_with_additions(_all_options(fields, kind))},
             "additionalProperties": False,
         }
         definitions[kind] = {"anyOf": [*_entries(fields, kind, definitions), update]}
@@ -211,7 +217,9 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
         "properties": run,
         "additionalProperties": False,
     }
-    definitions["axes"] = _axes(fields, run)
+    # No entry has a dot in its name, so none of its definitions is called like these.
+    definitions |= {f"{kind}.axis": _with_settings(fields, kind, run) for kind in COMPONENTS}
+    definitions["axes"] = _axes(fields, {**run, **{kind: {"$ref": f"#/$defs/{kind}.axis"} for kind in COMPONENTS}})
     definitions["space"] = {
         "type": "object",
         "propertyNames": {"pattern": r"^(training|method|backbone)\."},
@@ -219,7 +227,10 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
     }
     definitions["figure"] = {"enum": figures_of(catalog)}
     replaced: dict[str, Any] = _resolve_comments(schema)
-    replaced["$defs"]["Claim"] |= forms_schema(replaced["$defs"]["Claim"])
+    definitions = replaced["$defs"]
+    definitions["Claim"] |= forms_schema(definitions["Claim"])
+    for part in (replaced, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
+        part["properties"] = _with_additions(part["properties"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **replaced}
 
 
@@ -235,11 +246,33 @@ def _entries(fields: Fields, kind: str, definitions: dict[str, Any]) -> list[dic
     return [{"enum": names}, *({"$ref": f"#/$defs/{kind}_{name}"} for name in names)]
 
 
+def _with_settings(fields: Fields, kind: str, run: dict[str, Any]) -> dict[str, Any]:
+    """A component as a value of its axis: what else of the run goes with it may stand beside its options."""
+    beside = {field: run[field] for field in fields.beside(kind)}
+    both = {
+        "description": f"A {kind}, and what of the run goes with it in this row or column.",
+        "type": "object",
+        "properties": {"name": {"enum": fields.names(kind)}, **_all_options(fields, kind), **beside},
+        "anyOf": [{"required": [field]} for field in beside],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [{"$ref": f"#/$defs/{kind}"}, both]}
+
+
+def _with_additions(properties: dict[str, Any]) -> dict[str, Any]:
+    """With a key for each list that adds to what is inherited of it."""
+    added = {}
+    for key, value in properties.items():
+        for arm in value.get("anyOf", [value]) if isinstance(value, dict) else ():
+            if arm.get("type") == "array":
+                added[key + ADD] = {**arm, "description": f"Added to the {key} that are inherited."}
+    return {**properties, **added}
+
+
 def _all_options(fields: Fields, kind: str) -> dict[str, Any]:
     """Per option of any entry of the kind: what one of the entries accepts."""
     accepted: dict[str, list[Any]] = {}
-    names = [kind] if kind in SETTINGS else fields.catalog.names(kind)
-    for name in names:
+    for name in fields.names(kind):
         properties = fields.model(kind, name).model_json_schema()["properties"]
         for option in fields.known(kind, name):
             if properties[option] not in accepted.setdefault(option, []):

@@ -1,24 +1,25 @@
-"""Finding and loading specs: ids, inheritance, and validation of all that can be checked without making runs."""
+"""Finding and loading specs: ids, and validation of all that can be checked without making runs."""
 
 from __future__ import annotations
 
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
+from pipeline.spec.axes import labelled
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.draft import Patcher
 from pipeline.spec.fields import Fields, explain
+from pipeline.spec.inherit import inherit
+from pipeline.spec.paths import absolute, relative, shown
 from pipeline.spec.profiles import BUILT_IN
-from pipeline.spec.run import COMPONENTS
 from pipeline.spec.schema import SpecFile, figures_of, known_keys
-from pipeline.spec.yamlfile import Address, Document, load_yaml, show
+from pipeline.spec.yamlfile import Document, show
 
 _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
@@ -63,7 +64,7 @@ def find_specs(specs_dir: Path) -> dict[str, Path]:
     Raises:
         UserError: The folder is missing, a name is unsafe, a link leaves the folder, or two ids would share a stage.
     """
-    specs_dir = _absolute(specs_dir)
+    specs_dir = absolute(specs_dir)
     if not specs_dir.is_dir():
         raise UserError(f"{specs_dir.name}: no such folder; specs are YAML files in it")
     paths: dict[str, Path] = {}
@@ -72,12 +73,12 @@ def find_specs(specs_dir: Path) -> dict[str, Path]:
         for name in folders:
             if (Path(folder) / name).is_symlink():
                 raise UserError(
-                    f"{_shown(Path(folder) / name, specs_dir)}: a linked folder; specs are not looked for in it"
+                    f"{shown(Path(folder) / name, specs_dir)}: a linked folder; specs are not looked for in it"
                 )
         for name in sorted(files):
             path = Path(folder) / name
             if name.endswith(".yml"):
-                raise UserError(f"{_shown(path, specs_dir)}: specs end in .yaml; rename it")
+                raise UserError(f"{shown(path, specs_dir)}: specs end in .yaml; rename it")
             if name.endswith(".yaml") and not name.startswith("."):
                 paths[spec_id(path, specs_dir)] = path
     paths = dict(sorted(paths.items()))
@@ -86,19 +87,19 @@ def find_specs(specs_dir: Path) -> dict[str, Path]:
         other = flat.setdefault(flat_id(identity), identity)
         if other != identity:
             raise UserError(
-                f"{_shown(paths[identity], specs_dir)}: its stage would be called {flat_id(identity)!r}, as that of "
-                f"{_shown(paths[other], specs_dir)}; rename one of them"
+                f"{shown(paths[identity], specs_dir)}: its stage would be called {flat_id(identity)!r}, as that of "
+                f"{shown(paths[other], specs_dir)}; rename one of them"
             )
     return paths
 
 
 def spec_id(path: Path, specs_dir: Path) -> str:
     """The id of a spec file. Raises :class:`UserError` when the name is unsafe or the file is not in the folder."""
-    path, specs_dir = _absolute(path), _absolute(specs_dir)
-    label = _shown(path, specs_dir)
+    path, specs_dir = absolute(path), absolute(specs_dir)
+    label = shown(path, specs_dir)
     if not path.resolve().is_relative_to(specs_dir.resolve()):
         raise UserError(f"{label}: leads out of {specs_dir.name}/; specs must stay inside it")
-    parts = _relative(path, specs_dir).with_suffix("").parts
+    parts = relative(path, specs_dir).with_suffix("").parts
     for part in parts:
         if not _ID_PART.fullmatch(part):
             raise UserError(
@@ -114,99 +115,22 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
     Raises:
         UserError: With file, line and dotted address of what is wrong.
     """
-    specs_dir = _absolute(specs_dir)
+    specs_dir = absolute(specs_dir)
     identity = spec_id(path, specs_dir)
-    document, files = _inherit(path, specs_dir, ())
+    document, files = inherit(path, specs_dir)
     try:
         body = SpecFile.model_validate(document.data)
     except ValidationError as error:
         raise _structural(document, error) from None
-    _check_patches(body, Patcher(document, Fields.of(catalog)))
+    patcher = Patcher(document, Fields.of(catalog))
+    _check_patches(body, patcher)
+    _check_only(body, files, patcher)
     known = figures_of(catalog)
     for index, name in enumerate(body.figures or ()):
         if name not in known:
             hint = did_you_mean(name, known)
             raise document.error(("figures", index), f"{show(name)} is no figure of a report{hint}")
     return Spec(identity, body, document, specs_dir, files)
-
-
-def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
-    """A file named in a spec, relative to the file that names it.
-
-    Raises:
-        UserError: It leaves the specs folder, by its path or by a link, or does not exist.
-    """
-    if PurePosixPath(name).is_absolute() or "\\" in name or "\0" in name:
-        raise document.error(address, f"{show(name)} must be a relative path with forward slashes")
-    origin = specs_dir.parent / document.mark(address).file
-    path = _absolute(origin.parent / name)
-    if not path.is_relative_to(specs_dir) or not path.resolve().is_relative_to(specs_dir.resolve()):
-        raise document.error(address, f"{show(name)} leads out of {specs_dir.name}/")
-    if not path.is_file():
-        raise document.error(address, f"{show(name)} does not exist ({_shown(path, specs_dir)})")
-    return path
-
-
-def _absolute(path: Path) -> Path:
-    """Without `..`, and without following links: as the user wrote it."""
-    return Path(os.path.normpath(path.absolute()))
-
-
-def _relative(path: Path, specs_dir: Path) -> Path:
-    return Path(os.path.relpath(_absolute(path), _absolute(specs_dir)))
-
-
-def _shown(path: Path, specs_dir: Path) -> str:
-    return (Path(specs_dir.name) / _relative(path, specs_dir)).as_posix()
-
-
-def _inherit(path: Path, specs_dir: Path, chain: tuple[str, ...]) -> tuple[Document, tuple[str, ...]]:
-    label = _shown(path, specs_dir)
-    document = load_yaml(path, label)
-    base = document.data.get("extends")
-    if base is None:
-        return document, (label,)
-    here = ("extends",)
-    if not isinstance(base, str):
-        raise document.error(here, f"{show(base)} must be the path of one spec")
-    chain = (*chain, label)
-    try:
-        base_path = inside(specs_dir, document, here, base)
-    except UserError as error:
-        raise UserError(f"{error}; chain: {' -> '.join((*chain, base))}" if len(chain) > 1 else str(error)) from None
-    if _shown(base_path, specs_dir) in chain:
-        raise document.error(
-            here, f"a spec cannot inherit from itself: {' -> '.join((*chain, _shown(base_path, specs_dir)))}"
-        )
-    inherited, files = _inherit(base_path, specs_dir, chain)
-    own = {"extends", "abstract"}
-    data = _merge({key: value for key, value in inherited.data.items() if key not in own}, document.data, ())
-    # Of a key stated in both files the mark of the nearer one holds; marks of removed keys do no harm.
-    return Document(data, {**inherited.marks, **document.marks}), (label, *files)
-
-
-def _merge(base: dict[str, Any], child: dict[str, Any], address: Address) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in child.items():
-        here = (*address, key)
-        before = merged.get(key)
-        if value is None and key in base:
-            del merged[key]
-            continue
-        if isinstance(value, dict) and _is_component(here):
-            if "name" in value:
-                before = None
-            elif isinstance(before, str):
-                before = {"name": before}
-        merged[key] = _merge(before, value, here) if isinstance(value, dict) and isinstance(before, dict) else value
-    return merged
-
-
-def _is_component(address: Address) -> bool:
-    """Whether a component stands there: a run's field in a patch, or a value of an axis over that field."""
-    if address[:2] == ("grid", "axes"):
-        return (len(address) == 4 and address[2] in COMPONENTS) or (len(address) == 5 and address[4] in COMPONENTS)
-    return len(address) == 3 and address[2] in COMPONENTS and (address[0] == "profiles" or address[1] == "base")
 
 
 def _structural(document: Document, error: ValidationError) -> UserError:
@@ -233,3 +157,17 @@ def _check_patches(body: SpecFile, patcher: Patcher) -> None:
         if name in BUILT_IN:
             raise patcher.document.error(("profiles", name), f"the profile {name!r} is built in; choose another name")
         patcher.read(patch, ("profiles", name))
+
+
+def _check_only(body: SpecFile, files: tuple[str, ...], patcher: Patcher) -> None:
+    """A value that a file adds to an axis is not left out by what it inherits."""
+    for axis, chosen in body.grid.only.items():
+        restricted = patcher.document.mark(("grid", "only", axis))
+        values = body.grid.axes.get(axis)
+        for label, _, here in (
+            labelled(values, ("grid", "axes", axis), patcher) if isinstance(values, list | dict) else ()
+        ):
+            nearer = files.index(patcher.document.mark(here).file) < files.index(restricted.file)
+            if nearer and label not in chosen:
+                hint = f"write `only: {{{axis}+: [{label}]}}` to have it"
+                raise patcher.document.error(here, f"is left out by grid.only in {restricted}; {hint}")

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pflcore.registry import did_you_mean
+from pipeline.spec.axes import check_option
 from pipeline.spec.draft import Patch, Patcher, compose
-from pipeline.spec.grid import Points, check_option, check_selection, matches
+from pipeline.spec.grid import Points, check_selection, matches
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune
 from pipeline.spec.yamlfile import Address, show

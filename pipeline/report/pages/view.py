@@ -12,6 +12,7 @@ from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
 from pipeline.report.drawing.sections import Section, counted
 from pipeline.report.pages.derived import numbers_of, with_derived
 from pipeline.report.pages.provenance import TOLD, Row, provenance
+from pipeline.report.pages.unlike import unlike_settings
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.derived import derive
 from pipeline.report.table.layout import Key, Layout, Span, short
@@ -128,6 +129,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         legend=[
             *_legend(table, cells),
             *(one.explained for one in derived),
+            *unlike_settings(table, {run.id: run.resolved for run in results.runs.values()}),
             *filter(None, [told(results.runs.values()) for told in TOLD]),
         ],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],

@@ -347,6 +347,32 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         GRID.replace("table:", "  include:\n    - {labels: {method: FedTP}, set: {seed: 1}}\ntable:"),
         "specs/a.yaml:8: grid.include[0].labels: no label for the axis 'clients'; state one for every axis",
     ),
+    # A part of the axes.
+    "only an unknown label": (
+        GRID.replace("table:", "  only:\n    method: FedTp\ntable:"),
+        "specs/a.yaml:8: grid.only.method: unknown label 'FedTp'; did you mean 'FedTP'?",
+    ),
+    "only of an unknown axis": (
+        GRID.replace("table:", "  only: {methods: [FedTP]}\ntable:"),
+        "specs/a.yaml:7: grid.only.methods: unknown axis; did you mean 'method'?",
+    ),
+    "only nothing": (
+        GRID.replace("table:", "  only: {method: []}\ntable:"),
+        "specs/a.yaml:7: grid.only.method: an empty list picks nothing; leave the axis out to pick every label",
+    ),
+    "claim about what is left out": (
+        GRID.replace("table:", "  only: {method: FedTP}\ntable:")
+        + "claims:\n  - text: t\n    better: {clients: 20}\n    than: others\n    where: {method: FedAvg}\n",
+        "specs/a.yaml:15: claims[0].where.method: 'FedAvg' is left out by grid.only; restate the claims without it",
+    ),
+    "value added behind only": (
+        {
+            "specs/a.yaml": "extends: b.yaml\ngrid:\n  axes:\n    method:\n      Deep: {name: fedtp, embedding: 9}\n",
+            "specs/b.yaml": GRID.replace("table:", "  only: {method: [FedAvg]}\ntable:"),
+        },
+        "specs/a.yaml:5: grid.axes.method.Deep: is left out by grid.only in specs/b.yaml:7; "
+        "write `only: {method+: [Deep]}` to have it",
+    ),
     # Tables.
     "unknown table axis": (
         GRID.replace("rows: [method]", "rows: [metod]"),
@@ -534,7 +560,96 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         "specs/b.yaml:2: extends: 'sub/c.yaml' does not exist (specs/sub/c.yaml); "
         "chain: specs/a.yaml -> specs/b.yaml -> sub/c.yaml",
     ),
-    "extends two": ("extends: [a, b]", "specs/a.yaml:1: extends: ['a', 'b'] must be the path of one spec"),
+    "extends a mapping": (
+        "title: a\nextends: {b: c}\n",
+        "specs/a.yaml:2: extends: {'b': 'c'} must be the path of a spec, or a list of paths",
+    ),
+    "extends an empty list": (
+        "extends: []",
+        "specs/a.yaml:1: extends: [] must be the path of a spec, or a list of paths",
+    ),
+    "extends a number": (
+        {"specs/a.yaml": "extends:\n  - b.yaml\n  - 5\n", "specs/b.yaml": "title: b\n"},
+        "specs/a.yaml:3: extends[1]: 5 must be the path of a spec",
+    ),
+    "extends nothing, second": (
+        {"specs/a.yaml": "extends:\n  - b.yaml\n  - c.yaml\n", "specs/b.yaml": "title: b\n"},
+        "specs/a.yaml:3: extends[1]: 'c.yaml' does not exist (specs/c.yaml)",
+    ),
+    "extends one twice": (
+        {"specs/a.yaml": "extends: [b.yaml, ./b.yaml]\n", "specs/b.yaml": "title: b\n"},
+        "specs/a.yaml:1: extends[1]: './b.yaml' is named twice",
+    ),
+    "extends in the wrong order": (
+        {
+            "specs/a.yaml": "extends:\n- b.yaml\n- c.yaml\n",
+            "specs/b.yaml": "extends: c.yaml\n",
+            "specs/c.yaml": "title: c",
+        },
+        "specs/a.yaml:3: extends[1]: 'c.yaml' is inherited in front of specs/b.yaml; name it in front of it, "
+        "or leave it out",
+    ),
+    "cycle by the second": (
+        {
+            "specs/a.yaml": "extends: [c.yaml, b.yaml]\n",
+            "specs/b.yaml": "title: b\nextends:\n  - c.yaml\n  - a.yaml\n",
+            "specs/c.yaml": "title: c",
+        },
+        "specs/b.yaml:4: extends[1]: a spec cannot inherit from itself: specs/a.yaml -> specs/b.yaml -> specs/a.yaml",
+    ),
+    "label in a list that replaces one": (
+        {
+            "specs/a.yaml": "extends: b.yaml\ngrid:\n  exclude: [{method: FedBN}]\n",
+            "specs/b.yaml": GRID.replace("table:", "  exclude:\n    - method:\n        - FedAvg\ntable:"),
+        },
+        "specs/a.yaml:3: grid.exclude[0].method: unknown label 'FedBN'; did you mean 'FedTP'?",
+    ),
+    # Lists that are added to.
+    "added to a number": (
+        {"specs/a.yaml": "extends: b.yaml\ntable:\n  decimals+: [1]\n", "specs/b.yaml": "table: {decimals: 3}\n"},
+        "specs/a.yaml:3: table.decimals+: adds to a list, and what is inherited is none: 3",
+    ),
+    "added to labels": (
+        {"specs/a.yaml": "extends: b.yaml\ngrid: {axes: {method+: [fedper]}}\n", "specs/b.yaml": GRID},
+        "specs/a.yaml:2: grid.axes.method+: adds to a list, and what is inherited is none: "
+        "{'FedAvg': 'fedavg', 'FedTP': 'fedtp'}",
+    ),
+    "text added to a list": (
+        "notes: []\ntable:\n  rows+: method\n",
+        "specs/a.yaml:3: table.rows+: 'method' must be a list, whose items are added to those inherited",
+    ),
+    "added and replaced": (
+        "title: a\nnotes: [a]\nnotes+: [b]\n",
+        "specs/a.yaml:3: notes+: stands beside 'notes', which replaces the list; keep one of them",
+    ),
+    "added to a misspelt list": ("title: a\nnote+: [b]\n", "specs/a.yaml:2: note: unknown key; did you mean 'notes'?"),
+    "added in an item of a list": (
+        GRID.replace("table:", "  overrides:\n    - {when: {method: FedTP}, set: {analyses+: [maps]}}\ntable:"),
+        "specs/a.yaml:8: grid.overrides[0].set.analyses+: unknown run field; did you mean 'analyses'?",
+    ),
+    "mistake in an added item": (
+        {
+            "specs/a.yaml": "extends: [b.yaml, c.yaml]\ngrid:\n  exclude+:\n    - {clients: 20}\n    - {clients: 30}\n",
+            "specs/b.yaml": GRID.replace("table:", "  exclude: [{method: FedAvg, clients: 20}]\ntable:"),
+            "specs/c.yaml": "abstract: true\ngrid: {exclude+: [{method: FedTP, clients: 50}]}\n",
+        },
+        "specs/a.yaml:5: grid.exclude[3].clients: unknown label '30'; known: 20, 50",
+    ),
+    "mistake in an item added in between": (
+        {
+            "specs/a.yaml": "extends: [b.yaml, c.yaml]\ngrid:\n  exclude+:\n    - {clients: 20}\n",
+            "specs/b.yaml": GRID.replace("table:", "  exclude: [{method: FedAvg, clients: 20}]\ntable:"),
+            "specs/c.yaml": "abstract: true\ngrid:\n  exclude+:\n  - method: FedTP\n    clients: [50, 60]\n",
+        },
+        "specs/c.yaml:5: grid.exclude[1].clients[1]: unknown label '60'; known: 20, 50",
+    ),
+    "name inherited as text": (
+        {
+            "specs/a.yaml": "extends: b.yaml\ngrid:\n  base: {method: {embedding: 3}}\n",
+            "specs/b.yaml": "title: b\ngrid:\n  base:\n    method: fedpt\n",
+        },
+        "specs/b.yaml:4: grid.base.method.name: unknown method 'fedpt'; did you mean 'fedtp'?",
+    ),
     "mistake in the base": (
         {
             "specs/a.yaml": "extends: b.yaml\ngrid: {base: {seed: 1}}\n",

@@ -142,6 +142,7 @@ def test_schema_completes_names_and_options() -> None:
     assert definitions["Grid"]["properties"]["base"]["$ref"] == "#/$defs/run"
     assert list(definitions["run"]["properties"]) == [
         "dataset", "partition", "clients", "seed", "backbone", "method", "training", "evaluation", "analyses",
+        "analyses+",
     ]  # fmt: skip
     assert definitions["run"]["properties"]["analyses"] == {
         "description": "Of `pfl list analyses`, each at most once.",
@@ -157,9 +158,22 @@ def test_schema_completes_names_and_options() -> None:
     assert set(definitions["analysis_maps"]["properties"]) == {"name", "clients", "images"}
     assert definitions["figure"]["enum"] == sorted([*figure_names(), "maps", "weights"])
     axes = definitions["axes"]["properties"]
-    assert axes["method"]["anyOf"][0] == {"type": "array", "items": {"$ref": "#/$defs/method"}}
+    assert axes["method"]["anyOf"][0] == {"type": "array", "items": {"$ref": "#/$defs/method.axis"}}
+    plain, with_settings = definitions["method.axis"]["anyOf"]
+    assert plain == {"$ref": "#/$defs/method"}
+    assert with_settings["properties"]["training"] == {"$ref": "#/$defs/training"}
+    assert {"required": ["training"]} in with_settings["anyOf"]  # else the stricter form holds
+    assert "method" not in with_settings["properties"] and "embedding" in with_settings["properties"]
     assert axes["training.rounds"]["anyOf"][0]["items"]["type"] == "integer"
     assert axes["partition.alpha"]["anyOf"][1]["additionalProperties"]["exclusiveMinimum"] == 0
+    assert axes["clients+"]["items"] == axes["clients"]["anyOf"][0]["items"]
+    assert {"notes+", "claims+", "figures+"} < set(schema["properties"]) and "title+" not in schema["properties"]
+    assert (
+        definitions["Grid"]["properties"]["exclude+"]["items"] == definitions["Grid"]["properties"]["exclude"]["items"]
+    )
+    assert "channels+" in definitions["backbone"]["anyOf"][-1]["properties"]
+    assert "channels+" not in definitions["backbone_convnet"]["properties"]  # a name leaves nothing to add to
+    assert [arm.get("type") for arm in schema["properties"]["extends"]["anyOf"]] == ["string", "array", "null"]
     claim = definitions["Claim"]
     assert claim["properties"]["than"]["anyOf"][0] == {"const": "others"}
     assert [form["required"] for form in claim["oneOf"]] == [
