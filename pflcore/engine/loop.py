@@ -27,7 +27,10 @@ from pflcore.settings import Evaluation, Training
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after a round, for a progress display. `accuracy` (0..1) is that of the last measurement."""
+    """What is known after a round, for a progress display. `accuracy` (0..1) is that of the last measurement.
+
+    After the last round, also of a run that is stopped early, `rounds` is `round`.
+    """
 
     round: int
     rounds: int
@@ -92,7 +95,7 @@ def train(
                 with during(when=f"round {run.round + 1}"):
                     loss = run.advance(chosen)
                 if on_round and not run.diverged:
-                    on_round(Progress(run.round, training.rounds, loss, run.accuracy()))
+                    on_round(Progress(run.round, run.round if run.over else training.rounds, loss, run.accuracy()))
                 if kept and kept.every and run.round in run.history and not run.diverged:
                     kept.keep(run.round, join(run.trajectory))
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:

@@ -11,10 +11,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
+from pflcore.errors import UserError
 from pflcore.options import OptionInfo
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
+<<<<<<< ours
 from pipeline.spec.run import RUN_FIELDS, SETTINGS
+=======
+from pipeline.spec.run import SETTINGS, options
+>>>>>>> theirs
 from pipeline.spec.yamlfile import show
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -41,7 +46,7 @@ class Invalid(Exception):
     """A component or a group of settings that does not validate.
 
     Attributes:
-        option: The option at fault, or None when one is missing.
+        option: The option at fault, or None when one is missing or several contradict each other.
         index: The position in the option's list, or None.
         message: What is wrong, without the place.
     """
@@ -113,8 +118,18 @@ class Fields:
             except ValidationError as error:
                 raise self._invalid(kind, name, error) from None
             part = valid.model_dump(mode="json", by_alias=True)
+<<<<<<< ours
             later = (option for option in self.catalog.options(kind, name) if option.later)
             silent = [o.name for o in later if part[o.name] == (list(o.default) if o.many else o.default)]
+=======
+            if kind in SETTINGS:
+                try:
+                    SETTINGS[kind](**options(part))
+                except UserError as error:  # each option is right, but they contradict each other
+                    raise Invalid(None, None, str(error)) from None
+            later = [option for option in self.catalog.options(kind, name) if option.later]
+            silent = {option.name for option in later if part[option.name] == _plain(option.default)}
+>>>>>>> theirs
             self._valid[key] = {option: value for option, value in part.items() if option not in silent}
         return self._valid[key]
 
@@ -199,3 +214,8 @@ def _model(kind: str, name: str, catalog: Catalog) -> type[BaseModel]:
     config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, title=name)
     model: type[BaseModel] = create_model(f"{kind}_{name}", __config__=config, __doc__=info.summary, **fields)
     return model
+
+
+def _plain(default: Any) -> Any:
+    """A default as JSON data: a tuple is a list there, also where the catalog has not been through JSON."""
+    return list(default) if isinstance(default, tuple) else default

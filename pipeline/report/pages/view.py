@@ -194,8 +194,8 @@ def _protocol(results: Results) -> str:
     if patience:
         waited = " or ".join(map(str, sorted(filter(None, patience))))
         words += (
-            " A run is stopped early, and its last round is the one after which it was, when the pooled accuracy on"
-            f" samples held back for validation has not improved for {waited} measurements."
+            " A run was stopped early when its pooled accuracy on samples held back for validation had not improved for"
+            f" {waited} measurements; its last round is the one where it stopped."
         )
     return words + " Personalised models of all clients are measured after aggregation."
 

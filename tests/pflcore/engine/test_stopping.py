@@ -79,6 +79,13 @@ def test_a_run_ends_as_one_of_so_many_rounds(evaluation: Evaluation) -> None:
         assert result_bytes(result) == result_bytes(trained(None, evaluation, rounds=stop))
 
 
+def test_progress_tells_the_last_round() -> None:
+    said: list[Progress] = []
+    result = trained(1, on_round=said.append)
+    assert [one.round for one in said] == list(range(1, result.rounds + 1))
+    assert [one.rounds for one in said] == [ROUNDS] * (result.rounds - 1) + [result.rounds]
+
+
 @pytest.mark.parametrize("executor", ["pooled", "stacked"])
 def test_executors_stop_together(executor: str) -> None:
     assert trained(2, executor=executor).rounds == trained(2).rounds

@@ -406,7 +406,7 @@ def test_early_stopping_is_told(tmp_path: Path) -> None:
     run = results.runs["a"].resolved
     patient = Run({**run.record, "training": {**run.record["training"], "patience": 4}})
     words = _protocol(replace(results, runs={"a": replace(results.runs["a"], resolved=patient)}))
-    assert "stopped early" in words and "has not improved for 4 measurements" in words
+    assert "stopped early" in words and "had not improved for 4 measurements" in words
 
 
 def test_durations_stay_out_of_the_report(tmp_path: Path) -> None:

@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 from support.fake_catalog import BASE, CATALOG, resolved, write_specs
 
+from pflcore.errors import UserError
+from pflcore.options import describe_options
+from pflcore.settings import Training
+from pipeline.spec.catalog import Catalog
+from pipeline.spec.fields import Fields
 from pipeline.spec.profiles import smoke_clients
 from pipeline.spec.resolve import Resolved, resolve
 from pipeline.spec.run import Run
@@ -228,6 +233,15 @@ def test_an_option_that_came_later_is_in_no_record_at_its_default(tmp_path: Path
     assert whole.record["partition"] == {"name": "pathological", "classes_per_client": 2}
 
 
+@pytest.mark.parametrize("catalog", [CATALOG, Catalog.from_json(CATALOG.to_json())], ids=["fresh", "cached"])
+def test_settings_that_came_later_are_in_no_record_at_their_defaults(catalog: Catalog) -> None:
+    """Lists among them, whether the catalog has been through JSON or not."""
+    later = {option.name for option in describe_options(Training) if option.later}
+    assert "milestones" in later and not later & Fields(catalog).validate("training", {"rounds": 3}).keys()
+    given = Fields(catalog).validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
+    assert later & given.keys() == {"milestones", "schedule", "gamma"}
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -243,6 +257,16 @@ def test_equal_settings_have_equal_ids(tmp_path: Path, one: str, other: str) -> 
     texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in (one, other))
     ids = [resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts]
     assert ids[0] == ids[1]
+
+
+def test_settings_that_contradict_each_other_are_told_where_they_meet(tmp_path: Path) -> None:
+    """One part of a spec may rely on another; what a run is made of must agree."""
+    axis = "axes: {method: [fedavg], training.momentum: [0.5, 0.9]}"
+    text = "extends: b.yaml\ngrid: {base: {training: {nesterov: true}}%s}"
+    one, other = resolved(tmp_path, text % f", {axis}", b_yaml=f"grid: {{base: {BASE}}}").runs
+    assert one.record["training"]["nesterov"] and one.id != other.id
+    with pytest.raises(UserError, match=r"\.yaml:\d+: grid\.base: training\.nesterov is a form of momentum"):
+        resolved(tmp_path, text % "", b_yaml=f"grid: {{base: {BASE}}}")
 
 
 def test_kinds_of_axes(tmp_path: Path) -> None:

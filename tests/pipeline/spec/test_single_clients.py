@@ -14,7 +14,7 @@ from support.pages import squeezed
 from support.paper_specs import catalog_of_all
 from support.report_demo import cell, changed, results_of, runs_of, table, with_records, write_evaluation
 
-from pflcore.artifacts import write_table
+from pflcore.artifacts import read_table, write_table
 from pflcore.data.samples import Attribute, Samples
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS
@@ -129,6 +129,23 @@ def test_values_are_taken_from_the_client_alone(tmp_path: Path, metric: str, fir
     for run, shares in SHARES.items():
         write_clients(tmp_path, run, shares)
     assert values(study(tmp_path, ["s0", "s1"], metric), tmp_path)[:2] == [first, second]
+
+
+def test_validation_of_all_clients_chooses_the_round(tmp_path: Path) -> None:
+    write_clients(tmp_path, "s0", SHARES["s0"])
+    path = tmp_path / "artifacts/runs/s0/rounds.parquet"
+    tested, meta = read_table(path, "rounds/2")
+    held_back = {(1, 0): 1, (1, 1): 5, (2, 0): 4, (2, 1): 4, (3, 0): 6, (3, 1): 1}  # of ten; together best in round 2
+    rounds, clients = zip(*held_back, strict=True)
+    columns = {"round": pa.array(rounds, pa.int32()), "client": pa.array(clients, pa.int32())}
+    columns |= {"population": ["validation"] * 6, "moment": ["after_aggregation"] * 6}
+    counts = {name: pa.array(list(held_back.values()), pa.int64()) for name in ("correct", "last_correct")}
+    columns |= {**counts, "total": pa.array([10] * 6, pa.int64()), "loss": pa.array([1.0] * 6, pa.float64())}
+    meta.pop("schema", None)
+    both = pa.concat_tables([tested, pa.table(columns).select(tested.column_names)])
+    write_table(path, both.replace_schema_metadata(None), "rounds/2", **meta)
+    made = study(tmp_path, ["s0"], "best_by_validation")
+    assert values(made, tmp_path)[:2] == [Value(60.0), Value(80.0)]
 
 
 def test_the_deviation_of_a_single_run(tmp_path: Path) -> None:
