@@ -15,11 +15,7 @@ from pflcore.errors import UserError
 from pflcore.options import OptionInfo
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-<<<<<<< ours
-from pipeline.spec.run import RUN_FIELDS, SETTINGS
-=======
-from pipeline.spec.run import SETTINGS, options
->>>>>>> theirs
+from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
 from pipeline.spec.yamlfile import show
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -118,10 +114,6 @@ class Fields:
             except ValidationError as error:
                 raise self._invalid(kind, name, error) from None
             part = valid.model_dump(mode="json", by_alias=True)
-<<<<<<< ours
-            later = (option for option in self.catalog.options(kind, name) if option.later)
-            silent = [o.name for o in later if part[o.name] == (list(o.default) if o.many else o.default)]
-=======
             if kind in SETTINGS:
                 try:
                     SETTINGS[kind](**options(part))
@@ -129,7 +121,6 @@ class Fields:
                     raise Invalid(None, None, str(error)) from None
             later = [option for option in self.catalog.options(kind, name) if option.later]
             silent = {option.name for option in later if part[option.name] == _plain(option.default)}
->>>>>>> theirs
             self._valid[key] = {option: value for option, value in part.items() if option not in silent}
         return self._valid[key]
 

@@ -148,6 +148,13 @@ def test_a_range_of_just_that_width_is_no_rounding_error(tmp_path: Path) -> None
     assert found.published and found.published.verdict == "within noise"  # 81.2 − 80.2 is 1.0000000000000142
 
 
+def test_equal_cells_are_two_ends(tmp_path: Path) -> None:
+    rows: Rows = {"A": {"x": [80.0, 81.0], "y": [80.0, 81.0]}}
+    found, words = obtained(tmp_path, rows, within(1.0, "setting"))
+    assert "from 80.50±0.50 (y) to 80.50±0.50 (x) at A" in words
+    assert found.verdict == "within noise"
+
+
 def test_the_published_side_is_judged_by_its_own_rule(tmp_path: Path) -> None:
     values: dict[str, dict[str, tuple[float, float | None]]] = {
         "A": {"x": (70.0, 0.3), "y": (60.0, 0.4)},
