@@ -41,6 +41,7 @@ FIGURES = {
     "values": "The table as a figure",
     "boxes": "Spread over the runs",
     "protocols": "Under other protocols",
+    "ranks": "Mean ranks",
 }
 """Those that are no analyses, and their headings."""
 METHODS = {"Local": "local", "FedAvg": "fedavg", "FedTP": "fedtp"}

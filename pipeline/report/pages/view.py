@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
-from pipeline.report.drawing.sections import Section, counted
+from pipeline.report.drawing.sections import Section
+from pipeline.report.pages.caption import DASH, legend, protocol_in_words
 from pipeline.report.pages.derived import numbers_of, with_derived
 from pipeline.report.pages.provenance import TOLD, Row, provenance
 from pipeline.report.pages.unlike import unlike_settings
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.derived import derive
 from pipeline.report.table.layout import Key, Layout, Span, short
-from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import TIED, format_value, signed
 from pipeline.report.table.results import Results
-from pipeline.spec.table import Publication, ResolvedTable, TablePartition
+from pipeline.spec.table import Publication, TablePartition
 from pipeline.workspace import partition_report_path, report_path, timings_path
-
-DASH = "—"
 
 
 @dataclass(frozen=True)
@@ -127,13 +124,13 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         has_differences=has_published and any(map(_compared, cells)),
         tally=_tally(cells),
         legend=[
-            *_legend(table, cells),
+            *legend(table, cells),
             *(one.explained for one in derived),
             *unlike_settings(table, {run.id: run.resolved for run in results.runs.values()}),
             *filter(None, [told(results.runs.values()) for told in TOLD]),
         ],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
-        protocol=_protocol(results) + _alone(layout),
+        protocol=protocol_in_words(results),
         notes=[*table.notes, *_published_notes(layout, cells)],
         claims=[claim_in_words(judgement, table.decimals) for judgement in judgements],
         partitions=[(one.words, _page_of(table.spec, one)) for one in table.partitions],
@@ -151,72 +148,6 @@ def _page_of(spec: str, partition: TablePartition) -> str:
     """The page of a partition, as a link in the report of a spec; "" when there is none."""
     page = f"{partition_report_path(partition.federation)}/index"
     return posixpath.relpath(page, report_path(spec)) if partition.page else ""
-
-
-def _protocol(results: Results) -> str:
-    """What the numbers and the ± mean, in sentences."""
-    metric, schedule = results.table.metric, _schedule(results.runs.values())
-    pooled = "the share of all clients' test samples that are classified correctly, in percent"
-    if metric == "last_rounds":
-        words = (
-            f"Each number is {pooled}, averaged over the rounds measured{schedule}; ± is the population standard"
-            " deviation over these rounds, the fluctuation within one run (protocol of FedTP, section IV-B)."
-        )
-    elif metric == "clients":
-        words = (
-            "Each number is the mean of the clients' test accuracies after the last round, in percent, every client"
-            " counting the same; ± is the population standard deviation over clients (protocol of FedPerfix)."
-        )
-    elif metric == "last_position":
-        words = (
-            "Each number is the share of all clients' test texts after which the next character is predicted correctly,"
-            f" in percent, averaged over the rounds measured{schedule}; ± is the population standard deviation"
-            " over these rounds."
-        )
-    elif metric == "best_by_validation":
-        words = (
-            f"Each number is {pooled}, after that of the measured rounds whose pooled accuracy on samples held back for"
-            " validation is best, the earliest of several; it has no ± within one run."
-        )
-    elif metric == "best_by_test":
-        words = (
-            f"As published: each number is {pooled}, after that of the measured rounds where this number is highest. As"
-            " test samples choose the round, it is too high. It has no ± within one run."
-        )
-    else:
-        words = f"Each number is {pooled}, after the last round of training."
-    if any(len(cell.runs) > 1 for cell in results.cells):
-        words += (
-            " In a cell of several runs the number is the mean of the runs' numbers, and ± is the population standard"
-            " deviation over the runs."
-        )
-    patience = {run.resolved.training.patience for run in results.runs.values()} - {None}
-    if patience:
-        waited = " or ".join(map(str, sorted(filter(None, patience))))
-        words += (
-            " A run was stopped early when its pooled accuracy on samples held back for validation had not improved for"
-            f" {waited} measurements; its last round is the one where it stopped."
-        )
-    return words + " Personalised models of all clients are measured after aggregation."
-
-
-def _alone(layout: Layout) -> str:
-    """Which labels are of single clients, in a sentence; "" where none is."""
-    names = list(layout.client_names.values())
-    if not names:
-        return ""
-    words = ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
-    return f" Under {words} the same is taken of the test samples of one client alone."
-
-
-def _schedule(runs: Iterable[Measured]) -> str:
-    schedules = {(run.resolved.evaluation.window, run.resolved.evaluation.every) for run in runs}
-    if len(schedules) != 1:
-        return " at the end of training"
-    window, every = schedules.pop()
-    if not window:
-        return " last"
-    return f" in the last {window} rounds of training" + (f", every {every}" if every > 1 else "")
 
 
 def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]]) -> Text:
@@ -298,49 +229,6 @@ def banner(profile: str) -> str:
 def _tally(cells: list[Cell]) -> str:
     counts = {verdict: sum(cell.verdict == verdict for cell in cells if cell.published) for verdict in VERDICTS}
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-
-
-def _legend(table: ResolvedTable, cells: list[Cell]) -> list[str]:
-    lowest = "lowest" if table.better == "lower" else "highest"
-    published = any(cell.published for cell in cells)
-    bold = any(cell.best_obtained for cell in cells)
-    lines = ["Obtained values, published values in parentheses."] if published else []
-    if bold or published:
-        of = "value" if not published else "of its kind" if bold else "published value"
-        lines.append(f"Bold: the {lowest} {of} {'in' if published else 'of'} the column.")
-    lines += _apart(cells, [cell.key(table.columns) for cell in cells])
-    if any(cell.quoted for cell in cells):
-        lines.append("*: the paper quotes this value from an earlier paper.")
-    if any(cell.verdict == "missing" for cell in cells):
-        lines.append(f"{DASH}: not run yet.")
-    if any(cell.verdict == "diverged" for cell in cells):
-        lines.append("diverged: training of at least one run of the cell ended in non-finite numbers.")
-    if any(cell.obtained and not cell.complete for cell in cells):
-        lines.append("[n/m]: n of the cell's m runs are done.")
-    return lines
-
-
-def _apart(cells: list[Cell], columns: list[Key]) -> list[str]:
-    """What can be said of differences to the best of a column, and where it cannot."""
-    best = {column for cell, column in zip(cells, columns, strict=True) if cell.best_obtained}
-    others = [
-        (cell.tied, column)
-        for cell, column in zip(cells, columns, strict=True)
-        if cell.obtained and not cell.best_obtained and column in best
-    ]
-    unknown = {column for tied, column in others if tied is None}
-    lines = []
-    if any(tied is not None for tied, _ in others):
-        lines.append(
-            f"{TIED}: cannot be told apart from the best of the column (paired t tests over the seeds, at 5 % over "
-            "all comparisons of a column, Holm)."
-        )
-    if unknown:
-        where = (
-            "" if len(unknown) == len({column for _, column in others}) else f" in {counted(len(unknown), 'column')}"
-        )
-        lines.append(f"One seed{where}: differences cannot be judged.")
-    return lines
 
 
 def _curves_caption(alone: bool) -> str:

@@ -22,10 +22,15 @@ from pipeline.workspace import RECALLED, run_path
 
 @dataclass(frozen=True)
 class Value:
-    """A mean and, where one is defined, a standard deviation. Unit: percent and percentage points."""
+    """A mean and, where one is defined, a standard deviation. Unit: percent and percentage points.
+
+    Attributes:
+        n: Of a run's value: how many measurements, or clients, both are taken over.
+    """
 
     mean: float
     std: float | None = None
+    n: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -131,12 +136,13 @@ def _values(path: Path) -> dict[str, Value]:
 
 
 def _known(protocols: dict[str, Any]) -> dict[str, Value]:
-    return {
-        # A deviation over one round or one client is none.
-        protocol: Value(float(figures["mean"]), _finite(figures["std"]) if figures["n"] > 1 else None)
-        for protocol, figures in protocols.items()
-        if isinstance(figures, dict) and _finite(figures.get("mean")) is not None
-    }
+    values = {}
+    for protocol, figures in protocols.items():
+        if isinstance(figures, dict) and (mean := _finite(figures.get("mean"))) is not None:
+            # A deviation over one round or one client is none.
+            std = _finite(figures["std"]) if figures["n"] > 1 else None
+            values[protocol] = Value(mean, std, int(figures["n"]))
+    return values
 
 
 def _finite(number: Any) -> float | None:

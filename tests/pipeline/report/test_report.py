@@ -20,7 +20,18 @@ import pyarrow as pa
 import pytest
 from support.pages import HOSTILE, Document, squeezed
 from support.project import tree
-from support.report_demo import cell, claim, demo, report, results_of, table, write_metrics, write_run
+from support.report_demo import RECORD as DEMO
+from support.report_demo import (
+    cell,
+    claim,
+    demo,
+    report,
+    results_of,
+    table,
+    with_records,
+    write_metrics,
+    write_run,
+)
 
 from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.errors import UserError
@@ -366,23 +377,59 @@ def test_notes_of_published_values_and_several_reasons(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
-        ("clients", "every client counting the same; ± is the population standard deviation over clients"),
+        (
+            "last_rounds",  # from 80 to 100, both ends
+            "averaged over the 5 measurements in the last 20 rounds of training, every 5; ± is the population standard "
+            "deviation over these 5 measurements, the fluctuation within one run",
+        ),
+        (
+            "clients",
+            "every client counting the same; ± is the population standard deviation over the 12 clients of a run",
+        ),
+        ("worst_tenth", "rounded up to whole clients; ± is the population standard deviation over these 2 clients."),
         ("final", "correctly, in percent, after the last round of training."),
     ],
 )
 def test_the_protocol_is_named(tmp_path: Path, metric: str, words: str) -> None:
-    write_run(tmp_path, "a", 80.0)
-    text = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric=metric), tmp_path)
+    write_run(tmp_path, "a", 80.0, clients=12)
+    resolved = with_records(tmp_path, table([cell({"method": "A"}, ["a"])], ["method"], [], metric=metric), {"a": DEMO})
+    text = build(resolved, tmp_path)
     assert all(words in re.sub(r"\s+", " ", text[name]).replace(r"$\pm$", "±") for name in ("report.md", "report.tex"))
     assert words in Document(text["report.html"]).text
     printed = re.search(r"\| A +\| +\*\*([\d.±]+)\*\*", text["report.md"])
-    assert printed and ("±" in printed[1]) == (metric == "clients")
+    assert printed and ("±" in printed[1]) == (metric != "final")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        (
+            [[0, 1, 2], [0, 1, 2]],
+            "A cell is the mean over 3 seeds, and ± is the population standard deviation over these",
+        ),
+        ([[0, 1, 2], [0, 1]], "A cell is the mean over 2 to 3 seeds, and ±"),
+        ([[0, 0, 1, 1]], "A cell is the mean over 4 runs of 2 seeds, and ±"),
+        ([[0, 0]], "A cell is the mean over 2 runs of 1 seed, and ±"),
+        (
+            [[0], [0, 1]],
+            "the fluctuation within one run (FedTP, section IV-B). A cell of several runs is the mean over 2",
+        ),
+    ],
+)
+def test_the_caption_says_over_how_many_runs(tmp_path: Path, seeds: list[list[int]], words: str) -> None:
+    records = {f"{row}-{at}": DEMO | {"seed": seed} for row, own in enumerate(seeds) for at, seed in enumerate(own)}
+    for run in records:
+        write_run(tmp_path, run, 80.0)
+    cells = [cell({"method": str(row)}, [f"{row}-{at}" for at in range(len(own))]) for row, own in enumerate(seeds)]
+    text = build(with_records(tmp_path, table(cells, ["method"], []), records), tmp_path)["report.md"]
+    assert words in text
+    assert ("the fluctuation within one run" in text) == any(len(own) == 1 for own in seeds)
 
 
 def test_a_round_that_was_chosen_is_said_to_be(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 80.0)  # not measured on validation samples
     text = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_validation"), tmp_path)
-    words = "on samples held back for validation is best, the earliest of several; it has no ± within one run."
+    words = "on samples held back for validation is best, the earliest of several."
     assert words in text["report.md"] and "80.00" not in text["report.md"]
 
 
@@ -391,10 +438,10 @@ def test_what_test_samples_chose_is_said_to_be(tmp_path: Path) -> None:
     made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric="final")
     plain = build(made, tmp_path)
     by_test = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_test"), tmp_path)
-    words = "As test samples choose the round, it is too high."
+    words = "where this number is highest, as published; since test samples choose the round, it is too high."
     for name in ("report.md", "report.tex", "report.html"):
         told = [re.sub(r"\s+", " ", text[name]) for text in (plain, by_test)]
-        assert words not in told[0] and "As published: each number" in told[1] and words in told[1]
+        assert words not in told[0] and words in told[1]
         assert "best_by_test" not in plain[name]
 
 
