@@ -9,7 +9,7 @@ from pipeline.spec.grid import check_selection
 from pipeline.spec.parts import Selection
 from pipeline.spec.schema import TableSection
 from pipeline.spec.table import TableClaim
-from pipeline.spec.yamlfile import Address
+from pipeline.spec.yamlfile import Address, show
 
 _OTHERS = ["others"]
 
@@ -17,7 +17,9 @@ Labels = dict[str, list[str]]
 """Those of each axis of a table."""
 
 
-def resolve_claims(claims: list[Claim], layout: TableSection, labels: Labels, patcher: Patcher) -> list[TableClaim]:
+def resolve_claims(
+    claims: list[Claim], layout: TableSection, labels: Labels, left_out: Labels, patcher: Patcher
+) -> list[TableClaim]:
     """The claims as the report judges them, in which `others` are named.
 
     Raises:
@@ -27,6 +29,8 @@ def resolve_claims(claims: list[Claim], layout: TableSection, labels: Labels, pa
     for index, claim in enumerate(claims):
         address: Address = ("claims", index)
         form, side = claim.form, claim.side
+        for key, named in ((form, side), ("than", claim.than or {}), ("where", claim.where)):
+            _check_kept(named, left_out, patcher, (*address, key))
         than = _than(side, claim.than or {}, labels)
         if form in COMPARISONS:
             _check_sides(form, side, than, labels, patcher, address)
@@ -60,6 +64,15 @@ def _than(side: Selection, than: Selection, labels: Labels) -> Selection:
         else chosen
         for axis, chosen in than.items()
     }
+
+
+def _check_kept(named: Selection, left_out: Labels, patcher: Patcher, address: Address) -> None:
+    for axis, chosen in named.items():
+        for label in chosen:
+            if label in left_out.get(axis, []):
+                raise patcher.document.error(
+                    (*address, axis), f"{show(label)} is left out by grid.only; restate the claims without it"
+                )
 
 
 def _check_sides(

@@ -29,10 +29,23 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """All runs of a grid, and the labels of each axis in order, those of included runs last."""
+    """All runs of a grid.
 
+    Attributes:
+        known: The labels of each axis in order, those of included runs last.
+        labels: Those that `only` keeps.
+    """
+
+    known: dict[str, list[str]]
     labels: dict[str, list[str]]
     points: list[Point]
+
+    @property
+    def left_out(self) -> dict[str, list[str]]:
+        """The labels of each axis that `only` leaves out."""
+        return {
+            axis: [label for label in known if label not in self.labels[axis]] for axis, known in self.known.items()
+        }
 
 
 def expand(grid: Grid, patcher: Patcher) -> Points:
@@ -43,9 +56,6 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
     """
     axes = read_axes(grid.axes, patcher)
     labels = {axis.name: list(axis.patches) for axis in axes}
-    size = math.prod(map(len, labels.values()))
-    if size > MAX_RUNS:
-        raise patcher.document.error(("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
     for index, include in enumerate(grid.include):
         address: Address = ("grid", "include", index, "labels")
         check_axes(include.labels, labels, patcher, address)
@@ -58,7 +68,12 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
         check_selection(override.when, labels, patcher, ("grid", "overrides", index, "when"))
     for index, excluded in enumerate(grid.exclude):
         check_selection(excluded, labels, patcher, ("grid", "exclude", index))
-    points = list(_points(grid, axes, patcher))
+    check_selection(grid.only, labels, patcher, ("grid", "only"))
+    kept = {axis: [label for label in known if label in grid.only.get(axis, known)] for axis, known in labels.items()}
+    size = math.prod(sum(label in axis.patches for label in kept[axis.name]) for axis in axes)
+    if size > MAX_RUNS:
+        raise patcher.document.error(("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
+    points = [point for point in _points(grid, axes, kept, patcher) if matches(grid.only, point.labels)]
     if not points:
         raise patcher.document.error(("grid", "exclude"), "excludes every run of the grid")
     seen: dict[tuple[str, ...], Point] = {}
@@ -66,7 +81,7 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
         first = seen.setdefault(tuple(point.labels[axis.name] for axis in axes), point)
         if first is not point:
             raise patcher.document.error(point.address, f"the run {_words(point.labels)} is already part of the grid")
-    return Points(labels, points)
+    return Points(labels, kept, points)
 
 
 def matches(selection: Selection, labels: Mapping[str, str]) -> bool:
@@ -92,7 +107,7 @@ def check_axes(named: Mapping[str, Any], labels: Mapping[str, list[str]], patche
             raise patcher.document.error((*address, axis), f"unknown axis{did_you_mean(axis, list(labels))}")
 
 
-def _points(grid: Grid, axes: list[Axis], patcher: Patcher) -> Iterator[Point]:
+def _points(grid: Grid, axes: list[Axis], kept: dict[str, list[str]], patcher: Patcher) -> Iterator[Point]:
     base = patcher.read(grid.base, ("grid", "base"))
     # Settings of a label are about what other axes have chosen, and an option set by an axis of its own survives
     # whatever replaces the whole part.
@@ -114,7 +129,8 @@ def _points(grid: Grid, axes: list[Axis], patcher: Patcher) -> Iterator[Point]:
         return patch
 
     names = [axis.name for axis in axes]
-    for combination in itertools.product(*(axis.patches for axis in axes)):
+    of_axes = [[label for label in axis.patches if label in kept[axis.name]] for axis in axes]
+    for combination in itertools.product(*of_axes):
         labels = dict(zip(names, combination, strict=True))
         if not any(matches(excluded, labels) for excluded in grid.exclude):
             yield Point(labels, draft(labels), ("grid", "axes"))

@@ -149,7 +149,7 @@ def _table(
         cells=cells,
         runs={run.id: run.federation_id for run in sorted(runs, key=lambda run: run.id)},
         partitions=_partitions(runs),
-        claims=resolve_claims(body.claims, layout, labels, patcher),
+        claims=resolve_claims(body.claims, layout, labels, grid.left_out, patcher),
         figures=body.figures,
         analyses=_headings(body.figures or (), runs, patcher.fields.catalog),
     )
@@ -199,7 +199,7 @@ def _labels(
     labels: dict[str, list[str]] = {}
     for axis in axes:
         absent = layout.absent.get(axis, {})
-        known = [*grid.labels[axis], *absent]
+        known = [*grid.known[axis], *absent]
         in_print = list(dict.fromkeys(row.labels[axis] for row in published))
         for row in published:
             label = row.labels[axis]
@@ -210,12 +210,12 @@ def _labels(
                 )
         for label in absent:
             address: Address = ("table", "absent", axis, label)
-            if label in grid.labels[axis]:
+            if label in grid.known[axis]:
                 raise patcher.document.error(address, "declared absent, but the grid has runs with this label")
             if label not in in_print:
                 hint = did_you_mean(label, in_print)
                 raise patcher.document.error(address, f"declared absent, but no published value has this label{hint}")
-        labels[axis] = _merged(in_print, grid.labels[axis])
+        labels[axis] = [label for label in _merged(in_print, grid.known[axis]) if label not in grid.left_out[axis]]
     return labels
 
 

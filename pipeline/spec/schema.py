@@ -83,6 +83,9 @@ class Grid(Part):
 
     base: RunPatch = Field(default_factory=dict, description="What all runs share.")
     axes: Axes = Field(default_factory=dict, description="What varies: every combination of values is a run.")
+    only: Selection = Field(
+        default_factory=dict, description="Of the axes named here these labels are kept, and all others left out."
+    )
     include: list[Include] = Field(default_factory=list, description="Further runs.")
     exclude: list[Selection] = Field(default_factory=list, description="Combinations that are no runs.")
     overrides: list[Override] = Field(default_factory=list, description="Patches of some runs, applied in order.")

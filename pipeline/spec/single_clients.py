@@ -31,7 +31,7 @@ def existing_clients(layout: TableSection, grid: Points, runs: list[Run]) -> Cli
         return client % min(counts, default=client + 1)
 
     return {
-        axis: {label: existing(axis, label, client) for label, client in own.items()}
+        axis: {label: existing(axis, label, client) for label, client in own.items() if label in grid.labels[axis]}
         for axis, own in layout.clients.items()
     }
 
@@ -54,8 +54,8 @@ def check_clients(layout: TableSection, grid: Points, runs: list[Run], patcher: 
                 (*here, axis), f"a second axis; cells are of one client already by {next(iter(layout.clients))!r}"
             )
         for label in own:
-            if label not in grid.labels[axis]:
-                hint = did_you_mean(label, grid.labels[axis])
+            if label not in grid.known[axis]:
+                hint = did_you_mean(label, grid.known[axis])
                 raise error((*here, axis, label), f"unknown label {show(label)}{hint}")
         for point, run in zip(grid.points, runs, strict=True):
             client, count = own.get(point.labels[axis], 0), run.clients

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
+from pipeline.spec.axes import labelled
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.draft import Patcher
 from pipeline.spec.fields import Fields, explain
@@ -121,7 +122,9 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
         body = SpecFile.model_validate(document.data)
     except ValidationError as error:
         raise _structural(document, error) from None
-    _check_patches(body, Patcher(document, Fields.of(catalog)))
+    patcher = Patcher(document, Fields.of(catalog))
+    _check_patches(body, patcher)
+    _check_only(body, files, patcher)
     known = figures_of(catalog)
     for index, name in enumerate(body.figures or ()):
         if name not in known:
@@ -154,3 +157,17 @@ def _check_patches(body: SpecFile, patcher: Patcher) -> None:
         if name in BUILT_IN:
             raise patcher.document.error(("profiles", name), f"the profile {name!r} is built in; choose another name")
         patcher.read(patch, ("profiles", name))
+
+
+def _check_only(body: SpecFile, files: tuple[str, ...], patcher: Patcher) -> None:
+    """A value that a file adds to an axis is not left out by what it inherits."""
+    for axis, chosen in body.grid.only.items():
+        restricted = patcher.document.mark(("grid", "only", axis))
+        values = body.grid.axes.get(axis)
+        for label, _, here in (
+            labelled(values, ("grid", "axes", axis), patcher) if isinstance(values, list | dict) else ()
+        ):
+            nearer = files.index(patcher.document.mark(here).file) < files.index(restricted.file)
+            if nearer and label not in chosen:
+                hint = f"write `only: {{{axis}+: [{label}]}}` to have it"
+                raise patcher.document.error(here, f"is left out by grid.only in {restricted}; {hint}")

@@ -346,6 +346,32 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         GRID.replace("table:", "  include:\n    - {labels: {method: FedTP}, set: {seed: 1}}\ntable:"),
         "specs/a.yaml:8: grid.include[0].labels: no label for the axis 'clients'; state one for every axis",
     ),
+    # A part of the axes.
+    "only an unknown label": (
+        GRID.replace("table:", "  only:\n    method: FedTp\ntable:"),
+        "specs/a.yaml:8: grid.only.method: unknown label 'FedTp'; did you mean 'FedTP'?",
+    ),
+    "only of an unknown axis": (
+        GRID.replace("table:", "  only: {methods: [FedTP]}\ntable:"),
+        "specs/a.yaml:7: grid.only.methods: unknown axis; did you mean 'method'?",
+    ),
+    "only nothing": (
+        GRID.replace("table:", "  only: {method: []}\ntable:"),
+        "specs/a.yaml:7: grid.only.method: an empty list picks nothing; leave the axis out to pick every label",
+    ),
+    "claim about what is left out": (
+        GRID.replace("table:", "  only: {method: FedTP}\ntable:")
+        + "claims:\n  - text: t\n    better: {clients: 20}\n    than: others\n    where: {method: FedAvg}\n",
+        "specs/a.yaml:15: claims[0].where.method: 'FedAvg' is left out by grid.only; restate the claims without it",
+    ),
+    "value added behind only": (
+        {
+            "specs/a.yaml": "extends: b.yaml\ngrid:\n  axes:\n    method:\n      Deep: {name: fedtp, embedding: 9}\n",
+            "specs/b.yaml": GRID.replace("table:", "  only: {method: [FedAvg]}\ntable:"),
+        },
+        "specs/a.yaml:5: grid.axes.method.Deep: is left out by grid.only in specs/b.yaml:7; "
+        "write `only: {method+: [Deep]}` to have it",
+    ),
     # Tables.
     "unknown table axis": (
         GRID.replace("rows: [method]", "rows: [metod]"),
