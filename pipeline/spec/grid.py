@@ -10,7 +10,7 @@ from typing import Any
 
 from pflcore.registry import did_you_mean
 from pipeline.spec.axes import Axis, read_axes
-from pipeline.spec.draft import Patch, Patcher, compose
+from pipeline.spec.draft import Options, Patch, Patcher, compose
 from pipeline.spec.parts import Selection
 from pipeline.spec.schema import Grid
 from pipeline.spec.yamlfile import Address, show
@@ -111,21 +111,24 @@ def _points(grid: Grid, axes: list[Axis], kept: dict[str, list[str]], patcher: P
     base = patcher.read(grid.base, ("grid", "base"))
     # Settings of a label are about what other axes have chosen, and an option set by an axis of its own survives
     # whatever replaces the whole part.
-    plain = [(axis.name, axis.patches) for axis in axes if not axis.dotted]
-    settings = [(axis.name, axis.settings) for axis in axes if axis.settings]
-    order = [*plain, *settings, *((axis.name, axis.patches) for axis in axes if axis.dotted)]
+    parts = [(axis.name, axis.patches) for axis in axes if not axis.dotted]
+    parts += [(axis.name, axis.settings) for axis in axes]
+    options = [(axis.name, axis.patches) for axis in axes if axis.dotted]
     overrides = [
         (override.when, patcher.read(override.set, ("grid", "overrides", index, "set")))
         for index, override in enumerate(grid.overrides)
     ]
 
-    def draft(labels: dict[str, str]) -> Patch:
+    def draft(labels: dict[str, str], included: Patch) -> Patch:
         patch = base
-        for axis, patches in order:
+        for axis, patches in parts:
             patch = compose(patch, patches.get(labels[axis], {}))
-        for when, change in overrides:
-            if matches(when, labels):
-                patch = compose(patch, change)
+        own: Patch = {}
+        for axis, patches in options:
+            own = compose(own, patches.get(labels[axis], {}))
+        patch = compose(patch, own)
+        for change in (*(change for when, change in overrides if matches(when, labels)), included):
+            patch = compose(patch, _keeping(own, change, patcher))
         return patch
 
     names = [axis.name for axis in axes]
@@ -133,11 +136,23 @@ def _points(grid: Grid, axes: list[Axis], kept: dict[str, list[str]], patcher: P
     for combination in itertools.product(*of_axes):
         labels = dict(zip(names, combination, strict=True))
         if not any(matches(excluded, labels) for excluded in grid.exclude):
-            yield Point(labels, draft(labels), ("grid", "axes"))
+            yield Point(labels, draft(labels, {}), ("grid", "axes"))
     for index, include in enumerate(grid.include):
         address: Address = ("grid", "include", index)
         labels = {name: include.labels[name] for name in names}
-        yield Point(labels, compose(draft(labels), patcher.read(include.set, (*address, "set"))), address)
+        yield Point(labels, draft(labels, patcher.read(include.set, (*address, "set"))), address)
+
+
+def _keeping(own: Patch, change: Patch, patcher: Patcher) -> Patch:
+    """A change that puts other entries in the place, with the options that axes of their own set and these have too."""
+    result = dict(change)
+    for field, part in change.items():
+        set_apart = own.get(field)
+        if isinstance(part, Options) and part.replaces and isinstance(set_apart, Options):
+            known = patcher.fields.known(field, part.values["name"].value)
+            kept = {option: value for option, value in set_apart.values.items() if option in known}
+            result[field] = Options({**kept, **part.values}, replaces=True)
+    return result
 
 
 def _words(labels: dict[str, str]) -> str:

@@ -19,7 +19,7 @@ def records(result: Resolved) -> dict[tuple[str, ...], dict[str, Any]]:
     """The record of the run in each cell, by labels."""
     assert result.table is not None
     runs = {run.id: run.record for run in result.runs}
-    return {tuple(cell.labels.values()): runs[cell.runs[0]] for cell in result.table.cells}
+    return {tuple(cell.labels.values()): runs[cell.runs[0]] for cell in result.table.cells if cell.runs}
 
 
 def grid(axes: str, more: str = "") -> str:
@@ -79,6 +79,29 @@ def test_an_axis_of_an_option_survives_a_row_with_another_component(tmp_path: Pa
     axes = "      A: fedavg\n      B: {name: fedavg, backbone: {name: vit, dropout: 0.5}}\n"
     found = records(resolved(tmp_path, grid(axes, "    backbone.depth: [1, 2]\n")))
     assert found["B", "2"]["backbone"] == {"name": "vit", "depth": 2, "dropout": 0.5}
+
+
+def test_an_axis_of_an_option_survives_an_override_with_another_component(tmp_path: Path) -> None:
+    """As far as the other has that option, and the override does not state it."""
+    text = f"""\
+grid:
+  base: {BASE}
+  axes:
+    partition.alpha: [0.1, 3]
+    way: {{plain: {{seed: 1}}, same: {{seed: 2}}, stated: {{seed: 3}}, other: {{seed: 4}}}}
+  overrides:
+    - {{when: {{way: same}}, set: {{partition: {{name: dirichlet, min_samples: 7}}}}}}
+    - {{when: {{way: stated}}, set: {{partition: {{name: dirichlet, alpha: 9}}}}}}
+    - {{when: {{way: other}}, set: {{partition: pathological}}}}
+  include:
+    - {{labels: {{partition.alpha: 3, way: included}}, set: {{seed: 5, partition: dirichlet}}}}
+"""
+    found = {labels: record["partition"] for labels, record in records(resolved(tmp_path, text)).items()}
+    assert found["0.1", "same"] == {"name": "dirichlet", "alpha": 0.1, "min_samples": 7}
+    assert found["3", "same"] == {"name": "dirichlet", "alpha": 3.0, "min_samples": 7}
+    assert found["0.1", "stated"] == found["3", "stated"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
+    assert found["0.1", "other"] == found["3", "other"] == {"name": "pathological", "classes_per_client": 2}
+    assert found["3", "included"] == found["3", "plain"] == {"name": "dirichlet", "alpha": 3.0, "min_samples": 10}
 
 
 @pytest.mark.parametrize(
