@@ -30,6 +30,9 @@ class LanguageTransformer(Backbone):
     later positions. ``none`` is the model as released, for comparison with the published figures; of its accuracies
     only those at the last position tell how well it predicts.
 
+    **The width.** The paper gives an "inner hidden dimension" of 256 and does not say of what. Here, as in the released
+    code, it is the MLP's; `dim: 256` is the other reading.
+
     The feature that heads use is the last block's output at each position.
     """
 

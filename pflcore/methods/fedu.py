@@ -29,6 +29,11 @@ class FedU(Method):
     number K of local steps, which that code calls epochs. With η = 0.05, L = 0.03, as for CIFAR-10, and K = 1 it is
     0.00075. Clients are not weighted by samples.
 
+    So each of n sampled clients goes strength · coupling · n of its way to their mean. By default this is 0.2 % with
+    five clients, and the method is in effect Local: 83.3 % beside 83.0 on MNIST, 20 clients, Dirichlet(0.1). A strength
+    of 0.1 is a quarter of the way; at 1 / (coupling · n), 0.4 here, sampled clients return as their mean, and beyond
+    twice that they part.
+
     The server stores all clients' models, sends each its own and is sent it back. Buffers stay on the client. With a
     coupling of 0 clients train alone, as in the newest revision of the authors' code, where the sum is commented out.
     """
@@ -37,7 +42,9 @@ class FedU(Method):
     generated = (ALL,)
 
     coupling: float = option(0.5, ge=0, help="Relation a of any two clients; 0: each trains alone.")
-    strength: float = option(7.5e-4, ge=0, help="Step along the pairwise differences, as given above.")
+    strength: float = option(
+        7.5e-4, ge=0, help="Step along the pairwise differences, as given above; the default is in effect Local."
+    )
 
     def roles(self, groups: Groups) -> Roles:
         """Everything is the server's to send but buffers, of which differences mean nothing: they are personal."""

@@ -120,8 +120,12 @@ def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
 
 
 def _flowing(doc: str) -> str:
-    """A docstring whose paragraphs are one line each, for the terminal to break; indented lines stay as they are."""
-    return re.sub(r"(?<=\S)\n(?=\S)", " ", doc)
+    """A docstring whose paragraphs and items are one line each, for the terminal to break.
+
+    An item begins with a hyphen, and its further lines are indented; other indented lines stay as they are.
+    """
+    parts = (re.sub(r"\n(?!- ) *", " ", part) if part.startswith("- ") else part for part in doc.split("\n\n"))
+    return re.sub(r"(?<=\S)\n(?!- )(?=\S)", " ", "\n\n".join(parts))
 
 
 def _names(groups: object) -> str:

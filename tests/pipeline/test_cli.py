@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -174,6 +175,16 @@ def test_describe_settings(project: Project, pfl: Pfl, cls: type) -> None:
     described = pfl("describe", cls.__name__.lower())
     assert (described.code, described.err) == (0, "")
     assert all(field.name in described.out for field in fields(cls))
+
+
+def test_items_and_formulas_of_a_description_keep_their_lines(project: Project, pfl: Pfl) -> None:
+    lines = pfl("describe", "fedofa").out.splitlines()
+    doc = inspect.getdoc(METHODS.get("fedofa")) or ""
+    written = [line for line in doc.splitlines() if line.startswith("- ")]
+    items = [line for line in lines if line.startswith("- ")]
+    assert len(items) == len(written) > 2
+    assert all(item.startswith(line) and item.endswith(".") for item, line in zip(items, written, strict=True))
+    assert any(line.startswith("    Σ p_i · (") for line in lines)
 
 
 def test_schema(project: Project, pfl: Pfl) -> None:

@@ -135,6 +135,51 @@ def test_pfedme_follows_its_two_loops() -> None:
     check(trained("pfedme", lam=2.0, inner_steps=3), w, mine, mine)
 
 
+def test_what_is_also_personal_is_not_pulled_by_pfedme() -> None:
+    """Nor by Ditto: such groups follow the gradient of their own model alone, from where they were."""
+    kept: dict[tuple[str, int], Model] = {}
+
+    def free(name: str) -> bool:
+        return name.startswith("head.")
+
+    def pfedme(received: Model, _: Model, client: int, round_: int) -> tuple[Model, Model]:
+        w = theta = {**received, **kept.get(("pfedme", client), {})}
+        for rows in batches(client, round_):
+            for _ in range(3):
+                pull = {
+                    name: tensor + (0 if free(name) else 2.0 * (theta[name] - w[name]))
+                    for name, tensor in slope(theta, rows).items()
+                }
+                theta = plus(theta, pull, -ROUNDS.lr)
+            w = {
+                name: theta[name] if free(name) else tensor - ROUNDS.lr * 2.0 * (tensor - theta[name])
+                for name, tensor in w.items()
+            }
+        kept["pfedme", client] = {name: tensor for name, tensor in w.items() if free(name)}
+        return w, theta
+
+    def ditto(received: Model, v: Model, client: int, round_: int) -> tuple[Model, Model]:
+        received = {**received, **kept.get(("ditto", client), {})}
+        w = received
+        for rows in batches(client, round_):
+            w = plus(w, slope(w, rows), -ROUNDS.lr)
+            pull = {
+                name: tensor + (0 if free(name) else 2.0 * (v[name] - received[name]))
+                for name, tensor in slope(v, rows).items()
+            }
+            v = plus(v, pull, -ROUNDS.lr)
+        kept["ditto", client] = {name: tensor for name, tensor in w.items() if free(name)}
+        return w, v
+
+    for name, local, options in (("pfedme", pfedme, {"inner_steps": 3}), ("ditto", ditto, {})):
+        w, mine = by_hand(local)
+        result = trained(name, lam=2.0, also_personal=("head",), **options)
+        check(result, {key: tensor for key, tensor in w.items() if not free(key)}, mine, mine)
+        for client in range(2):
+            heads = {key: result.weights[f"client.{client}.{key}"] for key in kept[name, client]}
+            assert_states_close(heads, kept[name, client], 1e-5)
+
+
 def test_pfedmes_server_mixes() -> None:
     one = training(rounds=1, sample_rate=1.0)
     start, whole, half = initial(), trained("pfedme", settings=one), trained("pfedme", settings=one, beta=0.5)
