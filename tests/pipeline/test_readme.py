@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pflcore.options import describe_options
+from pflcore.settings import Training
 from pipeline.cli.commands import app
 from pipeline.spec.specs import find_specs
 
@@ -84,3 +86,13 @@ def test_the_table_has_a_row_for_every_method_of_the_quickstart() -> None:
     table = README.partition("<!-- quickstart table -->")[2].partition("<!-- end -->")[0]
     for method in spec["grid"]["axes"]["method"]:
         assert re.search(rf"^\| {re.escape(method)} +\|.*±", table, re.MULTILINE), method
+
+
+def test_the_page_on_training_has_every_setting_beside_the_first_ones() -> None:
+    page = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    later = {option.name: option for option in describe_options(Training) if option.later}
+    assert not [name for name in later if f"`{name}`" not in page]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name, option in later.items():
+        row = next(line for line in rows if f"`{name}`" in line)
+        assert all(f"`{choice}`" in row for choice in option.choices or ())
