@@ -97,7 +97,9 @@ class Fields:
             except ValidationError as error:
                 raise self._invalid(kind, name, error) from None
             part = valid.model_dump(mode="json", by_alias=True)
-            silent = [o.name for o in self.catalog.options(kind, name) if o.later and part[o.name] == o.default]
+            later = (option for option in self.catalog.options(kind, name) if option.later)
+            # A list's default is a tuple where the catalog was made, and a list where it was read.
+            silent = [o.name for o in later if part[o.name] == (list(o.default) if o.many else o.default)]
             self._valid[key] = {option: value for option, value in part.items() if option not in silent}
         return self._valid[key]
 

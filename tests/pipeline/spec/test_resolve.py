@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support.fake_catalog import BASE, CATALOG, resolved, write_specs
 
+from pipeline.spec.catalog import Catalog, build_catalog
+from pipeline.spec.fields import Fields
 from pipeline.spec.profiles import smoke_clients
 from pipeline.spec.resolve import Resolved, resolve
 from pipeline.spec.run import Run
@@ -225,6 +227,15 @@ def test_an_option_that_came_later_is_in_no_record_at_its_default(tmp_path: Path
     half, whole = resolved(tmp_path, text).runs
     assert half.record["partition"] == {"name": "pathological", "classes_per_client": 2, "shrink": 0.5}
     assert whole.record["partition"] == {"name": "pathological", "classes_per_client": 2}
+
+
+def test_a_list_that_came_later_is_left_out_of_a_catalog_that_was_made_and_of_one_that_was_read() -> None:
+    made = build_catalog()
+    for catalog in (made, Catalog.from_json(made.to_json())):
+        validate = Fields.of(catalog).validate
+        assert validate("method", {"name": "fedavg"}).keys() == {"name", "knn", "neighbours", "also_personal"}
+        tuned = validate("method", {"name": "fedavg", "finetune_steps": 1, "finetune_groups": ["head"]})
+        assert tuned["finetune_groups"] == ["head"]
 
 
 @pytest.mark.parametrize(
