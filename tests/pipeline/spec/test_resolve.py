@@ -13,7 +13,7 @@ from support.fake_catalog import BASE, CATALOG, resolved, write_specs
 from pflcore.errors import UserError
 from pflcore.options import describe_options
 from pflcore.settings import Training
-from pipeline.spec.catalog import Catalog
+from pipeline.spec.catalog import Catalog, build_catalog
 from pipeline.spec.fields import Fields
 from pipeline.spec.profiles import smoke_clients
 from pipeline.spec.resolve import Resolved, resolve
@@ -240,6 +240,15 @@ def test_settings_that_came_later_are_in_no_record_at_their_defaults(catalog: Ca
     assert "milestones" in later and not later & Fields(catalog).validate("training", {"rounds": 3}).keys()
     given = Fields(catalog).validate("training", {"milestones": [2], "schedule": "step", "gamma": 0.5})
     assert later & given.keys() == {"milestones", "schedule", "gamma"}
+
+
+def test_a_list_that_came_later_is_left_out_of_a_catalog_that_was_made_and_of_one_that_was_read() -> None:
+    made = build_catalog()
+    for catalog in (made, Catalog.from_json(made.to_json())):
+        validate = Fields.of(catalog).validate
+        assert validate("method", {"name": "fedavg"}).keys() == {"name", "knn", "neighbours", "also_personal"}
+        tuned = validate("method", {"name": "fedavg", "finetune_steps": 1, "finetune_groups": ["head"]})
+        assert tuned["finetune_groups"] == ["head"]
 
 
 @pytest.mark.parametrize(
