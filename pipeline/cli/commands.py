@@ -142,6 +142,11 @@ def plan(
     untimed = f"; no run like {figures.untimed} of them has been timed here yet" if figures.untimed else ""
     print(f"time              {hours if missing else 'none'}{untimed}")
     print(f"disk              about {figures.bytes / 1e6:.0f} MB of artifacts")
+    if figures.cached and any(table.claims for table in compilation.tables.values()):  # what is imported takes long
+        from pipeline.plan.seeds import seeds_of_claims
+
+        for line in seeds_of_claims(workspace.root, compilation):
+            print(f"seeds             {line}")
     if gpu:
         from pipeline.plan.gpu_hours import gpu_hours
 

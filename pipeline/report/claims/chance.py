@@ -18,6 +18,7 @@ class Chance:
         p: Of the difference against what the claim asks for, two-sided. Of printed values 0 where it is beyond their
             deviation, else 1.
         seeds: Those that both sides have; None: the values are printed ones.
+        spread: The standard deviation of the difference between seeds; NaN where it is not known.
         least: The difference that so many seeds detect in four of five cases; infinite where that is unknown.
         flipped: p by flipping the signs of seeds; NaN for too few of them.
         clients: Of a single seed how many clients there are, and the interval over these.
@@ -29,6 +30,7 @@ class Chance:
     high: float
     p: float
     seeds: int | None = None
+    spread: float = math.nan
     least: float = math.inf
     flipped: float = math.nan
     clients: tuple[int, float, float] | None = None
@@ -43,7 +45,7 @@ class Chance:
 def over_seeds(found: Comparison, asked: float) -> Chance:
     """Of a comparison in which what the claim asks for has been taken off the first side."""
     low, high = found.low + asked, found.high + asked
-    return Chance(found.difference + asked, low, high, found.p, found.n, found.least, found.flipped)
+    return Chance(found.difference + asked, low, high, found.p, found.n, found.spread, found.least, found.flipped)
 
 
 def of_printed(difference: float, asked: float, size: float, *, between_clients: bool = False) -> Chance:

@@ -116,8 +116,9 @@ class Form(ABC):
         return Pair(one, other, match.labels, values, chance, surplus, len(match.first), **more)
 
     def ends(self, group: Group, scale: Yardstick) -> tuple[Cell, Cell]:
-        """The highest and the lowest cell; of equal ones the first."""
-        return max(group, key=lambda cell: scale.value(cell).mean), min(group, key=lambda cell: scale.value(cell).mean)
+        """The highest and the lowest cell; of equal ones the first and the last, so that they are two."""
+        by_value = sorted(group, key=lambda cell: -scale.value(cell).mean)
+        return by_value[0], by_value[-1]
 
     def along(self, cell: Cell) -> dict[str, str]:
         """The labels of a cell within its group."""

@@ -104,18 +104,18 @@ def _rests_on(pair: Pair, pairs: int, decimals: int) -> str:
     if chance.seeds is None:
         return _noise(chance, decimals)
     if chance.seeds == 0:
-        return ", of no seed that both sides have"
+        return " over no seed that both sides have"
     if chance.seeds == 1:
-        return f", of one seed{_over_clients(chance, decimals)}"
+        return f" over one seed{_over_clients(chance, decimals)}"
     if math.isinf(chance.low):
-        return f", of {chance.seeds} seeds, whose spread does not tell what is chance"
-    p = f"p {_p(chance.p)}"
+        return f" over {chance.seeds} seeds, whose spread does not tell what is chance"
+    ps = _p(chance.p)
     if pairs > 1 and pair.surplus < 0:
-        p += f", among {pairs} comparisons {_p(pair.corrected)}"
+        ps += f", corrected for {pairs} pairs {_p(pair.corrected)}"
     if not math.isnan(chance.flipped):
-        p += f", by flipped signs {_p(chance.flipped)}"
-    least = f" that detect {chance.least:.{decimals}f}" if math.isfinite(chance.least) else ""
-    return f", at 95 % {_interval(pair, decimals)} ({p}), of {chance.seeds} seeds{least}"
+        ps += f", by flipped signs {_p(chance.flipped)}"
+    least = f", which detect {chance.least:.{decimals}f}" if math.isfinite(chance.least) else ""
+    return f", at 95 % {_interval(pair, decimals)} ({ps}) over {chance.seeds} seeds{least}"
 
 
 def _briefly(pair: Pair, decimals: int) -> str:
@@ -138,11 +138,11 @@ def _over_clients(chance: Chance, decimals: int) -> str:
     if chance.clients is None:
         return ""
     count, low, high = chance.clients
-    return f" (over its {count} clients {signed(low, decimals)} to {signed(high, decimals)})"
+    return f" (of its {count} clients {signed(low, decimals)} to {signed(high, decimals)})"
 
 
 def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def _noise(chance: Chance, decimals: int) -> str:

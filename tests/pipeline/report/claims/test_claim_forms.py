@@ -106,7 +106,7 @@ def test_the_spread_of_a_single_run_decides_nothing(tmp_path: Path) -> None:
     cells = [cell({"method": run.upper()}, [run]) for run in "ab"]
     found, words = judge(table(cells, ["method"], [], claims=[a_and_b("steadier")]), tmp_path)
     assert found.obtained.verdict == "one seed: undecided"
-    assert words.detail == "weakest of 1 pair of spreads: A 0.20 against B 9.00, narrower by 8.80, of one seed"
+    assert words.detail == "weakest of 1 pair of spreads: A 0.20 against B 9.00, narrower by 8.80 over one seed"
     write_metrics(tmp_path, "b", 90.0, None)
     found, _ = judge(table(cells, ["method"], [], claims=[a_and_b("steadier")]), tmp_path)
     assert (found.obtained.verdict, found.obtained.lacking) == ("not yet", 1)  # a run without a spread
@@ -121,7 +121,7 @@ def test_a_range_that_is_small(tmp_path: Path, margin: float, verdict: str) -> N
         "weakest of 1 range over setting: from 70.00±0.00 (x) to 73.00±0.82 (y) at A, 3 cells in all, apart by 3.00, "
         "at 95 % +0.52 to +5.48"
     )
-    assert words.endswith(f"of 3 seeds that detect 3.26, at most {margin:g}")
+    assert words.endswith(f"over 3 seeds, which detect 3.26, at most {margin:g}")
 
 
 def test_a_range_is_small_when_any_two_of_its_cells_are_close(tmp_path: Path) -> None:
@@ -146,6 +146,13 @@ def test_a_range_of_just_that_width_is_no_rounding_error(tmp_path: Path) -> None
     cells = [cell({"method": "A", "setting": s}, [], (mean, None)) for s, mean in {"x": 80.2, "y": 81.2}.items()]
     found, _ = judge(table(cells, ["method"], ["setting"], claims=[within(1.0, "setting")]), tmp_path)
     assert found.published and found.published.verdict == "within noise"  # 81.2 − 80.2 is 1.0000000000000142
+
+
+def test_equal_cells_are_two_ends(tmp_path: Path) -> None:
+    rows: Rows = {"A": {"x": [80.0, 81.0], "y": [80.0, 81.0]}}
+    found, words = obtained(tmp_path, rows, within(1.0, "setting"))
+    assert "from 80.50±0.50 (y) to 80.50±0.50 (x) at A" in words
+    assert found.verdict == "within noise"
 
 
 def test_the_published_side_is_judged_by_its_own_rule(tmp_path: Path) -> None:
@@ -198,14 +205,14 @@ def test_clients_of_one_seed_are_told_and_decide_nothing(tmp_path: Path) -> None
     assert pair.chance.clients and pair.chance.clients[0] == 4
     _, low, high = pair.chance.clients
     assert 1.0 <= low < 1.25 < high <= 2.0  # of 1, 2, 1, 1
-    assert words.detail.endswith(f"better by 1.25, of one seed (over its 4 clients +{low:.2f} to +{high:.2f})")
+    assert words.detail.endswith(f"better by 1.25 over one seed (of its 4 clients +{low:.2f} to +{high:.2f})")
 
 
 @pytest.mark.parametrize(("metric", "clients"), [("final", 4), ("clients", 5)])
 def test_clients_that_do_not_make_the_number_are_not_told(tmp_path: Path, metric: str, clients: int) -> None:
     found, words = of_clients(tmp_path, metric, clients)
     assert only(found.obtained).chance.clients is None
-    assert words.detail.endswith("better by 1.25, of one seed")
+    assert words.detail.endswith("better by 1.25 over one seed")
 
 
 def test_over_an_axis_each_client_counts_once(tmp_path: Path) -> None:

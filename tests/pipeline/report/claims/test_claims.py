@@ -53,7 +53,7 @@ def test_one_seed_is_never_certain(tmp_path: Path) -> None:
     resolved = by_seed(tmp_path, rows, A_BEATS, metric="final")
     found, words = judge(resolved, tmp_path)
     assert (found.obtained.verdict, words.verdict) == ("one seed: undecided", "one seed: undecided")
-    assert words.detail == "weakest of 1 pair: A 99.00±0.00 against B 10.00±0.00 at x, better by 89.00, of one seed"
+    assert words.detail == "weakest of 1 pair: A 99.00±0.00 against B 10.00±0.00 at x, better by 89.00 over one seed"
     assert obtained(tmp_path, rows, margin=95.0).obtained.verdict == "one seed: undecided"  # nor against it
 
 
@@ -77,7 +77,7 @@ def test_only_shared_seeds_count(tmp_path: Path) -> None:
     both = changed(apart, cells=[*apart.cells, *other.cells], runs=apart.runs | other.runs, labels=labels)
     judgement, words = judge(both, tmp_path / "b")
     assert judgement.obtained.verdict == "within noise"
-    assert words.detail.endswith("better by 10.25, of no seed that both sides have")
+    assert words.detail.endswith("better by 10.25 over no seed that both sides have")
 
 
 def test_one_failing_pair_fails_the_claim_and_is_the_worst(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_seeds_that_agree_to_the_digit_decide_nothing(tmp_path: Path) -> None:
     resolved = by_seed(tmp_path, {"A": {"x": [90.1, 91.1]}, "B": {"x": [90.0, 91.0]}}, A_BEATS)
     found, words = judge(resolved, tmp_path)
     assert found.obtained.verdict == "within noise"
-    assert words.detail.endswith("better by 0.10, of 2 seeds, whose spread does not tell what is chance")
+    assert words.detail.endswith("better by 0.10 over 2 seeds, whose spread does not tell what is chance")
 
 
 def test_lower_is_better(tmp_path: Path) -> None:
@@ -166,13 +166,13 @@ def test_the_words_say_what_it_rests_on(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [91.5, 72.0, 82.5]}, "B": {"x": [90.0, 70.0, 80.0]}}
     _, words = judge(by_seed(tmp_path, rows, A_BEATS), tmp_path)
     assert words.detail == (
-        "weakest of 1 pair: A 82.00±7.97 against B 80.00±8.16 at x, better by 2.00, at 95 % +0.76 to +3.24 (p = 0.020)"
-        ", of 3 seeds that detect 1.63"
+        "weakest of 1 pair: A 82.00±7.97 against B 80.00±8.16 at x, better by 2.00, at 95 % +0.76 to +3.24 (p = 0.020) "
+        "over 3 seeds, which detect 1.63"
     )
     assert words.pairs[0].obtained[2:] == ("+2.00", "holds", "+0.76 to +3.24, n = 3")
     six: Rows = {"A": {"x": [1.0, 3.0, 2.0, 5.0, 4.0, 6.0]}, "B": {"x": [0.0] * 6}}
     _, words = judge(by_seed(tmp_path / "b", six, A_BEATS), tmp_path / "b")
-    assert "(p = 0.006, by flipped signs = 0.031), of 6 seeds" in words.detail  # 2 of 64
+    assert "(p = 0.006, by flipped signs p = 0.031) over 6 seeds" in words.detail  # 2 of 64
 
 
 @pytest.mark.parametrize(("mean", "verdict"), [(84.0, "holds"), (85.1, "within noise"), (94.9, "within noise")])

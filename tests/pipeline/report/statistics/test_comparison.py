@@ -47,6 +47,18 @@ def test_many_clients_do_not_stand_for_seeds() -> None:
     assert not compare(first, second).decided
 
 
+@pytest.mark.parametrize("n", [3, 6])
+def test_equal_methods_are_called_different_in_one_of_twenty(n: int) -> None:
+    random = np.random.default_rng(n)
+    by_seeds, by_clients, draws = 0, 0, 1500
+    for _ in range(draws):
+        sides = random.normal(0, 1.5, (2, n, 1)) + random.normal(0, 3, (2, n, 20))  # trainings, and clients within
+        by_seeds += compare(*sides).decided
+        by_clients += stats.ttest_1samp((sides[0] - sides[1]).ravel(), 0.0).pvalue <= 0.05
+    assert by_seeds / draws == pytest.approx(0.05, abs=0.017)
+    assert by_clients / draws > 0.3  # what clients would say in the place of seeds
+
+
 def test_one_seed_decides_nothing() -> None:
     found = compare(np.linspace(80, 90, 40)[None], np.linspace(40, 50, 40)[None])
     assert (found.difference, found.n, found.clients, found.p) == (pytest.approx(40.0), 1, 40, 1.0)

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from pipeline.report.statistics.resampling import bootstrap_interval, sign_flips
 
@@ -18,6 +19,14 @@ def test_sign_flips_are_all_of_them() -> None:
     assert sign_flips(by_seed) == pytest.approx(exact)
     assert 0.01 < exact < 0.05
     assert sign_flips(-by_seed) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("n", [10, 16])
+def test_sign_flips_as_scipy_has_them(n: int) -> None:
+    by_seed = np.random.default_rng(n).normal(0.6, 1, n)
+    known = stats.permutation_test((by_seed,), np.mean, permutation_type="samples", n_resamples=70_000)
+    assert sign_flips(by_seed) == pytest.approx(known.pvalue, abs=0.005 if n > 13 else 1e-12)
+    assert sign_flips(by_seed) == sign_flips(by_seed)
 
 
 def test_five_seeds_are_too_few_for_sign_flips() -> None:
