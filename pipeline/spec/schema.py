@@ -229,6 +229,7 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
     replaced: dict[str, Any] = _resolve_comments(schema)
     definitions = replaced["$defs"]
     definitions["Claim"] |= forms_schema(definitions["Claim"])
+    del definitions["Publication"]["required"]  # its name may be inherited
     for part in (replaced, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
         part["properties"] = _with_additions(part["properties"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **replaced}
@@ -285,12 +286,15 @@ def _axes(fields: Fields, run: dict[str, Any]) -> dict[str, Any]:
     values = dict(run)
     for kind in (*COMPONENTS, *SETTINGS):
         values |= {f"{kind}.{option}": value for option, value in _all_options(fields, kind).items()}
-    axes = {
-        name: {"anyOf": [{"type": "array", "items": value}, {"type": "object", "additionalProperties": value}]}
-        for name, value in values.items()
-    }
-    labelled = {"type": "object", "additionalProperties": {"$ref": "#/$defs/run"}}
+    axes = {name: {"anyOf": [{"type": "array", "items": value}, *_labelled(value)]} for name, value in values.items()}
+    labelled = {"anyOf": _labelled({"$ref": "#/$defs/run"})}
     return {"type": "object", "properties": axes, "additionalProperties": labelled}
+
+
+def _labelled(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """A value per label; null takes an inherited one out, or the axis."""
+    null = {"type": "null"}
+    return [{"type": "object", "additionalProperties": {"anyOf": [value, null]}}, null]
 
 
 def _resolve_comments(value: Any) -> Any:

@@ -165,7 +165,10 @@ def test_schema_completes_names_and_options() -> None:
     assert {"required": ["training"]} in with_settings["anyOf"]  # else the stricter form holds
     assert "method" not in with_settings["properties"] and "embedding" in with_settings["properties"]
     assert axes["training.rounds"]["anyOf"][0]["items"]["type"] == "integer"
-    assert axes["partition.alpha"]["anyOf"][1]["additionalProperties"]["exclusiveMinimum"] == 0
+    alpha, removed = axes["partition.alpha"]["anyOf"][1]["additionalProperties"]["anyOf"]
+    assert alpha["exclusiveMinimum"] == 0 and removed == axes["partition.alpha"]["anyOf"][2] == {"type": "null"}
+    assert "required" not in definitions["Publication"]  # what is not said may be inherited
+    assert definitions["Grid"]["properties"]["only"]["additionalProperties"]["anyOf"][1]["type"] == "array"
     assert axes["clients+"]["items"] == axes["clients"]["anyOf"][0]["items"]
     assert {"notes+", "claims+", "figures+"} < set(schema["properties"]) and "title+" not in schema["properties"]
     assert (
