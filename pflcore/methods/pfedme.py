@@ -17,7 +17,8 @@ class PFedMe(Method):
     """Each client seeks θ = argmin loss(θ) + λ/2 · ‖θ − w‖², and moves w towards it.
 
     For every batch θ takes ``inner_steps`` gradient steps of that objective, then w ← w − lr · λ · (w − θ). θ starts
-    the round at what was received and is what a client is measured with, however long ago it was last sampled. Both
+    the round at what was received and is what a client is measured with, however long ago it was last sampled. Groups
+    in `also_personal` are not pulled: they follow the gradient alone and are the same in both models. Both
     steps use the run's learning rate, without momentum, as FedTP's code does; the authors' code also decays θ by 0.001.
     """
 
@@ -47,11 +48,16 @@ class PFedMe(Method):
         for _ in range(self.inner_steps):
             slopes, loss = local.gradient(lambda params: Method.loss(self, local, {**params, **buffers}, batch), theta)
             first = loss if first is None else first
-            pulled = {name: slope + self.lam * (theta[name] - model[name]) for name, slope in slopes.items()}
+            pulled = {
+                name: slope + self.lam * (theta[name] - model[name]) if name in local.roles.shared else slope
+                for name, slope in slopes.items()
+            }
             theta, _ = local.sgd(theta, pulled, {})
         assert first is not None  # inner_steps is at least 1
-        back = {name: self.lam * (model[name] - theta[name]) for name in theta}
-        moved, _ = local.sgd({name: model[name] for name in theta}, back, {})
+        back = {name: self.lam * (model[name] - theta[name]) for name in theta if name in local.roles.shared}
+        moved, _ = local.sgd({name: model[name] for name in back}, back, {})
+        # What is the client's alone has nothing to be near to: it is the same in both models.
+        moved |= {name: tensor.clone() for name, tensor in theta.items() if name not in back}
         # The statistics of batch norm are those of the model that saw the batches.
         return {**state, "model": {**model, **own(theta), **moved, **buffers}}, first
 
