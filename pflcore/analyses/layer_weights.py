@@ -13,7 +13,7 @@ from pflcore.methods.pfedla_layerwise import PFedLALayerwise
 
 @ANALYSES.register
 class LayerWeights(Analysis):
-    """How far layer-wise mixtures have moved from where they began, and how much of each client's own is in them.
+    """How far layer-wise mixtures have moved, and how much of its own each client has in them.
 
     Needs method pfedla_layerwise. Its mixtures begin near the plain mean, in which each of N clients has the weight
     1/N; where they have hardly moved, the method is in effect FedAvg.
