@@ -47,10 +47,8 @@ from pflcore.settings import Evaluation, Training
 
 Sums = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
-"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``.
-
-Where a round was chosen there is a ``round`` as well.
-"""
+"""Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``, and ``round`` where one
+was chosen."""
 
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:

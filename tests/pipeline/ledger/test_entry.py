@@ -18,7 +18,8 @@ LINES = "test samples: 8 12\nround 2, accuracy 55.00, loss 1.75: 3 8\n"
 def entry(tmp_path: Path) -> Entry:
     run = next(iter(make_project(tmp_path / "project").compiled().runs.values()))
     facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()} | {
-        "diverged": {"round": 3, "client": 0}
+        "diverged": {"round": 3, "client": 0},
+        "chosen": None,
     }
     return Entry(run, {"engine": "abc", "method.fedavg": "123e4567"}, "2026-11-22", 12.5, facts, LINES)
 

@@ -36,8 +36,8 @@ from support.report_demo import (
 from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pipeline.report.pages.caption import protocol_in_words
 from pipeline.report.pages.render import escape_latex, escape_markdown
-from pipeline.report.pages.view import _protocol
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable, read_resolved
 from pipeline.workspace import report_files, run_path
@@ -452,7 +452,7 @@ def test_early_stopping_is_told(tmp_path: Path) -> None:
     results = results_of(made, tmp_path)
     run = results.runs["a"].resolved
     patient = Run({**run.record, "training": {**run.record["training"], "patience": 4}})
-    words = _protocol(replace(results, runs={"a": replace(results.runs["a"], resolved=patient)}))
+    words = protocol_in_words(replace(results, runs={"a": replace(results.runs["a"], resolved=patient)}))
     assert "stopped early" in words and "had not improved for 4 measurements" in words
 
 

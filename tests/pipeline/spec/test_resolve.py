@@ -155,6 +155,7 @@ def test_the_table(table: Resolved) -> None:
         "rows": ["method"],
         "columns": ["dataset"],
         "clients": {},
+        "tuned": {},
         "metric": "clients",
         "better": "higher",
         "decimals": 1,

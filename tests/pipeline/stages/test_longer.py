@@ -94,8 +94,11 @@ def test_a_longer_run_goes_on_unless_its_learning_rate_goes_by_the_rounds(
 def other_value(option: OptionInfo) -> Any:
     if option.choices:
         return next(choice for choice in option.choices if choice != option.default)
+    if option.type == "str":  # names of groups
+        return ("head",)
     values = [2, 3] if option.type == "int" else [0.3, 0.6]
-    return next(value for value in values if value != option.default)
+    other = next(value for value in values if value != option.default)
+    return (other,) if option.many else other
 
 
 MEASURING = [
@@ -112,6 +115,8 @@ MEASURING = [
 )
 def test_an_option_of_measuring_changes_no_state(name: str, option: str) -> None:
     entry = method(name)
+    if option in ("finetune_lr", "finetune_groups"):  # which say nothing alone
+        entry = dataclasses.replace(entry, finetune_steps=1)
     (info,) = (one for one in describe_options(type(entry)) if one.name == option)
     other = dataclasses.replace(entry, **{option: other_value(info)})
     settings = training(rounds=3, momentum=0.5)
@@ -124,7 +129,8 @@ def test_an_option_of_measuring_changes_no_state(name: str, option: str) -> None
 def test_what_acts_in_training_is_not_said_to_act_in_measuring() -> None:
     """The list, so that one more is a decision."""
     own = {option for _, option in MEASURING}
-    assert own == {"knn", "neighbours", *(f"finetune_{what}" for what in ("parts", "steps", "epochs", "lr"))}
+    tuning = (f"finetune_{what}" for what in ("parts", "groups", "steps", "epochs", "lr"))
+    assert own == {"knn", "knn_grid", "neighbours", *tuning}
     assert {one.name for one in describe_options(Training) if one.measuring} == {"save_weights"}
     assert all(one.measuring for one in describe_options(Evaluation))
 
