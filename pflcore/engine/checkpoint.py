@@ -135,6 +135,10 @@ def read(path: Path, identity: str, misfit: Callable[[Tensors], str]) -> tuple[s
             header = json.loads((file.metadata() or {}).get("pfl", "{}"))
             # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except RuntimeError as error:  # how safetensors says that it cannot open a file
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file any more") from None
+        return f"not a checkpoint ({error})", None
     except (SafetensorError, ValueError) as error:
         return f"not a checkpoint ({error})", None
     if header.get("identity") != identity:

@@ -196,21 +196,26 @@ def test_a_probe_repeats_to_the_digit_and_in_all_ways(tmp_path: Path) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("old", "new", "raised"),
-    [("nothing to normalise", "too little", False), ("alpha=-training.lr)", "alpha=-1.01 * training.lr)", True)],
+    [("nothing to normalise", "too little", False), ("slopes, alpha=-lr)", "slopes, alpha=-1.01 * lr)", True)],
 )
 def test_what_is_planted_in_the_engine(tmp_path: Path, old: str, new: str, raised: bool) -> None:
     project = Project(tmp_path)
     for package in PACKAGES:
         shutil.copytree(source_folder() / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     engine = Engine.recorded(Code(tmp_path))
-    path = tmp_path / "pflcore/engine/trainer.py"
-    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    path = tmp_path / f"pflcore/engine/{'optimizers' if raised else 'trainer'}.py"
+    text = path.read_text(encoding="utf-8").replace(old, new)
+    assert new in text
+    path.write_text(text, encoding="utf-8")
     done = project.call(str(BIN / "pfl"), "probe", PYTHONPATH=str(tmp_path))
-    if raised:  # sequential and stacked take their steps in code of their own
+    if raised:  # sequential takes its steps in place, stacked does not
         assert done.returncode == 2 and "stacked and sequential do not agree" in done.stderr
-        other = tmp_path / "pflcore/engine/executors/stacked.py"
-        text = other.read_text(encoding="utf-8").replace("alpha=-training.lr", "alpha=-1.01 * training.lr")
-        other.write_text(text.replace("alpha=training.lr)", "alpha=1.01 * training.lr)"), encoding="utf-8")
+        out_of_place = "tensor - lr * slope if isinstance(lr, Tensor) else tensor.sub(slope, alpha=lr)"
+        assert text.count(out_of_place) == 1
+        text = text.replace(
+            out_of_place, out_of_place.replace("lr * slope", "1.01 * lr * slope").replace("=lr", "=1.01 * lr")
+        )
+        path.write_text(text, encoding="utf-8")
         done = project.call(str(BIN / "pfl"), "probe", PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     now = Engine.recorded(Code(tmp_path))

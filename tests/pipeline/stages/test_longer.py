@@ -91,6 +91,9 @@ def test_a_longer_run_goes_on_unless_its_learning_rate_goes_by_the_rounds(
     assert counts == [2, trained]
 
 
+TUNING = ("groups", "steps", "epochs", "lr")
+
+
 def other_value(option: OptionInfo) -> Any:
     if option.choices:
         return next(choice for choice in option.choices if choice != option.default)
@@ -101,11 +104,13 @@ def other_value(option: OptionInfo) -> Any:
     return (other,) if option.many else other
 
 
+# Methods that have nothing to tune, or tune already; that they refuse it is tested with them.
+REFUSED = {("fedproto", "finetune_groups"), *(("per_fedavg", f"finetune_{what}") for what in TUNING)}
 MEASURING = [
     (name, option.name)
     for name in METHODS.names()
     for option in describe_options(METHODS.get(name))
-    if option.measuring
+    if option.measuring and (name, option.name) not in REFUSED
 ]
 
 
@@ -129,8 +134,7 @@ def test_an_option_of_measuring_changes_no_state(name: str, option: str) -> None
 def test_what_acts_in_training_is_not_said_to_act_in_measuring() -> None:
     """The list, so that one more is a decision."""
     own = {option for _, option in MEASURING}
-    tuning = (f"finetune_{what}" for what in ("parts", "groups", "steps", "epochs", "lr"))
-    assert own == {"knn", "knn_grid", "neighbours", *tuning}
+    assert own == {"knn", "knn_grid", "neighbours", *(f"finetune_{what}" for what in ("parts", *TUNING))}
     assert {one.name for one in describe_options(Training) if one.measuring} == {"save_weights"}
     assert all(one.measuring for one in describe_options(Evaluation))
 

@@ -52,7 +52,8 @@ def reference_run(name: str, net: str) -> Result:
 
 # FedNova multiplies the update of a client of few steps, and with it what is rounded: by nine in these federations.
 # pFedMe takes five steps where others take one.
-AMPLIFIED = {"fednova": 2e-5, "pfedme": 5e-6}
+# FedBABU's plain mean counts clients of few samples in full; initial weights rounded otherwise end 6e-6 apart under it.
+AMPLIFIED = {"fednova": 2e-5, "pfedme": 5e-6, "fedbabu": 2e-5}
 
 
 def assert_close(actual: Result, expected: Result, atol: float = 1e-6) -> None:
