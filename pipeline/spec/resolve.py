@@ -19,11 +19,11 @@ from pipeline.spec.paths import inside
 from pipeline.spec.profiles import check_profile, smoke_patch
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
-from pipeline.spec.schema import TableSection
+from pipeline.spec.schema import TableSection, Tune
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
 from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
-from pipeline.spec.tuning import Selection, tune
+from pipeline.spec.tuning import Selection, check_labels, tune, tuned_as
 from pipeline.spec.yamlfile import Address, show
 
 
@@ -52,7 +52,9 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     published = [_run(point.draft, "paper", patcher) for point in grid.points]
     layout = spec.body.table or _default_layout(grid)
     check_clients(layout, grid, published, patcher)
-    _check_effects(grid, published, layout, patcher)
+    if spec.body.tune:
+        check_labels(spec.body.tune, grid, patcher)
+    _check_effects(grid, published, layout, spec.body.tune, patcher)
     drafts, by_point = [point.draft for point in grid.points], published
     if profile != "paper":
         change = _changer(spec, catalog, profile, patcher)
@@ -84,15 +86,16 @@ def _changer(spec: Spec, catalog: Catalog, profile: str, patcher: Patcher) -> Ca
     return lambda run: patch
 
 
-def _check_effects(grid: Points, runs: list[Run], layout: TableSection, patcher: Patcher) -> None:
-    """An axis that changes nothing is a mistake, and so is averaging a run with itself."""
+def _check_effects(grid: Points, runs: list[Run], layout: TableSection, tuning: Tune | None, patcher: Patcher) -> None:
+    """An axis that changes nothing, not even how runs are tuned, is a mistake; so is averaging a run with itself."""
     axes = list(grid.labels)
     for axis in axes:
-        effects: dict[tuple[str, ...], set[tuple[str, int | None]]] = {}
+        effects: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
         counts: dict[tuple[str, ...], int] = {}
         for point, run in zip(grid.points, runs, strict=True):
             others = tuple(point.labels[other] for other in axes if other != axis)
-            effects.setdefault(others, set()).add((run.id, client_of(layout.clients, point.labels)))
+            what = (run.id, client_of(layout.clients, point.labels), tuned_as(tuning, point.labels))
+            effects.setdefault(others, set()).add(what)
             counts[others] = counts.get(others, 0) + 1
         several = [others for others, count in counts.items() if count > 1]
         address: Address = ("grid", "axes", axis)

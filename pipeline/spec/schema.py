@@ -96,10 +96,11 @@ Space = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], WithJson
 
 
 class MoreToTune(Part):
-    """Further settings of some runs."""
+    """What is otherwise in the tuning of some runs."""
 
-    when: Selection = Field(description="Labels of the runs that have them; all named axes must match.")
-    space: Space = Field(description="Setting → values, as in `space`.")
+    when: Selection = Field(description="Labels of these runs; all named axes must match.")
+    space: Space = Field(default_factory=dict, description="Further settings → values, as in `space`.")
+    trial: RunPatch = Field(default_factory=dict, description="A patch of these runs' trials, after that of all.")
 
 
 class Tune(Part):
@@ -109,7 +110,9 @@ class Tune(Part):
         default_factory=dict,
         description="Setting → values to try, `training.lr: [0.01, 0.1]`; of `training`, `method` or `backbone`.",
     )
-    also: list[MoreToTune] = Field(default_factory=list, description="Further settings of some runs.")
+    also: list[MoreToTune] = Field(
+        default_factory=list, description="What is otherwise for some runs: further settings, other trials."
+    )
     where: Selection = Field(default_factory=dict, description="Labels of the runs that are tuned; left out: all.")
     trials: int | None = Field(
         None, ge=1, description="Most combinations that are tried, drawn at random where there are more; null: all."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,20 @@ class Tuned:
     selections: dict[str, Selection]
 
 
+def check_labels(wanted: Tune, grid: Points, patcher: Patcher) -> None:
+    """Raises :class:`UserError` for an axis or a label that does not exist."""
+    check_selection(wanted.where, grid.known, patcher, ("tune", "where"))
+    for index, more in enumerate(wanted.also):
+        check_selection(more.when, grid.known, patcher, ("tune", "also", index, "when"))
+
+
+def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:
+    """Whether each entry of `also` is about a run with these labels; None if it is not tuned."""
+    if wanted is None or not matches(wanted.where, labels):
+        return None
+    return tuple(matches(more.when, labels) for more in wanted.also)
+
+
 def tune(wanted: Tune, grid: Points, drafts: Sequence[Patch], runs: Sequence[Run], patcher: Patcher) -> Tuned:
     """The trials of a grid's runs, and these runs as those that wait for them.
 
@@ -92,16 +106,23 @@ def tune(wanted: Tune, grid: Points, drafts: Sequence[Patch], runs: Sequence[Run
     """
     settings = _settings(wanted, grid, patcher)
     _check_seeds(wanted, runs, patcher)
-    trial = patcher.read(wanted.trial, ("tune", "trial"))
+    patches: list[tuple[dict[str, list[str]], Patch]] = [({}, patcher.read(wanted.trial, ("tune", "trial")))]
+    patches += [
+        (more.when, patcher.read(more.trial, ("tune", "also", index, "trial")))
+        for index, more in enumerate(wanted.also)
+    ]
     tuned, selections = list(runs), dict[str, Selection]()
     by_setting: dict[str, Selection] = {}
     for index, (point, draft, run) in enumerate(zip(grid.points, drafts, runs, strict=True)):
-        if not matches(wanted.where, point.labels):
+        way = tuned_as(wanted, point.labels)
+        if way is None:
             continue
-        key = canonical_json({**run.record, "seed": None})
+        key = canonical_json([{**run.record, "seed": None}, way])
         if key not in by_setting:
             own = [one for when, one in settings if matches(when, point.labels)]
-            by_setting[key] = _selection(wanted, own, compose(draft, trial), run, patcher)
+            for when, patch in patches:
+                draft = compose(draft, patch) if matches(when, point.labels) else draft
+            by_setting[key] = _selection(wanted, own, draft, run, patcher)
         selection = by_setting[key]
         selections[selection.id] = selection
         tuned[index] = Run({**run.record, "tuned": selection.id})
@@ -110,10 +131,8 @@ def tune(wanted: Tune, grid: Points, drafts: Sequence[Patch], runs: Sequence[Run
 
 def _settings(wanted: Tune, grid: Points, patcher: Patcher) -> list[tuple[dict[str, list[str]], Setting]]:
     """Every setting with the labels of the runs that have it."""
-    check_selection(wanted.where, grid.labels, patcher, ("tune", "where"))
     spaces: list[tuple[dict[str, list[str]], dict[str, list[Any]], Address]] = [({}, wanted.space, ("tune", "space"))]
     for index, more in enumerate(wanted.also):
-        check_selection(more.when, grid.labels, patcher, ("tune", "also", index, "when"))
         spaces.append((more.when, more.space, ("tune", "also", index, "space")))
     settings = []
     for when, space, address in spaces:

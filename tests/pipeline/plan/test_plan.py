@@ -165,11 +165,11 @@ def test_a_round_is_measured_once(rounds: int, evaluation: dict[str, Any], measu
     assert measurements(run) == 7 * measured
 
 
-def test_the_quickstart_is_measured_21_times() -> None:
+def test_the_quickstart_is_measured_8_times_and_its_trials_once() -> None:
     specs = Path(__file__).parents[3] / "specs"
     catalog = load_catalog(specs.parent)
     runs = resolve(load_spec(specs / "quickstart.yaml", specs, catalog), catalog).runs
-    assert {len(run.evaluation.due(run.training.rounds)) for run in runs} == {21}
+    assert {(bool(run.tuned), len(run.evaluation.due(run.training.rounds))) for run in runs} == {(True, 8), (False, 1)}
 
 
 def test_a_small_stand_in_has_a_test_sample() -> None:

@@ -61,6 +61,48 @@ def test_all_combinations_are_tried_under_seeds_of_their_own(tmp_path: Path) -> 
     assert set(compilation.tables["tiny"].runs) == {run.id for run in final} == set(compilation.tables["tiny"].tuned)
 
 
+def test_trials_of_some_runs_are_longer(tmp_path: Path) -> None:
+    longer = "    - {when: {method: FedTP}, trial: {training: {rounds: 3, sample_rate: 0.5}}}\n  seeds: [7, 8]\n"
+    found = selections(compiled(tmp_path, TUNE.replace("  seeds: [7, 8]\n", longer)))
+    trials = {method: one.trials[0].runs[0].training for method, one in found.items()}
+    assert {method: (one.rounds, one.sample_rate) for method, one in trials.items()} == {
+        "fedavg": (1, 1.0),
+        "fedtp": (3, 0.5),
+    }
+
+
+def test_an_axis_may_be_whether_runs_are_tuned(tmp_path: Path) -> None:
+    more, table = "    settings: {one for all: {}, tuned: {}}\n", "columns: [settings], average_over"
+    text = spec("{FedAvg: fedavg}", partition=HELD_BACK, more=f"    seed: [0, 3]\n{more}")
+    tuned = "tune: {where: {settings: tuned}, space: {training.lr: [0.01, 0.1]}}\n"
+    text += f"table: {{rows: [method], {table}: [seed]}}\n"
+    compilation = make_project(tmp_path / "a", {"specs/tiny.yaml": text + tuned}, default=["tiny"]).compiled()
+    cells = {cell.labels["settings"]: cell.runs for cell in compilation.tables["tiny"].cells}
+    assert len(cells["one for all"]) == len(cells["tuned"]) == 2 and not {*cells["one for all"]} & {*cells["tuned"]}
+    assert {bool(compilation.runs[run].tuned) for run in cells["tuned"]} == {True}
+    with pytest.raises(UserError, match="settings: has no effect"):
+        make_project(tmp_path / "b", {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
+
+
+def test_labels_that_are_left_out_may_have_settings_of_their_own(tmp_path: Path) -> None:
+    text = spec("{FedAvg: fedavg, FedTP: fedtp}", partition=HELD_BACK, backbone=VIT) + TUNE
+    text = text.replace("grid:\n", "grid:\n  only: {method: FedAvg}\n", 1)
+    compilation = make_project(tmp_path, {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
+    assert list(selections(compilation)) == ["fedavg"]
+
+
+def test_equal_runs_with_other_spaces_are_tuned_apart(tmp_path: Path) -> None:
+    more = "    space: {narrow: {}, wide: {}}\n"
+    tune = """\
+tune:
+  space: {training.lr: [0.01, 0.1]}
+  also: [{when: {space: wide}, space: {training.local_epochs: [1, 2]}}]
+"""
+    text = spec("{FedAvg: fedavg}", partition=HELD_BACK, more=more) + "table: {rows: [space]}\n" + tune
+    compilation = make_project(tmp_path, {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
+    assert sorted(len(one.trials) for one in compilation.selections.values()) == [2, 4]
+
+
 def test_what_is_chosen_comes_before_the_run_and_the_report(tmp_path: Path) -> None:
     compilation = compiled(tmp_path)
     stages = {stage.name: stage for stage in compilation.stages}
