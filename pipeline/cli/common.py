@@ -9,7 +9,7 @@ from pipeline.workspace import Workspace
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipeline.compile.compiler import Compilation
+    from pipeline.compile.compilation import Compilation
     from pipeline.spec.selection import Selection
 
 _UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there

@@ -14,7 +14,8 @@ import pipeline.report
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import did_you_mean
-from pipeline.compile.compiler import Compilation, compile_workspace
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace
 from pipeline.papers.coverage import STATES, Coverage
 from pipeline.papers.paper import Paper, Summary, in_order, papers_of, summary
 from pipeline.papers.paper_page import mark_of, write_paper

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 from pipeline.ledger.ledger import result_path
 from pipeline.stages import recall as stage
 from pipeline.stages.evaluate import evaluate

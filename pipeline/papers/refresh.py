@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from pflcore.errors import UserError
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 from pipeline.workspace import INDEX, PAPERS, Workspace
 
 _MOST_SHOWN = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 from pipeline.dvc.program import locked_stages, md5
 from pipeline.plan.estimate import Speed, dataset_of, samples, visits
 from pipeline.spec.run import Run

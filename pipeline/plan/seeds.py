@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 from pipeline.report.claims.claims import Judgement, judge_claims
 from pipeline.report.claims.form import Pair
 from pipeline.report.claims.verdicts import FAILS, HOLDS, ONE_SEED, WITHIN_NOISE

@@ -13,7 +13,8 @@ from typing import Any
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pflcore.protocols import rounds_trained
-from pipeline.compile.compiler import Compilation, compile_workspace
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.graph import Stage
 from pipeline.dvc.program import locked_stages
 from pipeline.ledger.entry import FACTS, Entry

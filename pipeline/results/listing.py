@@ -8,7 +8,7 @@ from pathlib import Path
 from pflcore.errors import UserError
 from pflcore.protocols import curve
 from pflcore.registry import did_you_mean
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 from pipeline.ledger.entry import Entry, read_entry
 from pipeline.ledger.ledger import Ledger, difference, trusted
 from pipeline.ledger.measurements import from_lines

@@ -9,7 +9,8 @@ from shlex import quote
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.compile.compiler import Compilation, compile_workspace
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace
 from pipeline.spec.selection import add, read_selection
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace

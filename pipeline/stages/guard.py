@@ -14,7 +14,9 @@ import os
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pipeline.compile.compiler import GUARD, Compilation, compile_workspace
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.emitter import GUARD
 from pipeline.compile.generated import write
 from pipeline.dvc.program import in_cache
 from pipeline.workspace import Workspace

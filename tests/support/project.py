@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,8 @@ from unittest.mock import patch
 import yaml
 
 from pipeline.compile import compiler, generated
-from pipeline.compile.compiler import Compilation, compile_workspace, source_folder
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.generated import Changes
 from pipeline.compile.seal import seal, text_hash
@@ -39,6 +41,7 @@ from pipeline.workspace import (
 BIN = Path(sys.executable).parent
 CONVNET = "{name: convnet, kernel: 3, padding: 1, channels: [2, 4], hidden: [8]}"
 VIT = "{name: tiny_vit, depth: 1, dim: 8, heads: 1, head_dim: 8, mlp_dim: 8, patch: 4}"
+HOSTILE = '$(reboot); `id` & "a" | <b> ${x} \\${y} %s \'\n#'
 
 
 def spec(
@@ -65,6 +68,27 @@ grid:
   axes:
     method: {methods}
 {more}"""
+
+
+def hostile() -> str:
+    """A spec whose texts are what a shell, YAML and DVC's templates would trip over."""
+    text = json.dumps(HOSTILE)
+    label = text.replace(r"\n", "")
+    more = f"table: {{rows: [method], columns: [], caption: {text}}}\nnotes: [{text}]\n"
+    return spec(f"{{{label}: fedavg, FedTP: fedtp}}", title=text, backbone=VIT, more=more)
+
+
+def several() -> dict[str, str]:
+    """Specs in folders, with dots, sharing runs, over several federations."""
+    return {
+        "specs/tiny.yaml": spec(),
+        "specs/paper/table2.v1.yaml": spec(
+            "[fedavg, local]", more="    partition: [iid, dirichlet]\n    seed: [0, 1]\n"
+        ),
+        "specs/paper/base.yaml": "abstract: true\ntitle: Base\n",
+        "specs/paper/child.yaml": f"extends: ../tiny.yaml\ngrid: {{base: {{backbone: {VIT}}}}}\n",
+        "specs/hostile.yaml": hostile(),
+    }
 
 
 @dataclass(frozen=True)

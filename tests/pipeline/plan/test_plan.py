@@ -11,7 +11,7 @@ import yaml
 from support.project import Project, make_project, spec
 
 from pflcore.errors import UserError
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 from pipeline.dvc.program import md5
 from pipeline.plan.estimate import held, visits
 from pipeline.plan.gpu_hours import forward_macs, gpu_hours

@@ -9,7 +9,7 @@ import pytest
 from support.claim_demo import Rows, a_and_b, by_seed
 from support.report_demo import changed, claim, runs_of
 
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 from pipeline.plan.seeds import seeds_of_claims
 from pipeline.report.statistics.power import seeds_needed
 from pipeline.spec.table import ResolvedTable, TableClaim

@@ -19,7 +19,7 @@ from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pipeline.compile import generated
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.profiles import check_profile, smoke_clients, smoke_patch
 

@@ -9,7 +9,7 @@ import pytest
 from support.project import Project, make_project, spec
 
 from pflcore.errors import UserError
-from pipeline.compile.compiler import Compilation
+from pipeline.compile.compilation import Compilation
 
 HELD_BACK = "{name: iid, validation_share: 0.2}"
 TUNE = """\

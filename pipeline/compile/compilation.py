@@ -1,0 +1,48 @@
+"""What a set of specs compiles to, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pflcore.errors import UserError
+from pipeline.compile.graph import Stage
+from pipeline.spec.run import Run
+from pipeline.spec.schema import Resources
+from pipeline.spec.table import ResolvedTable
+from pipeline.spec.tuning import Selection
+
+
+@dataclass
+class Compilation:
+    """What a set of specs compiles to.
+
+    Attributes:
+        tables: Spec id → its resolved table.
+        runs: Run id → run; runs that several specs share occur once.
+        slots: Number of (spec, run) pairs before sharing.
+        files: Path relative to the workspace → text.
+        stages: Their stages.
+        resources: Run id → what it needs on a cluster; of several specs, the most.
+        kept: Runs that the ledger holds, so that nothing trains them.
+        made_by: Run id → name of a fingerprint of the code that its result depends on → digest.
+        selections: By id, what has to be chosen before some runs are trained.
+        skipped: Specs that are invalid and were not asked for → what is wrong with them.
+        unprobed: Why nothing can be trained as the engine is now; None when it can.
+    """
+
+    tables: dict[str, ResolvedTable] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
+    slots: int = 0
+    files: dict[str, str] = field(default_factory=dict)
+    stages: list[Stage] = field(default_factory=list)
+    resources: dict[str, Resources] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    made_by: dict[str, dict[str, str]] = field(default_factory=dict)
+    selections: dict[str, Selection] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    unprobed: str | None = None
+
+    def check_probed(self) -> None:
+        """Raise :class:`UserError` while the engine has been edited and not been probed."""
+        if self.unprobed:
+            raise UserError(self.unprobed)

@@ -1,0 +1,214 @@
+"""Which stages runs, selections and tables need, and what each depends on.
+
+One shard per federation keeps DVC fast, since it rewrites the whole ``dvc.lock`` beside a ``dvc.yaml`` after each
+stage.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.fingerprint import PACKAGES
+from pipeline.compile.graph import ROOT
+from pipeline.compile.serialise import Records, to_json, to_yaml
+from pipeline.compile.stage_files import StageFiles
+from pipeline.ledger.ledger import Ledger, result_path
+from pipeline.spec.figures import figure_names, figure_needs
+from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable
+from pipeline.spec.tuning import Selection
+from pipeline.workspace import (
+    RESULTS,
+    TABLES,
+    Workspace,
+    dataset_path,
+    partition_path,
+    partition_report_files,
+    partition_report_path,
+    record_path,
+    report_files,
+    report_path,
+    run_path,
+    selection_path,
+    selection_record_path,
+    shard_path,
+    table_path,
+)
+
+GUARD = "artifacts/guard.txt"
+
+
+class Emitter:
+    """Turns the runs, selections and tables of a compilation into its files and stages."""
+
+    def __init__(
+        self,
+        compilation: Compilation,
+        files: StageFiles,
+        defaults: list[str],
+        workspace: Workspace,
+        ledger: Ledger | None,
+    ) -> None:
+        """Without a ledger all runs are trained; `defaults` are the specs that a bare ``dvc repro`` ends with."""
+        self.compilation = compilation
+        self.files = files
+        self.code = files.code
+        self.defaults = defaults
+        self.workspace = workspace
+        # Only `pfl run` makes a profile's own workspace, and it compiles each time: nothing there can go unnoticed.
+        self.guarded = workspace.root == workspace.home
+        self.records = Records()
+        self.ledger = ledger
+
+    def emit(self) -> None:
+        """Fill in the files and stages of the compilation, which runs are kept, and what made each."""
+        for run in sorted(self.compilation.runs.values(), key=lambda run: run.id):
+            made_by = self.compilation.made_by[run.id] = self.code.made_by(run)
+            if self.ledger and self.ledger.find(run, made_by):
+                self.compilation.kept.add(run.id)
+                self._recall(run)
+            else:
+                self._data(run)
+                self._partition(run)
+                self._train(run)
+            self._evaluate(run)
+        for name, selection in sorted(self.compilation.selections.items()):
+            self._select(name, selection)
+        for name, table in sorted(self.compilation.tables.items()):
+            self._report(name, table)
+        if self.guarded:
+            self.files.add_stage(ROOT, "guard", "guard", [], self._compiled_from(), [GUARD])
+        if self.defaults:
+            self._index()
+        self.compilation.files = self.files.rendered(self._shown())
+        self.compilation.stages = [stage for stages in self.files.stages.values() for stage in stages]
+
+    def _data(self, run: Run) -> None:
+        record = f"stages/data/{run.data_id}.yaml"
+        if record in self.files.texts:
+            return
+        self.files.add_record(record, to_yaml(run.data["dataset"]))
+        deps = [record, *self.code.of_run("data", run)]
+        deps += [GUARD] if self.guarded else []
+        self.files.add_stage("stages/data/dvc.yaml", run.data_id, "data", [record], deps, [dataset_path(run.data_id)])
+
+    def _partition(self, run: Run) -> None:
+        record = _federation_path(run.federation_id)
+        if record in self.files.texts:
+            return
+        self.files.add_record(record, to_yaml(run.federation))
+        deps = [record, *self.code.of_run("partition", run), dataset_path(run.data_id)]
+        outs = [partition_path(run.federation_id)]
+        self.files.add_stage(shard_path(run.federation_id), "partition", "partition", [record], deps, outs)
+
+    def _has_partition(self, federation: str) -> bool:
+        """Whether a stage deals this federation's samples, as some run of it is trained."""
+        return _federation_path(federation) in self.files.texts
+
+    def _describe(self, federation: str) -> str:
+        """The stage that shows a partition; its page."""
+        shard, record = shard_path(federation), _federation_path(federation)
+        data = next(stage.deps[-1] for stage in self.files.stages[shard] if stage.name == "partition")
+        deps = [record, *self.code.of_stage("describe"), data, partition_path(federation)]
+        self.files.add_stage(shard, "describe", "describe", [record], deps, partition_report_files(federation))
+        return f"{partition_report_path(federation)}/index.md"
+
+    def _train(self, run: Run) -> None:
+        record = self._add_record_of(run)
+        deps = [record, *self.code.of_run("train", run), dataset_path(run.data_id), partition_path(run.federation_id)]
+        deps += [selection_path(run.tuned)] if run.tuned else []
+        outs = [run_path(run.id, "rounds.parquet")]
+        if run.record["training"]["save_weights"]:
+            outs.append(run_path(run.id, "weights.safetensors"))
+        if run.analyses:
+            outs.append(run_path(run.id, "analysis.parquet"))
+        self.files.add_stage(shard_path(run.federation_id), f"train-{run.id}", "train", [record], deps, outs)
+
+    def _recall(self, run: Run) -> None:
+        """The stage that stands in for training: it takes the run from the ledger."""
+        self._add_record_of(run)
+        result = result_path(run)
+        deps = [result, *self.code.of_stage("recall"), *([GUARD] if self.guarded else [])]
+        outs = [run_path(run.id, "rounds.parquet")]
+        self.files.add_stage(shard_path(run.federation_id), f"recall-{run.id}", "recall", [result], deps, outs)
+
+    def _add_record_of(self, run: Run) -> str:
+        path = record_path(run.federation_id, run.id)
+        self.files.add_record(path, self.records.to_yaml(run.record))
+        return path
+
+    def _evaluate(self, run: Run) -> None:
+        record = record_path(run.federation_id, run.id)
+        deps = [record, *self.code.of_stage("evaluate"), run_path(run.id, "rounds.parquet")]
+        outs = [run_path(run.id, "evaluation.parquet")]
+        self.files.add_stage(shard_path(run.federation_id), f"evaluate-{run.id}", "evaluate", [record], deps, outs)
+
+    def _select(self, name: str, selection: Selection) -> None:
+        """The stage that chooses among trials."""
+        record = selection_record_path(name)
+        self.files.add_record(record, to_yaml(selection.record))
+        trials = [run_path(run.id, "evaluation.parquet") for trial in selection.trials for run in trial.runs]
+        deps = [record, *self.code.of_stage("select"), *trials]
+        self.files.add_stage("stages/selections/dvc.yaml", name, "select", [record], deps, [selection_path(name)])
+
+    def _report(self, name: str, table: ResolvedTable) -> None:
+        path = table_path(name)
+        inputs = [run_path(run, name) for run in table.runs for name in ("evaluation.parquet", "rounds.parquet")]
+        inputs += self._figure_inputs(table)
+        # Of runs that are all kept the data are not needed, so their clients cannot be shown.
+        made = [one.federation for one in table.partitions if self._has_partition(one.federation)]
+        pages = [self._describe(federation) for federation in made]
+        shown = [one.model_copy(update={"page": one.federation in made}) for one in table.partitions]
+        table = self.compilation.tables[name] = table.model_copy(update={"partitions": shown})
+        self.files.texts[path] = to_json(table.model_dump(mode="json")) + "\n"
+        records = [record_path(federation, run) for run, federation in table.runs.items()]
+        deps = [path, *self.code.of_stage("report"), *records, *inputs, *pages]
+        folder, _, stage = f"stages/{name}".rpartition("/")
+        self.files.add_stage(f"{folder}/dvc.yaml", stage, "report", [path], deps, report_files(name))
+
+    def _figure_inputs(self, table: ResolvedTable) -> list[str]:
+        """What the figures of a report need beside what the table needs, their code included."""
+        drawn = table.drawn
+        figures = [name for name in drawn if name in figure_names()]
+        inputs = [self.code.of_figure(name) for name in figures]
+        if "partitions" in map(figure_needs, figures):
+            for run in map(self.compilation.runs.__getitem__, table.runs):
+                self._data(run)
+                self._partition(run)
+            inputs += sorted({partition_path(federation) for federation in table.runs.values()})
+        inputs += sorted({selection_path(selection) for selection in table.tuned.values()})
+        if table.analyses.keys() & set(drawn):
+            analysed = [run for run in table.runs if self.compilation.runs[run].analyses]
+            inputs += [run_path(run, "analysis.parquet") for run in analysed]
+        return inputs
+
+    def _index(self) -> None:
+        """The page that a bare ``dvc repro`` ends with."""
+        inputs = [table_path(name) for name in self.defaults]
+        reports = [f"{report_path(name)}/table.parquet" for name in self.defaults]
+        deps = [*inputs, *self.code.of_stage("index"), *reports]
+        self.files.add_stage(ROOT, "index", "index", inputs, deps, ["reports/index.md"])
+
+    def _shown(self) -> dict[str, Any]:
+        """What DVC may show of the default specs."""
+        return {
+            **({"params": [f"specs/{name}.yaml" for name in self.defaults]} if self.guarded else {}),
+            "metrics": [f"{report_path(name)}/metrics" for name in self.defaults],
+            # A picture, since what DVC draws itself needs the network.
+            "plots": [f"{report_path(name)}/figures/curves.png" for name in self.defaults],
+        }
+
+    def _compiled_from(self) -> list[str]:
+        """What compilation depends on, as far as it lies in the workspace, and what it last made of that.
+
+        Without the latter DVC would pass over the guard when an edit is undone, as it has seen those specs before.
+        """
+        packages = [name for name in PACKAGES if (self.workspace.root / name).is_dir()]
+        beside = [name for name in ("pyproject.toml", RESULTS) if (self.workspace.root / name).exists()]
+        return ["specs", *packages, *beside, *([TABLES, "stages/code"] if self.compilation.tables else [])]
+
+
+def _federation_path(federation: str) -> str:
+    """The record that a federation is dealt by, relative to the workspace."""
+    return f"stages/federations/{federation}/federation.yaml"
