@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from pflcore.client_view import (
@@ -36,6 +35,7 @@ from pflcore.groups import Groups, Roles, Tensors
 from pflcore.measuring import Measuring
 from pflcore.options import option
 from pflcore.registry import did_you_mean
+from pflcore.server_view import NO_PARAMETERS, Federation, Server, Update, average, weights
 
 # What a file with a method imports.
 __all__ = [
@@ -64,80 +64,6 @@ __all__ = [
     "under",
     "weights",
 ]
-
-# Beginnings of names in the server's further state that hold no parameters: an optimiser's, and shapes.
-NO_PARAMETERS = ("momentum/", "shape/")
-
-
-@dataclass(frozen=True)
-class Federation:
-    """The facts about a federation and its model that a method may build its state from.
-
-    Attributes:
-        clients: Number of clients.
-        seed: Of the run.
-        momentum: Of the clients' SGD.
-        classes: Number of classes; of characters for text.
-        features: Width of the classifier's input.
-        head: Names of the classifier's weight and bias, or only of its weight.
-        local_epochs: Passes of a client over its samples in a round; None where steps are counted instead.
-        planned: Number of rounds; None for a method that does not ask for the fact ``progress``.
-    """
-
-    clients: int
-    seed: int
-    momentum: float = 0.0
-    classes: int = 0
-    features: int = 0
-    head: tuple[str, ...] = ()
-    local_epochs: int | None = None
-    planned: int | None = None
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds. Runs of methods that use it share no states with longer ones.
-
-        Raises:
-            UserError: The method does not ask for the fact ``progress``.
-        """
-        if self.planned is None:
-            reader = sys._getframe(1)
-            where = f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}"
-            raise UserError(f"{where}: federation.rounds must be asked for: facts = ('progress',)")
-        return self.planned
-
-
-@dataclass
-class Server:
-    """State of the server.
-
-    Attributes:
-        shared: The shared part of the model; empty for a method that shares nothing.
-        extra: Whatever else the method keeps, under names of its own: hypernetworks, momenta, embeddings.
-    """
-
-    shared: Tensors
-    extra: Tensors = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Update:
-    """What one client returns to the server.
-
-    Attributes:
-        client: Its number.
-        samples: Its number of training samples.
-        sent: Its shared and generated entries as it received them.
-        returned: The same entries after local training. Personal entries are never among them.
-        steps: Local steps that it took.
-    """
-
-    client: int
-    samples: int
-    sent: Mapping[str, Tensor]
-    returned: Mapping[str, Tensor]
-    steps: int = 0
-
 
 LocalState = dict[str, Tensors]
 
@@ -335,26 +261,3 @@ def descend(
     gradients, value = local.gradient(lambda params: loss({**params, **rest}), moving)
     moving, momenta = local.sgd(moving, gradients, state["momenta"])
     return {**state, "model": {**model, **moving}, "momenta": momenta}, value
-
-
-def weights(updates: Sequence[Update]) -> list[float]:
-    """Each client's share of the cohort's training samples; sums to 1 over the *sampled* clients."""
-    total = sum(update.samples for update in updates)
-    return [update.samples / total for update in updates]
-
-
-def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[float] | None = None) -> Tensors:
-    """Mean of the returned entries in `shares`, by default :func:`weights`; counters come from the first client."""
-    shares = weights(updates) if shares is None else shares
-    mean: Tensors = {}
-    for name, first in updates[0].returned.items():
-        if name not in names:
-            continue
-        if not first.is_floating_point():
-            mean[name] = first.clone()
-            continue
-        total = torch.zeros_like(first)
-        for share, update in zip(shares, updates, strict=True):
-            total.add_(update.returned[name], alpha=share)
-        mean[name] = total
-    return mean
