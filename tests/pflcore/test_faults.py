@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.tiny import EVERY_ROUND, backbone, federation, method, run, sampled, training
+from support.tiny import (
+    EVERY_ROUND,
+    EXECUTORS,
+    backbone,
+    federation,
+    method,
+    run,
+    sampled,
+    training,
+)
 from torch import Tensor
 
 import pflcore
@@ -23,7 +32,6 @@ from pflcore.method import FACTS, Batch, ClientView, Tuning
 from pflcore.methods import Method
 from pflcore.methods.fedavg import FedAvg
 
-EXECUTORS = ("sequential", "pooled", "stacked")
 SIZES = (
     (10, 5, 10, 9),
     (5, 6, 7, 8),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ torch.set_num_threads(1)  # what the engine chooses for images this small
 
 SHAPE, CLASSES = (1, 8, 8), 4
 EVERY_ROUND = Evaluation(every=1, window=100)
+EXECUTORS = ("sequential", "pooled", "stacked")
 
 # What makes an entry small and fit for 8×8 images; an entry that is not named here gets the options of its `smoke`.
 BACKBONE_OPTIONS: dict[str, dict[str, Any]] = {
@@ -136,6 +137,14 @@ def run(method: Method, backbone: Backbone, data: FederatedData | None = None, *
     return train(data=data or suited(backbone), backbone=backbone, method=method, **settings)
 
 
+def run_by_all(method: Method, backbone: Backbone, *, rtol: float = 1e-3, **changes: Any) -> Result:
+    """What :func:`run` gives with each executor: the same bytes; of stacked clients the same losses but for `rtol`."""
+    first, pooled, stacked = (run(method, backbone, executor=one, **changes) for one in EXECUTORS)
+    assert result_bytes(first) == result_bytes(pooled)
+    np.testing.assert_allclose(stacked.loss, first.loss, rtol=rtol)
+    return first
+
+
 def result_bytes(result: Result) -> dict[str, bytes]:
     """All that a run leaves behind, by the name of the part, but not which checkpoint it continued from."""
     arrays = ("round", "client", "correct", "total", "loss", "last", "validation")
@@ -148,6 +157,13 @@ def sampled(seed: int, round_: int, clients: int, training: Training) -> list[in
     """The clients that a round samples."""
     drawn = generator(seed, "sampling", round_).choice(clients, size=training.cohort_size(clients), replace=False)
     return sorted(drawn.tolist())
+
+
+def batches(data: FederatedData, client: int, round_: int, training: Training, seed: int) -> Iterator[Tensor]:
+    """The rows of each step that a client takes in a round of whole epochs."""
+    order, rows = generator(seed, "batches", round_, client), data.train[client]
+    for _ in range(training.local_epochs):
+        yield from torch.split(rows[order.permutation(len(rows))], training.batch_size)
 
 
 # The noise of models that were trained by hand: its layers are put in once.
@@ -179,19 +195,14 @@ def train_by_hand(
     sgd = torch.optim.SGD(
         model.parameters(), training.lr, momentum=training.momentum, weight_decay=training.weight_decay
     )
-    order = generator(seed, "batches", round_, client)
-    steps = itertools.count()
-    for _ in range(training.local_epochs):
-        rows = data.train[client][order.permutation(len(data.train[client]))]
-        for start in range(0, len(rows), training.batch_size):
-            part = rows[start : start + training.batch_size]
-            sgd.zero_grad()
-            noise.load(noise.draw(len(part), seed, round_, client, next(steps), 0))
-            F.cross_entropy(model(normalised(data, part)), data.labels[part]).backward()
-            for name, parameter in model.named_parameters():
-                assert parameter.grad is not None
-                parameter.grad += mu * (parameter.detach() - received[name])
-            sgd.step()
+    for step, rows in enumerate(batches(data, client, round_, training, seed)):
+        sgd.zero_grad()
+        noise.load(noise.draw(len(rows), seed, round_, client, step, 0))
+        F.cross_entropy(model(normalised(data, rows)), data.labels[rows]).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            parameter.grad += mu * (parameter.detach() - received[name])
+        sgd.step()
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 

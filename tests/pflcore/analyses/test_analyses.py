@@ -16,6 +16,7 @@ from support.figure_demo import FIGURES
 from support.project import VIT, Project, make_project, spec
 from support.tiny import (
     CLASSES,
+    EXECUTORS,
     assert_states_close,
     backbone,
     federation,
@@ -49,7 +50,6 @@ from pflcore.settings import Evaluation
 from pipeline.compile.fingerprint import Code
 from pipeline.stages.train import _coarse_classes
 
-EXECUTORS = ("sequential", "pooled", "stacked")
 SIX = federation((9,) * 6, (4,) * 6)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny import backbone, federation, method, result_bytes, run
+from support.tiny import EXECUTORS, backbone, federation, method, result_bytes, run
 from torch import Tensor
 
 from pflcore.data.federation import FederatedData
@@ -56,7 +56,7 @@ def test_a_reader_that_stops_early_stops_the_fetching() -> None:
     batches.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("executor", ["sequential", "pooled", "stacked"])
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_where_images_are_does_not_matter(executor: str) -> None:
     data = federation()
     one, other = (

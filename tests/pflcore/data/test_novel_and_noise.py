@@ -7,13 +7,17 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from support.tiny import backbone, federation, method, training
+from support.tiny import (
+    EXECUTORS,
+    backbone,
+    federation,
+    method,
+    training,
+)
 
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result, train
 from pflcore.settings import Evaluation
-
-EXECUTORS = ("sequential", "pooled", "stacked")
 
 
 def run(data: FederatedData, name: str, executor: str, **changes: object) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.tiny import NormNet, backbone, federation, method, result_bytes, run, training
+from support.tiny import EXECUTORS, NormNet, backbone, federation, method, result_bytes, run, training
 
 from pflcore.backbones import Backbone
 from pflcore.engine.trainer import Trainer
@@ -48,7 +48,7 @@ def test_a_client_of_single_samples_is_one_line(samples: int, batch_size: int, w
     assert len(trainer(backbone("convnet"), samples, batch_size=batch_size).batches(1, 0)) == 2 * samples
 
 
-@pytest.mark.parametrize("executor", ["sequential", "pooled", "stacked"])
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_executors_refuse_a_client_of_one_sample(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_WORKERS", "2")
     with pytest.raises(UserError, match="client 1 cannot train a model with batch norm"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.tiny import CLASSES, LENGTH, backbone, create, method, run, texts, training
+from support.tiny import CLASSES, EXECUTORS, LENGTH, backbone, create, method, run, texts, training
 from torch.func import functional_call
 from torch.nn import functional as F
 
@@ -47,7 +47,7 @@ def test_characters_to_predict_are_counted() -> None:
     assert held().class_counts(1).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("executor", ["sequential", "pooled", "stacked"])
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", ["fedavg", "fedper"])
 def test_scores_against_a_plain_loop(name: str, executor: str) -> None:
     data, net = texts(), backbone("language_transformer")

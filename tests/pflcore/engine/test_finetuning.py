@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.tiny import (
     EVERY_ROUND,
+    EXECUTORS,
     NormNet,
     backbone,
     federation,
@@ -32,7 +33,6 @@ from pflcore.seeds import generator
 SEED = 3
 DATA = federation((14, 7), (5, 8))
 SETTINGS = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01)
-EXECUTORS = ("sequential", "pooled", "stacked")
 Logits = Callable[[Tensor], Tensor]
 
 

@@ -12,14 +12,17 @@ import torch
 from support.tiers import first_of_each
 from support.tiny import (
     EVERY_ROUND,
+    EXECUTORS,
     assert_states_close,
     backbone,
+    batches,
     create,
     federation,
     method,
     normalised,
     result_bytes,
     run,
+    run_by_all,
     training,
 )
 from torch.nn import functional as F
@@ -54,7 +57,7 @@ def test_a_client_of_few_samples_takes_steps_on_all_of_them() -> None:
     assert [sorted(batch.tolist()) for batch in made.batches(1, 1)] == [sorted(made.data.train[1].tolist())] * 3
 
 
-@pytest.mark.parametrize("executor", ["sequential", "pooled", "stacked"])
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_clipping_is_pytorchs(executor: str) -> None:
     """Against a plain loop with ``clip_grad_norm_``; the limit is one that gradients exceed."""
     data, settings = federation((9,), (4,)), training(rounds=1, clip=0.5, momentum=0.5, sample_rate=1.0)
@@ -62,13 +65,12 @@ def test_clipping_is_pytorchs(executor: str) -> None:
     model, _ = create(backbone("convnet"), SEED)
     start = copy.deepcopy(model.state_dict())
     sgd = torch.optim.SGD(model.parameters(), settings.lr, momentum=0.5)
-    order, norms = generator(SEED, "batches", 1, 0), []
-    for _ in range(settings.local_epochs):
-        for rows in torch.split(data.train[0][order.permutation(9)], settings.batch_size):
-            sgd.zero_grad()
-            F.cross_entropy(model(normalised(data, rows)), data.labels[rows]).backward()
-            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
-            sgd.step()
+    norms = []
+    for rows in batches(data, 0, 1, settings, SEED):
+        sgd.zero_grad()
+        F.cross_entropy(model(normalised(data, rows)), data.labels[rows]).backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+        sgd.step()
     assert max(norms) > 0.5 and not all(torch.equal(start[name], result.weights[name]) for name in start)
     assert_states_close({name: result.weights[name] for name in start}, dict(model.state_dict()))
 
@@ -107,11 +109,7 @@ def test_tuning_is_training_that_is_not_kept() -> None:
 @pytest.mark.parametrize("net", ["convnet", "tiny_vit"])
 def test_executors_tune_alike(net: str) -> None:
     options = {"dropout": 0.2} if net == "tiny_vit" else {}
-    first, pooled, stacked = (
-        run(Tuned(), backbone(net, **options), executor=one) for one in ("sequential", "pooled", "stacked")
-    )
-    assert result_bytes(first) == result_bytes(pooled)
-    np.testing.assert_allclose(first.loss, stacked.loss, rtol=1e-4)
+    run_by_all(Tuned(), backbone(net, **options), rtol=1e-4)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from support.tiny import (
     NormNet,
     assert_states_close,
     backbone,
+    batches,
     create,
     federation,
     groups_of,
@@ -29,15 +29,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
-from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, pick
 from pflcore.method import Federation, Server, Update, average, weights
 from pflcore.methods import METHODS, Method
 from pflcore.operators.hypernetworks import HyperNetwork
-from pflcore.seeds import generator
-from pflcore.settings import Training
 
 SEED = 3
 SIZES: dict[str, Any] = {"embedding": 4, "hidden": 6, "layers": 3}
@@ -375,13 +372,6 @@ def test_fedtp_with_fedper_keeps_classifiers_on_clients() -> None:
 # --- FedTP+FedRoD --------------------------------------------------------------------------------------------------
 
 
-def batches(data: FederatedData, client: int, round_: int, settings: Training) -> Iterator[Tensor]:
-    order = generator(SEED, "batches", round_, client)
-    for _ in range(settings.local_epochs):
-        rows = data.train[client][order.permutation(len(data.train[client]))]
-        yield from torch.split(rows, settings.batch_size)
-
-
 def test_fedtp_fedrod_equals_rounds_written_out_by_hand() -> None:
     """Balanced softmax for body, projections and generic classifier; a personal classifier on detached features."""
     net, data = backbone("tiny_vit", dropout=0.0), federation((15, 9), (5, 8))
@@ -404,7 +394,7 @@ def test_fedtp_fedrod_equals_rounds_written_out_by_hand() -> None:
             received = {**shared, **{name: tensor.detach() for name, tensor in hypernet(client).items()}}
             model.load_state_dict(received)
             local = torch.optim.SGD([*model.parameters(), *head.parameters()], settings.lr)
-            for rows in batches(data, client, round_, settings):
+            for rows in batches(data, client, round_, settings, SEED):
                 local.zero_grad()
                 logits = model(normalised(data, rows))
                 own = head(features.pop().detach()) + logits.detach()

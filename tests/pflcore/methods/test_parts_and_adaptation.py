@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.tiny import (
     EVERY_ROUND,
+    EXECUTORS,
     SHAPE,
     NormNet,
     assert_states_close,
@@ -42,7 +43,6 @@ SEED = 3
 DATA = federation((14, 7), (5, 8))
 ROUNDS = training(rounds=2, sample_rate=1.0, local_epochs=3, lr=0.05, momentum=0.5, weight_decay=0.01)
 PLAIN = training(rounds=2, sample_rate=1.0, lr=0.05)
-EXECUTORS = ("sequential", "pooled", "stacked")
 Model = dict[str, Tensor]
 
 NET: nn.Module = backbone("convnet").create(SHAPE, DATA.classes, SEED)[0]
