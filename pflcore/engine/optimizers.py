@@ -27,9 +27,6 @@ _FIRST, _SECOND, _STEPS = "first/", "second/", "steps"
 class Optimizer(Protocol):
     """One step, twice: for tensors that may be overwritten, and for those that must not."""
 
-    def init(self, params: Tensors) -> Tensors:
-        """The state before the first step; an empty one stands for it everywhere."""
-
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
         """The next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
 
@@ -47,9 +44,6 @@ class Sgd:
     """As ``torch.optim.SGD``; the state are momenta, by the parameters' names."""
 
     training: Training
-
-    def init(self, params: Tensors) -> Tensors:
-        return {name: torch.zeros_like(tensor) for name, tensor in params.items()} if self.training.momentum else {}
 
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
         training, slopes = self.training, clipped(gradients, self.training.clip)
@@ -91,18 +85,13 @@ class Adam:
 
     training: Training
 
-    def init(self, params: Tensors) -> Tensors:
-        zeros = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
-        steps = next(iter(params.values())).new_zeros(())
-        return {**under(_FIRST, zeros), **under(_SECOND, zeros), _STEPS: steps}
-
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
         training, slopes = self.training, clipped(gradients, self.training.clip)
         if training.weight_decay and training.optimizer == "adam":
             slopes = {name: slope.add(params[name], alpha=training.weight_decay) for name, slope in slopes.items()}
         elif training.weight_decay:
             params = {name: tensor - tensor * (lr * training.weight_decay) for name, tensor in params.items()}
-        state = state or self.init(params)
+        state = state or _at_rest(params)
         first, second, steps = below(_FIRST, state), below(_SECOND, state), state[_STEPS] + 1
         first = {name: torch.lerp(first[name], slope, 1 - training.beta1) for name, slope in slopes.items()}
         second = {name: torch.lerp(second[name], slope.square(), 1 - training.beta2) for name, slope in slopes.items()}
@@ -115,6 +104,12 @@ class Adam:
 
     def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
         return self.apply(params, gradients, state, lr)
+
+
+def _at_rest(params: Tensors) -> Tensors:
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
+    steps = next(iter(params.values())).new_zeros(())
+    return {**under(_FIRST, zeros), **under(_SECOND, zeros), _STEPS: steps}
 
 
 def clipped(gradients: Tensors, most: float | None) -> Tensors:
