@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def run(
     use_threads(place, data.shape)
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
     lineage = Lineage.of(resolved, code, hashes, place)
-    analyses = {name: ANALYSES.create(name, **chosen) for name, chosen in resolved.analyses.items()}
+    analyses = {name: ANALYSES.create(name, **options) for name, options in resolved.analyses.items()}
     folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{lineage.run[:8]}", lineage.run, say)
     kept = KeptStates(room, lineage.training, lineage.measuring, say, every=keep_measured) if room else None
     started = time.monotonic()
@@ -118,17 +118,8 @@ def run(
         facts: dict[str, Any] = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
         if chosen:
             facts["chosen"] = chosen
-            say(f"{run_id}: tuned, with {', '.join(f'{name} {value}' for name, value in chosen.items())}")
-        if result.diverged:
-            say(f"{run_id}: {result.diverged}")
-        elif result.rounds < resolved.training.rounds:
-            say(
-                f"{run_id}: stopped after {result.rounds} of {resolved.training.rounds} rounds, validation is no better"
-            )
-        if result.inherited:
-            say(f"{run_id}: continued from {result.resumed_from} rounds of an earlier run")
-        elif result.resumed_from:
-            say(f"{run_id}: continued from the checkpoint after round {result.resumed_from}")
+        for line in _told(result, resolved.training.rounds, chosen):
+            say(f"{run_id}: {line}")
         if resolved.training.save_weights:
             with atomic_path(out / "weights.safetensors") as temporary:
                 save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
@@ -139,6 +130,20 @@ def run(
     rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
+
+
+def _told(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:
+    """What is told of a run of so many `rounds`: where its options come from, where it ended, where it began."""
+    if chosen:
+        yield f"tuned, with {', '.join(f'{name} {value}' for name, value in chosen.items())}"
+    if result.diverged:
+        yield str(result.diverged)
+    elif result.rounds < rounds:
+        yield f"stopped after {result.rounds} of {rounds} rounds, validation is no better"
+    if result.inherited:
+        yield f"continued from {result.resumed_from} rounds of an earlier run"
+    elif result.resumed_from:
+        yield f"continued from the checkpoint after round {result.resumed_from}"
 
 
 def _coarse_classes(samples: Samples, assignment: Assignment) -> list[int] | None:
