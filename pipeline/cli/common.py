@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pipeline.compile.compilation import Compilation
-    from pipeline.spec.selection import Selection
+    from pipeline.spec.selection import SpecSelection
 
 _UNBROKEN = 10_000  # columns of a file or a pipe: a row of a table is a line there
 
@@ -39,7 +39,7 @@ def named_specs(workspace: Workspace, words: list[str] | None) -> list[str]:
     return named(words or [], all_specs(workspace)) if words else []
 
 
-def selected(workspace: Workspace) -> Selection:
+def selected(workspace: Workspace) -> SpecSelection:
     """The specs that are compiled."""
     from pipeline.spec.selection import read_selection
 

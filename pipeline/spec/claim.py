@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from pipeline.spec.parts import Line, Part, Selection
+from pipeline.spec.parts import Line, Part, Where
 
 COMPARISONS = ("better", "steadier")
 """The forms that compare the cells of some labels with others; the key of a form is its name."""
@@ -26,18 +26,18 @@ class Claim(Part):
     """
 
     text: Line = Field(description="The statement in prose.")
-    better: Selection | None = Field(None, description="Labels of the cells said to be better.")
-    steadier: Selection | None = Field(
+    better: Where | None = Field(None, description="Labels of the cells said to be better.")
+    steadier: Where | None = Field(
         None, description="Labels of the cells said to vary less: over the axes of `over`, or by their own ±."
     )
     within: float | None = Field(
         None, ge=0, description="How far apart cells may be, in points, that differ on the axes of `over` only."
     )
-    than: Selection | None = Field(
+    than: Where | None = Field(
         None, description="Labels they are compared with, on the same axes; `others` is all other labels."
     )
     over: list[str] = Field(default_factory=list, description="Axes that means or ranges are taken over.")
-    where: Selection = Field(default_factory=dict, description="Labels that restrict the comparison, on other axes.")
+    where: Where = Field(default_factory=dict, description="Labels that restrict the comparison, on other axes.")
     margin: float = Field(0.0, ge=0, description="By how much better or narrower, in points.")
 
     @model_validator(mode="before")
@@ -72,7 +72,7 @@ class Claim(Part):
         return next(form for form in FORMS if getattr(self, form) is not None)
 
     @property
-    def side(self) -> Selection:
+    def side(self) -> Where:
         """The labels that it speaks for; of `within` none."""
         return self.better or self.steadier or {}
 

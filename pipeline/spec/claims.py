@@ -5,8 +5,8 @@ from __future__ import annotations
 from pflcore.registry import did_you_mean
 from pipeline.spec.claim import COMPARISONS, Claim
 from pipeline.spec.draft import Patcher
-from pipeline.spec.grid import check_selection
-from pipeline.spec.parts import Selection
+from pipeline.spec.grid import check_where
+from pipeline.spec.parts import Where
 from pipeline.spec.schema import TableSection
 from pipeline.spec.table import OF_ONE_ROUND, TableClaim
 from pipeline.spec.yamlfile import Address, show
@@ -34,7 +34,7 @@ def resolve_claims(
         than = _than(side, claim.than or {}, labels)
         if form in COMPARISONS:
             _check_sides(form, side, than, labels, patcher, address)
-        check_selection(claim.where, labels, patcher, (*address, "where"))
+        check_where(claim.where, labels, patcher, (*address, "where"))
         for axis in claim.where:
             if axis in side:
                 raise patcher.document.error((*address, "where", axis), "this axis is compared; restrict other axes")
@@ -57,7 +57,7 @@ def resolve_claims(
     return written
 
 
-def _than(side: Selection, than: Selection, labels: Labels) -> Selection:
+def _than(side: Where, than: Where, labels: Labels) -> Where:
     return {
         axis: [label for label in labels.get(axis, []) if label not in side.get(axis, [])]
         if chosen == _OTHERS and "others" not in labels.get(axis, [])
@@ -66,7 +66,7 @@ def _than(side: Selection, than: Selection, labels: Labels) -> Selection:
     }
 
 
-def _check_kept(named: Selection, left_out: Labels, patcher: Patcher, address: Address) -> None:
+def _check_kept(named: Where, left_out: Labels, patcher: Patcher, address: Address) -> None:
     for axis, chosen in named.items():
         for label in chosen:
             if label in left_out.get(axis, []):
@@ -75,14 +75,12 @@ def _check_kept(named: Selection, left_out: Labels, patcher: Patcher, address: A
                 )
 
 
-def _check_sides(
-    form: str, side: Selection, than: Selection, labels: Labels, patcher: Patcher, address: Address
-) -> None:
+def _check_sides(form: str, side: Where, than: Where, labels: Labels, patcher: Patcher, address: Address) -> None:
     """What is compared is there on both sides, on the same axes."""
-    check_selection(side, labels, patcher, (*address, form))
+    check_where(side, labels, patcher, (*address, form))
     if not side:
         raise patcher.document.error((*address, form), f"names no axis; state which labels are {form}")
-    check_selection(than, labels, patcher, (*address, "than"))
+    check_where(than, labels, patcher, (*address, "than"))
     if set(than) != set(side):
         named = ", ".join(side)
         raise patcher.document.error((*address, "than"), f"must name the same axes as `{form}`: {named}")
@@ -91,7 +89,7 @@ def _check_sides(
             raise patcher.document.error((*address, "than"), f"the axis {axis!r} has no other labels")
 
 
-def _check_over(claim: Claim, side: Selection, labels: Labels, patcher: Patcher, address: Address) -> None:
+def _check_over(claim: Claim, side: Where, labels: Labels, patcher: Patcher, address: Address) -> None:
     """Means and ranges are taken over axes of the table that are not compared, and on which something varies."""
     for index, axis in enumerate(claim.over):
         here = (*address, index)

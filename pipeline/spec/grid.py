@@ -11,7 +11,7 @@ from typing import Any
 from pflcore.registry import did_you_mean
 from pipeline.spec.axes import Axis, read_axes
 from pipeline.spec.draft import Options, Patch, Patcher, compose
-from pipeline.spec.parts import Selection
+from pipeline.spec.parts import Where
 from pipeline.spec.schema import Grid
 from pipeline.spec.yamlfile import Address, show
 
@@ -65,10 +65,10 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
             if include.labels[axis.name] not in labels[axis.name]:
                 labels[axis.name].append(include.labels[axis.name])
     for index, override in enumerate(grid.overrides):
-        check_selection(override.when, labels, patcher, ("grid", "overrides", index, "when"))
+        check_where(override.when, labels, patcher, ("grid", "overrides", index, "when"))
     for index, excluded in enumerate(grid.exclude):
-        check_selection(excluded, labels, patcher, ("grid", "exclude", index))
-    check_selection(grid.only, labels, patcher, ("grid", "only"))
+        check_where(excluded, labels, patcher, ("grid", "exclude", index))
+    check_where(grid.only, labels, patcher, ("grid", "only"))
     kept = {axis: [label for label in known if label in grid.only.get(axis, known)] for axis, known in labels.items()}
     size = math.prod(sum(label in axis.patches for label in kept[axis.name]) for axis in axes)
     if size > MAX_RUNS:
@@ -84,16 +84,16 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
     return Points(labels, kept, points)
 
 
-def matches(selection: Selection, labels: Mapping[str, str]) -> bool:
+def matches(where: Where, labels: Mapping[str, str]) -> bool:
     """Whether a run or cell with these labels is among the selected ones."""
-    return all(labels[axis] in chosen for axis, chosen in selection.items())
+    return all(labels[axis] in wanted for axis, wanted in where.items())
 
 
-def check_selection(selection: Selection, labels: Mapping[str, list[str]], patcher: Patcher, address: Address) -> None:
+def check_where(where: Where, labels: Mapping[str, list[str]], patcher: Patcher, address: Address) -> None:
     """Raises :class:`UserError` for an axis or a label that does not exist."""
-    check_axes(selection, labels, patcher, address)
-    for axis, chosen in selection.items():
-        for index, label in enumerate(chosen):
+    check_axes(where, labels, patcher, address)
+    for axis, wanted in where.items():
+        for index, label in enumerate(wanted):
             if label not in labels[axis]:
                 here = (*address, axis, index)
                 here = here if here in patcher.document.marks else here[:-1]

@@ -36,7 +36,7 @@ Labels = Annotated[
 ]
 Line = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 """Prose for a report; folded YAML text loses its line ends."""
-Selection = dict[str, Labels]
+Where = dict[str, Labels]
 """One or several labels per axis; an axis that is not named is not restricted."""
 
 

@@ -16,7 +16,7 @@ from pipeline.spec.derived import Derived
 from pipeline.spec.fields import Fields
 from pipeline.spec.figures import figure_names
 from pipeline.spec.inherit import ADD
-from pipeline.spec.parts import Label, Line, Part, Selection
+from pipeline.spec.parts import Label, Line, Part, Where
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.table import Better, Metric, Publication
 from pipeline.spec.yamlfile import show
@@ -53,7 +53,7 @@ class Include(Part):
 class Override(Part):
     """A patch of the runs with certain labels."""
 
-    when: Selection = Field(description="Labels of the runs to patch; all named axes must match.")
+    when: Where = Field(description="Labels of the runs to patch; all named axes must match.")
     set: RunPatch = Field(description="A patch of the run, applied after the axes.")
 
 
@@ -84,11 +84,11 @@ class Grid(Part):
 
     base: RunPatch = Field(default_factory=dict, description="What all runs share.")
     axes: Axes = Field(default_factory=dict, description="What varies: every combination of values is a run.")
-    only: Selection = Field(
+    only: Where = Field(
         default_factory=dict, description="Of the axes named here these labels are kept, and all others left out."
     )
     include: list[Include] = Field(default_factory=list, description="Further runs.")
-    exclude: list[Selection] = Field(default_factory=list, description="Combinations that are no runs.")
+    exclude: list[Where] = Field(default_factory=list, description="Combinations that are no runs.")
     overrides: list[Override] = Field(default_factory=list, description="Patches of some runs, applied in order.")
 
 
@@ -98,7 +98,7 @@ Space = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], WithJson
 class MoreToTune(Part):
     """What is otherwise in the tuning of some runs."""
 
-    when: Selection = Field(description="Labels of these runs; all named axes must match.")
+    when: Where = Field(description="Labels of these runs; all named axes must match.")
     space: Space = Field(default_factory=dict, description="Further settings → values, as in `space`.")
     trial: RunPatch = Field(default_factory=dict, description="A patch of these runs' trials, after that of all.")
 
@@ -113,7 +113,7 @@ class Tune(Part):
     also: list[MoreToTune] = Field(
         default_factory=list, description="What is otherwise for some runs: further settings, other trials."
     )
-    where: Selection = Field(default_factory=dict, description="Labels of the runs that are tuned; left out: all.")
+    where: Where = Field(default_factory=dict, description="Labels of the runs that are tuned; left out: all.")
     trials: int | None = Field(
         None, ge=1, description="Most combinations that are tried, drawn at random where there are more; null: all."
     )

@@ -19,7 +19,7 @@ from pipeline.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Selection:
+class SpecSelection:
     """Names of specs, each list in the order of all of them.
 
     Attributes:
@@ -38,7 +38,7 @@ class Selection:
         return sorted({*self.shared, *self.added})
 
 
-def read_selection(workspace: Workspace, known: Sequence[str]) -> Selection:
+def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
     """What is selected of the specs in `known`.
 
     In pyproject.toml ``[tool.pfl]`` has ``default``, a list of names, which is the first spec when it is left out; and
@@ -59,7 +59,7 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> Selection:
             raise UserError(f"pyproject.toml: tool.pfl.compile: unknown spec {pattern!r}{near}")
     shared = [name for name in known if name in default or any(fnmatchcase(name, pattern) for pattern in patterns)]
     added = [name for name in _added(workspace) if name in known and name not in shared]
-    return Selection(default, shared, added)
+    return SpecSelection(default, shared, added)
 
 
 def add(workspace: Workspace, names: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from pflcore.registry import did_you_mean
 from pipeline.spec.axes import check_option
 from pipeline.spec.draft import Patch, Patcher, compose
-from pipeline.spec.grid import Points, check_selection, matches
+from pipeline.spec.grid import Points, check_where, matches
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune
 from pipeline.spec.yamlfile import Address, show
@@ -82,9 +82,9 @@ class Tuned:
 
 def check_labels(wanted: Tune, grid: Points, patcher: Patcher) -> None:
     """Raises :class:`UserError` for an axis or a label that does not exist."""
-    check_selection(wanted.where, grid.known, patcher, ("tune", "where"))
+    check_where(wanted.where, grid.known, patcher, ("tune", "where"))
     for index, more in enumerate(wanted.also):
-        check_selection(more.when, grid.known, patcher, ("tune", "also", index, "when"))
+        check_where(more.when, grid.known, patcher, ("tune", "also", index, "when"))
 
 
 def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:

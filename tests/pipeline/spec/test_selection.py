@@ -10,12 +10,12 @@ from support.project import Project, make_project, spec
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import write
-from pipeline.spec.selection import Selection, add, drop, named, read_selection
+from pipeline.spec.selection import SpecSelection, add, drop, named, read_selection
 
 KNOWN = ["alone", "paper/base", "paper/one", "paper/two", "studies/mine"]
 
 
-def selected(project: Project, settings: str) -> Selection:
+def selected(project: Project, settings: str) -> SpecSelection:
     project.write("pyproject.toml", f"[tool.pfl]\n{settings}\n")
     return read_selection(project.workspace(), KNOWN)
 
