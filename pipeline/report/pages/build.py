@@ -10,7 +10,7 @@ from pipeline.report.pages.metrics import write_metrics
 from pipeline.report.pages.provenance import write_timings
 from pipeline.report.pages.render import latex, markdown, render_html
 from pipeline.report.pages.study import examine, write_pictures
-from pipeline.report.table.derived import with_derived
+from pipeline.report.table.derived import rows_with_derived
 from pipeline.spec.table import ResolvedTable, read_runs
 
 _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "decimals"}
@@ -33,7 +33,7 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
         UserError: A record or an artifact is damaged, or an axis has the name of one of the report's own columns.
     """
     study = examine(table, read_runs(table, root), root)
-    rows = with_derived(study.results, study.results.to_arrow())
+    rows = rows_with_derived(study.results, study.results.to_arrow())
 
     write_text(out / "report.md", markdown("report.md.j2", page=study.page))
     write_text(out / "report.tex", latex("report.tex.j2", page=study.page))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipeline.report.drawing.sections import counted
+from pipeline.report.drawing.sections import NO_VALUE, counted
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.printed import TIED
 from pipeline.report.table.results import Results
 from pipeline.spec.table import ResolvedTable
-
-DASH = "—"
 
 _POOLED = "the share of all clients' test samples that are classified correctly, in percent"
 _NEXT = "the share of all clients' test texts after which the next character is predicted correctly, in percent"
@@ -46,7 +44,7 @@ def legend(table: ResolvedTable, cells: list[Cell]) -> list[str]:
     if any(cell.quoted for cell in cells):
         lines.append("*: the paper quotes this value from an earlier paper.")
     if any(cell.verdict == "missing" for cell in cells):
-        lines.append(f"{DASH}: not run yet.")
+        lines.append(f"{NO_VALUE}: not run yet.")
     if any(cell.verdict == "diverged" for cell in cells):
         lines.append("diverged: training of at least one run of the cell ended in non-finite numbers.")
     if any(cell.obtained and not cell.complete for cell in cells):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.report.drawing.sections import NO_VALUE
 from pipeline.report.table.derived import DerivedColumns
 from pipeline.report.table.layout import Key, Layout, Span, headed
 
-NO_VALUE = "—"
 
-
-def with_derived(layout: Layout, derived: Sequence[DerivedColumns]) -> list[list[Span]]:
+def headers_with_derived(layout: Layout, derived: Sequence[DerivedColumns]) -> list[list[Span]]:
     """The header levels of a table with its derived columns; the last level has a span for every column."""
     titles = [_titles(layout, one) for one in derived]
     levels = [list(spans) for spans in layout.headers]

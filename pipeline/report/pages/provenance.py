@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pflcore.files import write_text
+from pipeline.report.drawing.sections import NO_VALUE
 from pipeline.report.table.measured import Measured
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import timings_path
@@ -26,7 +27,7 @@ def provenance(runs: dict[str, Measured]) -> tuple[tuple[str, ...], list[Row]]:
     """The footer's columns and its rows by run id. With kept results there is one column more: since when."""
     if not any(run.kept for run in runs.values()):
         return COLUMNS, [Row((run.id, *_facts(run))) for run in runs.values()]
-    return (*COLUMNS, "kept since"), [Row((run.id, *_facts(run), run.kept or "—")) for run in runs.values()]
+    return (*COLUMNS, "kept since"), [Row((run.id, *_facts(run), run.kept or NO_VALUE)) for run in runs.values()]
 
 
 def kept_in_words(runs: Iterable[Measured]) -> str:
@@ -71,17 +72,17 @@ def unlike_data(runs: Iterable[Measured]) -> str:
 def _facts(run: Measured) -> list[str]:
     facts = run.facts
     return [
-        str(facts.get("dataset_hash") or "—")[:12],
-        str(facts.get("partition_hash") or "—")[:12],
-        str(facts.get("code") or "—"),
-        str(facts.get("device") or "—"),
-        str(facts.get("torch") or "—"),
+        str(facts.get("dataset_hash") or NO_VALUE)[:12],
+        str(facts.get("partition_hash") or NO_VALUE)[:12],
+        str(facts.get("code") or NO_VALUE),
+        str(facts.get("device") or NO_VALUE),
+        str(facts.get("torch") or NO_VALUE),
         *(_count(facts.get(key)) for key in ("parameters", "communicated_up", "communicated_down")),
     ]
 
 
 def _count(number: int | None) -> str:
-    return "—" if number is None else f"{number:,}"
+    return NO_VALUE if number is None else f"{number:,}"
 
 
 TOLD = (kept_in_words, unlike_data)

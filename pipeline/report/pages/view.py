@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
-from pipeline.report.drawing.sections import Section
-from pipeline.report.pages.caption import DASH, legend, protocol_in_words
-from pipeline.report.pages.derived import numbers_of, with_derived
+from pipeline.report.drawing.sections import NO_VALUE, Section
+from pipeline.report.pages.caption import legend, protocol_in_words
+from pipeline.report.pages.derived import headers_with_derived, numbers_of
 from pipeline.report.pages.provenance import TOLD, Row, provenance
 from pipeline.report.pages.unlike import unlike_settings
 from pipeline.report.table.cells import VERDICTS, Cell
@@ -118,7 +118,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         banner=banner(table.profile),
         row_axes=[short(axis) for axis in layout.row_axes],
         headers=layout.headers,
-        all_headers=with_derived(layout, derived),
+        all_headers=headers_with_derived(layout, derived),
         rows=[TableRow(row, texts(row), numbers_of(row, derived)) for row in layout.rows],
         has_published=has_published,
         has_differences=has_published and any(map(_compared, cells)),
@@ -155,7 +155,7 @@ def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]])
         return Text()
     obtained = ""
     if cell.runs:
-        obtained = "diverged" if cell.verdict == "diverged" else DASH
+        obtained = "diverged" if cell.verdict == "diverged" else NO_VALUE
     if cell.obtained:
         obtained = format_value(cell.obtained, decimals)
     difference = cell.difference if _compared(cell) else None

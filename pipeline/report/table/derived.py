@@ -78,7 +78,7 @@ def _derive(results: Results, derived: TableDerived) -> DerivedColumns:
     )
 
 
-def with_derived(results: Results, rows: pa.Table) -> pa.Table:
+def rows_with_derived(results: Results, rows: pa.Table) -> pa.Table:
     """The rows of the table's cells (:meth:`Results.to_arrow`) with a column per entry: what is derived of the cell's
     column, or of the group of columns that it is in.
 
