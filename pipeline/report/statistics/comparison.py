@@ -32,14 +32,12 @@ class Comparison:
 
     Attributes:
         difference: The mean over seeds; NaN where no seed has both.
-        low, high: Its interval at 1 − the level; infinite where the spread between seeds is not known.
+        low, high: Its interval at 95 %; infinite where the spread between seeds is not known.
         p: Two-sided; 1 where the spread is not known.
         n: Seeds.
-        clients: The fewest that a seed has.
         spread: The standard deviation between seeds of the difference; NaN for fewer than two.
         least: The difference that so many seeds of that spread detect in four of five cases; infinite where unknown.
         flipped: The p of the sign-flip test, which assumes no normality; NaN for so few seeds that it cannot reach 5 %.
-        level: The error that was allowed.
     """
 
     difference: float
@@ -47,16 +45,9 @@ class Comparison:
     high: float
     p: float
     n: int
-    clients: int
     spread: float
     least: float
     flipped: float
-    level: float = LEVEL
-
-    @property
-    def decided(self) -> bool:
-        """Whether chance alone is no explanation."""
-        return self.p <= self.level
 
 
 def paired_differences(first: Array, second: Array) -> Array:
@@ -74,7 +65,7 @@ def paired_differences(first: Array, second: Array) -> Array:
     return differences[~np.isnan(differences).all(axis=1)]
 
 
-def compare(first: Array, second: Array, level: float = LEVEL) -> Comparison:
+def compare(first: Array, second: Array) -> Comparison:
     """The two sides as a paired comparison over seeds.
 
     Seeds are assumed to be exchangeable, and their mean differences to be normal; of clients nothing is assumed, not
@@ -83,7 +74,6 @@ def compare(first: Array, second: Array, level: float = LEVEL) -> Comparison:
 
     Args:
         first, second: [seeds, clients] or [seeds]; the same seed and client at the same place, NaN where missing.
-        level: The allowed error, of a test of two sides.
 
     Raises:
         ValueError: The shapes differ, or have more than two axes.
@@ -91,33 +81,30 @@ def compare(first: Array, second: Array, level: float = LEVEL) -> Comparison:
     differences = paired_differences(first, second)
     n = len(differences)
     if not n:
-        return Comparison(math.nan, -math.inf, math.inf, 1.0, 0, 0, math.nan, math.inf, math.nan, level)
-    clients = int((~np.isnan(differences)).sum(axis=1).min())
+        return Comparison(math.nan, -math.inf, math.inf, 1.0, 0, math.nan, math.inf, math.nan)
     by_seed = np.nanmean(differences, axis=1)
     difference = float(by_seed.mean())
     spread = float(by_seed.std(ddof=1)) if n > 1 else math.nan
     if n < 2 or np.ptp(by_seed) <= 1e-9 * np.abs(by_seed).max():
-        return Comparison(difference, -math.inf, math.inf, 1.0, n, clients, spread, math.inf, math.nan, level)
+        return Comparison(difference, -math.inf, math.inf, 1.0, n, spread, math.inf, math.nan)
     from scipy import stats  # takes longer to import than most reports to write
 
     error = spread / math.sqrt(n)
-    reach = float(stats.t.ppf(1 - level / 2, n - 1)) * error
+    reach = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * error
     return Comparison(
         difference=difference,
         low=difference - reach,
         high=difference + reach,
         p=float(2 * stats.t.sf(abs(difference) / error, n - 1)),
         n=n,
-        clients=clients,
         spread=spread,
-        least=least_detectable(n, spread, level),
-        flipped=sign_flips(by_seed, level),
-        level=level,
+        least=least_detectable(n, spread),
+        flipped=sign_flips(by_seed),
     )
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p of several comparisons, in their order, so that the chance of any false one is the level."""
+    """The p of several comparisons, in their order, so that any false one is as likely as a single one alone."""
     adjusted, largest = [0.0] * len(ps), 0.0
     for rank, place in enumerate(sorted(range(len(ps)), key=lambda place: ps[place])):
         largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))
