@@ -20,8 +20,8 @@ class Ranking:
         mean_ranks: [methods]; 1 is the best.
         p: Of the Friedman test that all have the same rank, by its χ² distribution.
         critical: The difference of mean ranks beyond which two methods differ (Nemenyi).
-        groups: The largest sets of methods, best first, that cannot be told apart; all of them where `p` is above the
-            level. Methods that stand alone are in none.
+        groups: The largest sets of methods, best first, that cannot be told apart; all of them where `p` is above
+            5 %. Methods that stand alone are in none.
     """
 
     mean_ranks: NDArray[np.float64]
@@ -30,14 +30,13 @@ class Ranking:
     groups: list[list[int]]
 
 
-def rank_methods(scores: NDArray[np.float64], level: float = LEVEL) -> Ranking:
+def rank_methods(scores: NDArray[np.float64]) -> Ranking:
     """Rank methods on each data set, equal scores sharing the mean of their ranks, and compare the mean ranks.
 
     The data sets are what is counted: each gives one rank per method, and they are assumed to be independent.
 
     Args:
         scores: [data sets, methods], two methods at least; the highest is the best.
-        level: The allowed error over all comparisons together.
     """
     ranks = np.apply_along_axis(stats.rankdata, 1, -scores)
     count, methods = ranks.shape
@@ -46,9 +45,9 @@ def rank_methods(scores: NDArray[np.float64], level: float = LEVEL) -> Ranking:
     chance = float(((ranks - (methods + 1) / 2) ** 2).sum()) / (methods - 1)
     spread = float(((ranks.sum(axis=0) - count * (methods + 1) / 2) ** 2).sum())
     p = float(stats.chi2.sf(spread / chance, methods - 1)) if chance else 1.0
-    quantile = float(stats.studentized_range.ppf(1 - level, methods, math.inf)) / math.sqrt(2)
+    quantile = float(stats.studentized_range.ppf(1 - LEVEL, methods, math.inf)) / math.sqrt(2)
     critical = quantile * math.sqrt(methods * (methods + 1) / (6 * count))
-    return Ranking(mean_ranks, p, critical, _groups(mean_ranks, critical if p <= level else math.inf))
+    return Ranking(mean_ranks, p, critical, _groups(mean_ranks, critical if p <= LEVEL else math.inf))
 
 
 def _groups(mean_ranks: NDArray[np.float64], critical: float) -> list[list[int]]:

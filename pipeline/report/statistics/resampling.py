@@ -19,8 +19,8 @@ RESAMPLES = 9999
 _ALL = 13  # Of so many seeds all signs are fewer than that, so all are tried.
 
 
-def bootstrap_interval(differences: Array, level: float = LEVEL) -> tuple[float, float]:
-    """The interval of a mean difference, by the bootstrap over seeds, or over the clients of a single one.
+def bootstrap_interval(differences: Array) -> tuple[float, float]:
+    """The interval at 95 % of a mean difference, by the bootstrap over seeds, or over the clients of a single one.
 
     Of several seeds each is drawn as a whole, with all its clients (the cluster bootstrap): seeds are assumed to be
     exchangeable, clients of one seed are not, nor is anything assumed about them. Of a single seed its clients are
@@ -32,7 +32,6 @@ def bootstrap_interval(differences: Array, level: float = LEVEL) -> tuple[float,
 
     Args:
         differences: [seeds, clients], NaN where a client is missing; of each seed there is one client at least.
-        level: What is left out on both sides together.
 
     Returns:
         Its ends; infinite ones where there is but one seed with one client, or nothing.
@@ -51,7 +50,7 @@ def bootstrap_interval(differences: Array, level: float = LEVEL) -> tuple[float,
                 (units,),
                 np.mean,
                 n_resamples=RESAMPLES,
-                confidence_level=1 - level,
+                confidence_level=1 - LEVEL,
                 method=method,
                 random_state=np.random.default_rng(0),
             ).confidence_interval
@@ -60,7 +59,7 @@ def bootstrap_interval(differences: Array, level: float = LEVEL) -> tuple[float,
     return float(found.low), float(found.high)
 
 
-def sign_flips(by_seed: Array, level: float = LEVEL) -> float:
+def sign_flips(by_seed: Array) -> float:
     """The two-sided p of the test that flips signs: if neither method were better, each seed could as well have had
     the opposite difference. Nothing else is assumed.
 
@@ -68,10 +67,10 @@ def sign_flips(by_seed: Array, level: float = LEVEL) -> float:
         by_seed: One mean difference per seed.
 
     Returns:
-        NaN where the seeds are so few that no differences whatever could reach `level`.
+        NaN where the seeds are so few that no differences whatever could reach :data:`LEVEL`.
     """
     n = len(by_seed)
-    if 2.0 ** (1 - n) > level:
+    if 2.0 ** (1 - n) > LEVEL:
         return math.nan
     observed = abs(by_seed.sum()) * (1 - 1e-12)  # equal but for rounding is equal
     if n <= _ALL:

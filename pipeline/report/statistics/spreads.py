@@ -25,7 +25,7 @@ class Spreads:
     n: int
 
 
-def compare_spreads(first: Array, second: Array, asked: float = 0.0, level: float = LEVEL) -> Spreads:
+def compare_spreads(first: Array, second: Array, asked: float = 0.0) -> Spreads:
     """Two population standard deviations over the same seeds.
 
     Values are assumed to be jointly normal and exchangeable over seeds. Then sum and difference of the two sides are
@@ -43,7 +43,7 @@ def compare_spreads(first: Array, second: Array, asked: float = 0.0, level: floa
     from scipy import stats  # takes longer to import than most reports to write
 
     correlation = float(np.corrcoef(first, second)[0, 1])
-    bar = float(stats.t.ppf(1 - level / 2, n - 2))
+    bar = float(stats.t.ppf(1 - LEVEL / 2, n - 2))
     half = 2 * (1 - correlation**2) * bar**2 / (n - 2)
     # By this the deviations may be off, one to either side, at the end of the interval of their ratio.
     factor = (1 + half + math.sqrt(half * (half + 2))) ** 0.25
