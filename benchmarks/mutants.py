@@ -23,6 +23,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1]
 TRAINER, RUN, METHOD = "pflcore/engine/trainer.py", "pflcore/engine/run_state.py", "pflcore/method.py"
 OPTIMIZERS, RESULT, VIEW = "pflcore/engine/optimizers.py", "pflcore/engine/result.py", "pflcore/client_view.py"
+SERVER_VIEW = "pflcore/server_view.py"
 EVALUATE, NEIGHBOURS, STATE = (f"pflcore/engine/{name}.py" for name in ("evaluate", "neighbours", "state"))
 STACKED, POOLED = (f"pflcore/engine/executors/{name}.py" for name in ("stacked", "pooled"))
 DROPOUT, PRECISION = (f"pflcore/engine/{name}.py" for name in ("dropout", "precision"))
@@ -53,8 +54,8 @@ MUTANTS = (
     ("same dropout in each pass of a step", TRAINER, "step, next(calls))", "step, 0 * next(calls))"),
     ("dropout in tuning that of training", TRAINER, "one_pass, 1)", "one_pass)"),
     ("the loss after a step counts as divergence", TRAINER, "if not math.isfinite(mean):", "if not mean < 2.5:"),
-    ("uniform average", METHOD, "return [update.samples / total for", "return [update.samples * 0 + 1 / len(updates) for"),
-    ("buffers not averaged", METHOD, "if not first.is_floating_point():", "if 'running' in name or not first.is_floating_point():"),
+    ("uniform average", SERVER_VIEW, "return [update.samples / total for", "return [update.samples * 0 + 1 / len(updates) for"),
+    ("buffers not averaged", SERVER_VIEW, "if not first.is_floating_point():", "if 'running' in name or not first.is_floating_point():"),
     ("loss summed over samples", VIEW, "labels.flatten(), weights)\n", "labels.flatten(), weights, reduction='sum')\n"),
     ("decay on what is personal only", METHOD, "moving = {name: tensor for name, tensor in model.items() if name in trained}", "moving = {name: tensor for name, tensor in reversed(model.items()) if name in trained and 'bias' not in name}"),
     ("novel clients train when asked to", RUN, "[client for client in chosen if client not in self.data.novel]", "list(chosen)"),
