@@ -24,8 +24,8 @@ class FedBabu(Method):
     from the averaged body and the initial classifier, by SGD without momentum or decay, and is then forgotten.
 
     The paper tunes the whole model for 5 epochs, which are the defaults. FedPerfix writes of one step of the head, but
-    its code takes one step of the whole model: `finetune_steps: 1`. PFLlib takes 10 epochs. With `finetune_groups` these
-    are tuned instead of what `finetune_parts` says.
+    its code takes one step of the whole model: `finetune_steps: 1`. PFLlib takes 10 epochs. With `finetune_groups`
+    these are tuned instead of what `finetune_parts` says.
 
     Clients count alike in the average, as in the authors' code.
     """
