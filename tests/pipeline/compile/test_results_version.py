@@ -21,7 +21,7 @@ from pipeline.running.request import Request, Wish
 from pipeline.stages import guard
 
 MESSAGE = ("pflcore/engine/trainer.py", "nothing to normalise", "too little")
-AVERAGE = ("pflcore/method.py", "update.samples / total for", "1 / len(updates) for")
+AVERAGE = ("pflcore/server_view.py", "update.samples / total for", "1 / len(updates) for")
 Edit = Callable[[str, str, str], None]
 
 
