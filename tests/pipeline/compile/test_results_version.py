@@ -81,7 +81,7 @@ def test_an_edited_engine_is_refused_until_it_is_probed(
     edit(*AVERAGE)
     edit("pflcore/methods/fedavg.py", "citation", "cited")  # which would be compiled
     workspace, before = project.workspace(), project.generated()
-    told = "pflcore.method was edited, and results may have changed: type `pfl probe`, which finds out"
+    told = "pflcore.server_view was edited, and results may have changed: type `pfl probe`, which finds out"
     monkeypatch.chdir(project.root)
     for refused in (
         lambda: guard.run(workspace),
