@@ -58,7 +58,7 @@ def markdown(template: str, **context: Any) -> str:
             page, page.headers, lambda c: f"{c.difference} {c.verdict}".strip()
         ),
         "numbers": _markdown_numbers,
-        "facts": lambda rows, columns: aligned([list(columns), *(list(row.values) for row in rows)], 6),
+        "facts": lambda table: aligned([table.header, *table.rows], table.labels),
         "escaped": lambda rows, left: aligned([[*map(escape_markdown, row)] for row in rows], left),
     }
     return templates.get_template(template).render(**context)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
-from pipeline.report.drawing.sections import Section
+from pipeline.report.drawing.sections import PlainTable, Section
 from pipeline.report.pages.caption import DASH, legend, protocol_in_words
 from pipeline.report.pages.derived import numbers_of, with_derived
-from pipeline.report.pages.provenance import TOLD, Row, provenance
+from pipeline.report.pages.provenance import TOLD, provenance
 from pipeline.report.pages.unlike import unlike_settings
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.derived import derive
@@ -68,6 +68,7 @@ class Page:
         where: The table alone, as "Table II".
         headers: Over the cells, outer to inner.
         all_headers: Over the cells and the derived numbers of a row.
+        alike: What the provenance of all runs has in common.
     """
 
     spec: str
@@ -93,8 +94,8 @@ class Page:
     curves_caption: str
     curves_alt: str
     sections: list[Section]
-    provenance_columns: tuple[str, ...]
-    provenance: list[Row]
+    provenance: PlainTable
+    alike: str
     timings: str
 
 
@@ -108,7 +109,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         return [_text(layout.cell(row, column), table.decimals, daggers) for column in layout.columns]
 
     has_published = any(cell.published for cell in cells)
-    columns, facts = provenance(results.runs)
+    where_from, alike = provenance(results.runs)
     return Page(
         spec=table.spec,
         title=table.title,
@@ -138,8 +139,8 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         curves_caption=_curves_caption(bool(layout.client_names)) + panels_of(layout, curves)[1],
         curves_alt=curves_alt(curves),
         sections=sections,
-        provenance_columns=columns,
-        provenance=facts,
+        provenance=where_from,
+        alike=alike,
         timings=timings_path(table.spec).as_posix(),
     )
 
