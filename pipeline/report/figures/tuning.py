@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pflcore.errors import UserError
-from pipeline.report.drawing.sections import NO_VALUE, OfCell, PlainTable, Section, all_points, line_per_cell, told_once
+from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, line_per_cell, told_once
 from pipeline.report.table.results import Results
 from pipeline.workspace import selection_path
 

@@ -159,7 +159,7 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
     assert "- **One seed: undecided**: Vanilla personalisation beats FedAvg." in text
     assert (
         " - Published: the paper's own table contradicts it; weakest of 20 pairs: FedTP 88.39±0.14 against FedPer-T "
-        "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62 with noise 0.18."
+        "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62, where up to 0.18 counts as noise."
     ) in lines
     assert "in the last 20 rounds of training, every 5; ± is the population standard deviation" in text
     assert "| pfedme-t-p100 | — | — | — | — | — | — | — | — |" in lines
