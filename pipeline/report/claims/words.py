@@ -120,9 +120,7 @@ def _rests_on(pair: Pair, pairs: int, decimals: int) -> str:
         else ""
     )
     worth = "may be" if pair.verdict == WITHIN_NOISE else "is hardly"
-    return (
-        f" over {chance.seeds} seeds, which {worth} chance (95 % interval {_interval(pair, decimals)}, {ps}{least})"
-    )
+    return f" over {chance.seeds} seeds, which {worth} chance (95 % interval {_interval(pair, decimals)}, {ps}{least})"
 
 
 def _briefly(pair: Pair, decimals: int) -> str:

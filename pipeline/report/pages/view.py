@@ -68,6 +68,7 @@ class Page:
         where: The table alone, as "Table II".
         headers: Over the cells, outer to inner.
         all_headers: Over the cells and the derived numbers of a row.
+        derived: What derived columns are, a sentence each.
         alike: What the provenance of all runs has in common.
     """
 
@@ -85,6 +86,7 @@ class Page:
     has_differences: bool
     tally: str
     legend: list[str]
+    derived: list[str]
     footnotes: list[tuple[str, str]]
     protocol: str
     notes: list[str]
@@ -126,10 +128,10 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         tally=_tally(cells),
         legend=[
             *legend(table, cells),
-            *(one.explained for one in derived),
             *unlike_settings(table, {run.id: run.resolved for run in results.runs.values()}),
             *filter(None, [told(results.runs.values()) for told in TOLD]),
         ],
+        derived=[one.explained for one in derived],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
         protocol=protocol_in_words(results),
         notes=[*table.notes, *_published_notes(layout, cells)],
