@@ -194,7 +194,7 @@ def _stacked(span: Span) -> str:
     """The head of one column, in several lines if it is long: what makes a table wide makes its print small."""
     lines = textwrap.wrap(span.text, _HEAD, break_long_words=False, break_on_hyphens=False)
     words = r" \\ ".join(map(escape_latex, lines))
-    return f"\\shortstack{{{words}}}" if len(lines) > 1 else words
+    return f"\\shortstack{{\\strut {words}}}" if len(lines) > 1 else words
 
 
 def _latex_char(char: str) -> str:

@@ -116,7 +116,7 @@ def test_every_format_has_them(tmp_path: Path) -> None:
     lines = squeezed((tmp_path / "out/report.md").read_text("utf-8"))
     assert "- Mean: of the row's numbers." in lines
     assert "\\item Mean: of the row's numbers.\n" in (tmp_path / "out/report.tex").read_text("utf-8")
-    assert "{\\shortstack{mean spread \\\\ of clients}}" in (tmp_path / "out/report.tex").read_text("utf-8")
+    assert "{\\shortstack{\\strut mean spread \\\\ of clients}}" in (tmp_path / "out/report.tex").read_text("utf-8")
     assert "<li>Mean: of the row&#39;s numbers.</li>" in (tmp_path / "out/report.html").read_text("utf-8")
     start = next(at for at, line in enumerate(lines) if line.startswith("| method |"))
     assert lines[start] == "| method | | | | less Local | | | worst tenth | | | worse than Local (%) | |"

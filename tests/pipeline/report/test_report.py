@@ -429,7 +429,7 @@ def test_the_caption_says_over_how_many_runs(tmp_path: Path, seeds: list[list[in
 def test_a_round_that_was_chosen_is_said_to_be(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 80.0)  # not measured on validation samples
     text = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_validation"), tmp_path)
-    words = "on samples held back for validation is best, the earliest of several."
+    words = "that is best, by pooled accuracy, on samples held back for validation; of equal rounds the earliest."
     assert words in text["report.md"] and "80.00" not in text["report.md"]
 
 
