@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from pipeline.papers.coverage import STATES, Claims, Coverage
 from pipeline.papers.paper import Brief, Paper, Summary, brief
+from pipeline.report.drawing.sections import PlainTable
 from pipeline.report.pages.details import Details
-from pipeline.report.pages.provenance import Row, provenance
+from pipeline.report.pages.provenance import provenance
 from pipeline.report.pages.render import html, latex, markdown
 from pipeline.report.pages.study import Study, examine, put, write_pictures
 from pipeline.report.pages.view import Page, banner
@@ -61,8 +62,8 @@ class PaperPage:
     overview: list[list[str]]
     notes: list[str]
     sections: list[SpecSection]
-    provenance_columns: tuple[str, ...]
-    provenance: list[Row]
+    provenance: PlainTable
+    alike: str
     data: Markup
     live: bool
 
@@ -99,7 +100,7 @@ def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: boo
     for section in sections:
         details.add(section.key, section.study)
     runs = {id_: run for section in sections for id_, run in section.study.results.runs.items()}
-    columns, facts = provenance(dict(sorted(runs.items())))
+    where_from, alike = provenance(dict(sorted(runs.items())))
     return PaperPage(
         name=paper.name,
         heading=f"{paper.title} ({mark})" if mark else paper.title,
@@ -111,8 +112,8 @@ def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: boo
         overview=_overview(sections),
         notes=notes,
         sections=[_without(section, notes) for section in sections],
-        provenance_columns=columns,
-        provenance=facts,
+        provenance=where_from,
+        alike=alike,
         data=details.script(),
         live=live,
     )

@@ -149,7 +149,7 @@ class Form(ABC):
     @property
     def asked(self) -> str:
         """What the claim asks for beside its direction."""
-        return f", margin {self.margin:g}" if self.margin else ""
+        return f" (margin {self.margin:g})" if self.margin else ""
 
 
 def in_words(labels: dict[str, str]) -> str:

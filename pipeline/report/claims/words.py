@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pipeline.report.claims.chance import Chance
 from pipeline.report.claims.claims import Evidence, Judgement
 from pipeline.report.claims.form import Form, Pair, in_words
-from pipeline.report.claims.verdicts import TRIAL
+from pipeline.report.claims.verdicts import TRIAL, WITHIN_NOISE
 from pipeline.report.table.printed import format_value, signed
 
 MOST_PAIRS = 40
@@ -93,8 +93,8 @@ def _detail(finding: Evidence, form: Form, decimals: int) -> str:
     return (
         f"weakest of {counted(finding.pairs - finding.lacking)}{lacking}: "
         f"{form.sides(pair, decimals)}{where}{form.size(pair)}, "
-        f"{form.senses[pair.difference < 0]} by {abs(pair.difference):.{decimals}f}"
-        f"{_rests_on(pair, len(finding.judged), decimals)}{form.asked}"
+        f"{form.senses[pair.difference < 0]} by {abs(pair.difference):.{decimals}f}{form.asked}"
+        f"{_rests_on(pair, len(finding.judged), decimals)}"
     )
 
 
@@ -114,8 +114,13 @@ def _rests_on(pair: Pair, pairs: int, decimals: int) -> str:
         ps += f", corrected for {pairs} pairs {_p(pair.corrected)}"
     if not math.isnan(chance.flipped):
         ps += f", by flipped signs {_p(chance.flipped)}"
-    least = f", which detect {chance.least:.{decimals}f}" if math.isfinite(chance.least) else ""
-    return f", at 95 % {_interval(pair, decimals)} ({ps}) over {chance.seeds} seeds{least}"
+    least = (
+        f"; {chance.seeds} seeds find a true difference of {chance.least:.{decimals}f} in four of five cases"
+        if math.isfinite(chance.least)
+        else ""
+    )
+    worth = "may be" if pair.verdict == WITHIN_NOISE else "is hardly"
+    return f" over {chance.seeds} seeds, which {worth} chance (95 % interval {_interval(pair, decimals)}, {ps}{least})"
 
 
 def _briefly(pair: Pair, decimals: int) -> str:
@@ -146,5 +151,5 @@ def _p(p: float) -> str:
 
 
 def _noise(chance: Chance, decimals: int) -> str:
-    words = f" with noise {chance.size:.{decimals}f}" if chance.size else ""
+    words = f", where up to {chance.size:.{decimals}f} counts as noise" if chance.size else ""
     return f"{words} (from the spread between clients)" if chance.between_clients else words

@@ -76,6 +76,23 @@ def line_per_cell(
     return PlainTable((*layout.place_header, *header), lines, labels=len(layout.place_header))
 
 
+def told_once(table: PlainTable, stay: int = 1) -> tuple[PlainTable, str]:
+    """A table of several rows without the columns in which all of them say the same, and what these say, as ``device
+    cpu, torch 2.11``. The first columns `stay`."""
+    told = [
+        place
+        for place in range(stay, len(table.header))
+        if len(table.rows) > 1 and len({row[place] for row in table.rows}) == 1
+    ]
+    kept = [place for place in range(len(table.header)) if place not in told]
+    rest = PlainTable(
+        tuple(table.header[place] for place in kept),
+        [tuple(row[place] for place in kept) for row in table.rows],
+        labels=sum(place < table.labels for place in kept),
+    )
+    return rest, ", ".join(f"{table.header[place]} {table.rows[0][place]}" for place in told)
+
+
 def all_points(layout: Layout, shown: Iterable[OfCell]) -> pd.DataFrame:
     """The data of all cells with their labels in front."""
     return pd.concat([labelled(layout, one.row, one.column, one.points) for one in shown], ignore_index=True)

@@ -7,7 +7,7 @@ side by side and nothing is trained for it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -32,17 +32,25 @@ NAMES = {
     "clients": "mean of clients",
     "worst_tenth": "worst tenth",
     "last_position": "last position",
+    "best_by_validation": "best by validation",
+    "best_by_test": "best by test",
 }
 """Protocols in the order in which they are shown, after the table's own; others follow under their own names."""
 
 RISES, FALLS = "↑", "↓"
 _TEXT = (
-    "The same runs, nothing trained anew. Window: pooled over all test samples, the mean of the last measured rounds; "
-    "last round: pooled, after the last round; mean of clients: every client counts the same; worst tenth: the mean of "
-    "the tenth of the clients that fare worst, rounded up. In parentheses the rank within the column, rows that tie "
-    f"as printed sharing the mean of their ranks; {RISES} a better, {FALLS} a worse rank than under the table's own "
-    "protocol, which is the first."
+    "In parentheses the rank within the column, rows that tie as printed sharing the mean of their ranks; "
+    f"{RISES} a better, {FALLS} a worse rank than under the table's own protocol, which is the first."
 )
+_MEANINGS = {
+    "last_rounds": "pooled over all test samples, the mean of the last measured rounds",
+    "final": "pooled, after the last round",
+    "clients": "every client counts the same",
+    "worst_tenth": "the mean of the tenth of the clients that fare worst, rounded up",
+    "last_position": "as window, but of texts the last character alone",
+    "best_by_validation": "pooled, after the measured round that is best on validation samples",
+    "best_by_test": "the same by test samples, so too high",
+}
 _TIED = f"{TIED}: cannot be told apart from the best of its column under the protocol, by seeds."
 _NOTHING = "No run of this table has been measured yet."
 
@@ -58,7 +66,9 @@ def draw(results: Results) -> Section:
     labels = "", "rank"
     picture = draw_picture(lambda: draw_columns(layout, standings, layout.rows, drawn, labels, _panel), _alt(standings))
     tied = [_TIED] if any(one.points["tied"].eq(True).any() for one in standings) else []
-    text = " ".join([_TEXT, *tied, _changes(layout, standings), *_claims(by_protocol)]) + left_out
+    text = (
+        " ".join([_explained(by_protocol), _TEXT, *tied, _changes(layout, standings), *_claims(by_protocol)]) + left_out
+    )
     table = _table(layout, standings, list(by_protocol), results.table.decimals)
     return Section(text, picture, table, all_points(layout, standings))
 
@@ -66,12 +76,14 @@ def draw(results: Results) -> Section:
 def protocols(results: Results) -> list[str]:
     """The protocols under which runs have figures, the table's own first.
 
-    Of images the last position is the whole, so there it is left out.
+    Of images the last position is the whole, so there it is left out. Accuracy on validation samples is what settings
+    are chosen by, and no protocol of a paper.
     """
     values = [run.values for run in results.runs.values()]
     present = {name: None for by_protocol in values for name in by_protocol}
-    if all(by.get("last_position") == by.get("last_rounds") for by in values) and results.table.metric in NAMES:
-        present.pop("last_position", None)
+    alike = all(by.get("last_position") == by.get("last_rounds") for by in values)
+    for name in ("validation", *(["last_position"] if alike and results.table.metric != "last_position" else [])):
+        present.pop(name, None)
     return [name for name in dict.fromkeys((results.table.metric, *NAMES, *present)) if name in present]
 
 
@@ -155,10 +167,17 @@ def _changes(layout: Layout, standings: list[OfCell]) -> str:
         if not set.intersection(*(set(best) for best in _best(ranks))):
             others_ahead.append(layout.column_title(column))
     where = f": {'; '.join(filter(None, others_ahead))}" if any(others_ahead) else ""
-    return (
-        f"Two rows change places in {turned} of {counted(len(columns), 'column')}; no row stays the best one in "
-        f"{len(others_ahead)}{where}."
+    best = (
+        f"no row stays the best one in {len(others_ahead)}{where}"
+        if others_ahead
+        else "in each, one row stays the best"
     )
+    return f"Two rows change places in {turned} of {counted(len(columns), 'column')}; {best}."
+
+
+def _explained(protocols: Iterable[str]) -> str:
+    words = "; ".join(f"{_short(name)}: {_MEANINGS[name]}" for name in protocols if name in _MEANINGS)
+    return f"The same runs, nothing trained anew. {words[:1].upper()}{words[1:]}."
 
 
 def _best(ranks: pd.DataFrame) -> list[list[int]]:
@@ -185,7 +204,9 @@ def _panel(panel: Axes, standings: list[OfCell], styles: dict[Key, Style]) -> No
     for one in standings:
         at = [names.index(name) for name in one.points["protocol"]]
         panel.plot(at, one.points["rank"], linewidth=1.3, **{**styles[one.row], "markersize": 4})
-    panel.set_xticks(range(len(names)), [_short(name).replace(" ", "\n", 1) for name in names])
+    panel.set_xticks(
+        range(len(names)), [_short(name) for name in names], rotation=35, ha="right", rotation_mode="anchor"
+    )
     panel.yaxis.set_major_locator(MaxNLocator(integer=True))
     panel.invert_yaxis()
 

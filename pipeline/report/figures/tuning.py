@@ -11,20 +11,25 @@ from typing import Any
 import pandas as pd
 
 from pflcore.errors import UserError
-from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, line_per_cell
+from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, line_per_cell, told_once
 from pipeline.report.table.results import Results
 from pipeline.workspace import selection_path
 
 TITLE = "Tuning"
 
-_TEXT = (
-    "Chosen before the runs of the table were trained, by accuracy on validation samples: samples of each client that "
-    "it neither trains on nor is tested on; trials have other seeds than the runs of the table. Tried: how many "
-    "combinations of how many. Rounds: of all trials together, and how many times the rounds of one run that is. A "
-    "star marks a chosen value at the edge of its space: a wider space might do better. Validation: the mean accuracy "
-    "of the chosen trial in percent, and in parentheses the range over all trials."
+_HOW = (
+    "Values chosen before the runs of the table were trained, by accuracy on validation samples, which clients neither "
+    "train on nor are tested on, under other seeds."
 )
-_HEADER = ("space", "tried", "rounds", "chosen", "validation")
+_COLUMNS = {
+    "tried": "how many combinations, of how many",
+    "rounds": "of all these trials, and how many times the rounds of one run that is",
+    "validation": "accuracy (%) of the chosen trial, and the range over all trials",
+}
+_EDGE = " *: at the edge of what there was to choose from, so a wider choice might do better."
+
+Spaces = dict[str, list[str]]
+"""What there was to choose from, by option; several where cells differ."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,32 @@ def draw(results: Results) -> Section:
                 shown.append(Chosen(row, column, _points(selection), selection, rounds))
     if not shown:
         return Section("Nothing has been chosen yet.")
-    table = line_per_cell(results.layout, shown, _HEADER, _line)
-    return Section(_TEXT, table=table, data=all_points(results.layout, shown))
+    spaces = _spaces(shown)
+    table = line_per_cell(results.layout, shown, (*spaces, *_COLUMNS), lambda one: _line(one, spaces))
+    starred = any("*" in cell for row in table.rows for cell in row[table.labels :][: len(spaces)])
+    table, alike = told_once(table, stay=table.labels + len(spaces))
+    return Section(
+        f"{_HOW} {_explained(spaces, alike)}{_EDGE if starred else ''}",
+        table=table,
+        data=all_points(results.layout, shown),
+    )
+
+
+def _spaces(shown: list[Chosen]) -> Spaces:
+    spaces: Spaces = {}
+    for one in shown:
+        for option, values in one.selection["space"].items():
+            known = spaces.setdefault(option, [])
+            known += [words for words in [", ".join(map(_word, values))] if words not in known]
+    return spaces
+
+
+def _explained(spaces: Spaces, alike: str) -> str:
+    choices = "; ".join(f"{option} {several[0]}" for option, several in spaces.items() if len(several) == 1)
+    words = [f"To choose from: {choices}."] if choices else []
+    words += [f"In every line: {alike}."] if alike else []
+    told = "; ".join(f"{name}: {meaning}" for name, meaning in _COLUMNS.items())
+    return " ".join([*words, f"{told[0].upper()}{told[1:]}."])
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -86,21 +115,24 @@ def _points(selection: Mapping[str, Any]) -> pd.DataFrame:
     )
 
 
-def _line(one: Chosen) -> tuple[str, ...]:
+def _line(one: Chosen, spaces: Spaces) -> tuple[str, ...]:
     selection, space = one.selection, one.selection["space"]
     means = [trial["mean"] for trial in selection["trials"] if trial["mean"] is not None]
     best = next(trial["mean"] for trial in selection["trials"] if trial["chosen"] == selection["chosen"])
     diverged = len(selection["trials"]) - len(means)
     return (
-        "; ".join(f"{name}: {', '.join(map(_word, values))}" for name, values in space.items()),
+        *(_value(one, option, several) if option in space else "" for option, several in spaces.items()),
         f"{len(selection['trials'])} of {selection['size']}" + (f", {diverged} diverged" if diverged else ""),
         f"{selection['rounds']:,} ({selection['rounds'] / one.rounds_of_a_run:.1f}×)",
-        ", ".join(
-            f"{name} {_word(value)}{'*' if at_edge(value, space[name]) else ''}"
-            for name, value in selection["chosen"].items()
-        ),
         f"{best:.2f} ({min(means):.2f} to {max(means):.2f})" if means else NO_VALUE,
     )
+
+
+def _value(one: Chosen, option: str, several: list[str]) -> str:
+    """The chosen value; with what there was to choose from, where that is not the same in all cells."""
+    value, values = one.selection["chosen"][option], one.selection["space"][option]
+    among = f" of {', '.join(map(_word, values))}" if len(several) > 1 else ""
+    return f"{_word(value)}{'*' if at_edge(value, values) else ''}{among}"
 
 
 def at_edge(value: Any, values: list[Any]) -> bool:

@@ -22,8 +22,8 @@ _WORST_TENTH = (
     "up to whole clients"
 )
 _BY_VALIDATION = (
-    "after that of the measured rounds whose pooled accuracy on samples held back for validation is best, the earliest "
-    "of several"
+    "after the measured round that is best, by pooled accuracy, on samples held back for validation; of equal rounds "
+    "the earliest"
 )
 _BY_TEST = (
     "after that of the measured rounds where this number is highest, as published; since test samples choose the "
@@ -62,11 +62,11 @@ def _apart(cells: list[Cell], columns: list[Key]) -> list[str]:
     ]
     unknown = {column for tied, column in others if tied is None}
     lines = []
-    if any(tied is not None for tied, _ in others):
-        lines.append(
-            f"{TIED}: cannot be told apart from the best of the column (paired t tests over the seeds, at 5 % over "
-            "all comparisons of a column, Holm)."
-        )
+    how = "(paired t tests over the seeds, at 5 % over all comparisons of a column, Holm)"
+    if any(tied for tied, _ in others):
+        lines.append(f"{TIED}: cannot be told apart from the best of the column {how}.")
+    elif others and not unknown:
+        lines.append(f"All others can be told apart from the best of their column {how}.")
     if unknown:
         where = (
             "" if len(unknown) == len({column for _, column in others}) else f" in {counted(len(unknown), 'column')}"

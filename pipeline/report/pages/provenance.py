@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from pflcore.files import write_text
-from pipeline.report.drawing.sections import NO_VALUE
+from pipeline.report.drawing.sections import NO_VALUE, PlainTable, told_once
 from pipeline.report.table.measured import Measured
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import timings_path
 
-COLUMNS = ("run", "data", "partition", "code", "device", "torch", "parameters", "bytes up", "bytes down")
+NAMES = ("run", "data", "partition", "code", "device", "torch")
+NUMBERS = ("parameters", "bytes up", "bytes down")
 
 
-@dataclass(frozen=True)
-class Row:
-    """One run: :data:`COLUMNS` as text, a dash where the run is missing or does not say; hashes cut to 12 digits."""
+def provenance(runs: dict[str, Measured]) -> tuple[PlainTable, str]:
+    """The footer: a row per run, and what is the same for all of them.
 
-    values: tuple[str, ...]
-
-
-def provenance(runs: dict[str, Measured]) -> tuple[tuple[str, ...], list[Row]]:
-    """The footer's columns and its rows by run id. With kept results there is one column more: since when."""
-    if not any(run.kept for run in runs.values()):
-        return COLUMNS, [Row((run.id, *_facts(run))) for run in runs.values()]
-    return (*COLUMNS, "kept since"), [Row((run.id, *_facts(run), run.kept or NO_VALUE)) for run in runs.values()]
+    A dash stands where a run is missing or does not say; hashes are cut to 12 digits. With kept results there is one
+    column more: since when.
+    """
+    kept = ("kept since",) if any(run.kept for run in runs.values()) else ()
+    rows = [(run.id, *_names(run), *([run.kept or NO_VALUE] if kept else []), *_numbers(run)) for run in runs.values()]
+    return told_once(PlainTable((*NAMES, *kept, *NUMBERS), rows, labels=len(NAMES) + len(kept)))
 
 
 def kept_in_words(runs: Iterable[Measured]) -> str:
@@ -69,20 +66,16 @@ def unlike_data(runs: Iterable[Measured]) -> str:
     return f"NOT COMPARABLE: not all runs had the same data of {', '.join(unlike)} (see Provenance)." if unlike else ""
 
 
-def _facts(run: Measured) -> list[str]:
-    facts = run.facts
-    return [
-        str(facts.get("dataset_hash") or NO_VALUE)[:12],
-        str(facts.get("partition_hash") or NO_VALUE)[:12],
-        str(facts.get("code") or NO_VALUE),
-        str(facts.get("device") or NO_VALUE),
-        str(facts.get("torch") or NO_VALUE),
-        *(_count(facts.get(key)) for key in ("parameters", "communicated_up", "communicated_down")),
+def _names(run: Measured) -> list[str]:
+    names = [
+        str(run.facts.get(key) or NO_VALUE) for key in ("dataset_hash", "partition_hash", "code", "device", "torch")
     ]
+    return [names[0][:12], names[1][:12], *names[2:]]
 
 
-def _count(number: int | None) -> str:
-    return NO_VALUE if number is None else f"{number:,}"
+def _numbers(run: Measured) -> list[str]:
+    numbers = [run.facts.get(key) for key in ("parameters", "communicated_up", "communicated_down")]
+    return [NO_VALUE if number is None else f"{number:,}" for number in numbers]
 
 
 TOLD = (kept_in_words, unlike_data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import textwrap
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,6 +36,7 @@ _NAMES = (
     "psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 )
 _GREEK = dict(zip("αβγδεζηθικλμνξπρσςτυφχψωΓΔΘΛΞΠΣΥΦΨΩ", _NAMES.split(), strict=True))
+_HEAD = 12  # characters in a line of a column's head
 _WIDTH = re.compile(r'<svg [^>]*viewBox="0 0 ([\d.]+) ')
 _ACCENTS = dict(
     zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
@@ -58,7 +60,7 @@ def markdown(template: str, **context: Any) -> str:
             page, page.headers, lambda c: f"{c.difference} {c.verdict}".strip()
         ),
         "numbers": _markdown_numbers,
-        "facts": lambda rows, columns: aligned([list(columns), *(list(row.values) for row in rows)], 6),
+        "facts": lambda table: aligned([table.header, *table.rows], table.labels),
         "escaped": lambda rows, left: aligned([[*map(escape_markdown, row)] for row in rows], left),
     }
     return templates.get_template(template).render(**context)
@@ -178,11 +180,21 @@ def _latex_published(cell: Text) -> str:
 
 def _multicolumns(spans: list[Span], labels: int) -> tuple[list[str], str]:
     """One header level in LaTeX: its cells, and the rules under those that span several columns."""
-    cells = [f"\\multicolumn{{{span.width}}}{{c}}{{{escape_latex(span.text)}}}" for span in spans]
+    cells = [
+        f"\\multicolumn{{{span.width}}}{{c}}{{{_stacked(span) if span.width == 1 else escape_latex(span.text)}}}"
+        for span in spans
+    ]
     wide = [
         (span.start + labels + 1, span.start + labels + span.width) for span in spans if span.width > 1 and span.text
     ]
     return cells, " ".join(f"\\cmidrule(lr){{{first}-{last}}}" for first, last in wide)
+
+
+def _stacked(span: Span) -> str:
+    """The head of one column, in several lines if it is long: what makes a table wide makes its print small."""
+    lines = textwrap.wrap(span.text, _HEAD, break_long_words=False, break_on_hyphens=False)
+    words = r" \\ ".join(map(escape_latex, lines))
+    return f"\\shortstack{{\\strut {words}}}" if len(lines) > 1 else words
 
 
 def _latex_char(char: str) -> str:

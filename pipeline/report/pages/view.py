@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.words import ClaimText, claim_in_words
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
-from pipeline.report.drawing.sections import NO_VALUE, Section
+from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
 from pipeline.report.pages.caption import legend, protocol_in_words
 from pipeline.report.pages.derived import headers_with_derived, numbers_of
-from pipeline.report.pages.provenance import TOLD, Row, provenance
+from pipeline.report.pages.provenance import TOLD, provenance
 from pipeline.report.pages.unlike import unlike_settings
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.derived import derive
@@ -68,6 +68,8 @@ class Page:
         where: The table alone, as "Table II".
         headers: Over the cells, outer to inner.
         all_headers: Over the cells and the derived numbers of a row.
+        derived: What derived columns are, a sentence each.
+        alike: What the provenance of all runs has in common.
     """
 
     spec: str
@@ -84,6 +86,7 @@ class Page:
     has_differences: bool
     tally: str
     legend: list[str]
+    derived: list[str]
     footnotes: list[tuple[str, str]]
     protocol: str
     notes: list[str]
@@ -93,8 +96,8 @@ class Page:
     curves_caption: str
     curves_alt: str
     sections: list[Section]
-    provenance_columns: tuple[str, ...]
-    provenance: list[Row]
+    provenance: PlainTable
+    alike: str
     timings: str
 
 
@@ -108,7 +111,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         return [_text(layout.cell(row, column), table.decimals, daggers) for column in layout.columns]
 
     has_published = any(cell.published for cell in cells)
-    columns, facts = provenance(results.runs)
+    where_from, alike = provenance(results.runs)
     return Page(
         spec=table.spec,
         title=table.title,
@@ -125,10 +128,10 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         tally=_tally(cells),
         legend=[
             *legend(table, cells),
-            *(one.explained for one in derived),
             *unlike_settings(table, {run.id: run.resolved for run in results.runs.values()}),
             *filter(None, [told(results.runs.values()) for told in TOLD]),
         ],
+        derived=[one.explained for one in derived],
         footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
         protocol=protocol_in_words(results),
         notes=[*table.notes, *_published_notes(layout, cells)],
@@ -138,8 +141,8 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         curves_caption=_curves_caption(bool(layout.client_names)) + panels_of(layout, curves)[1],
         curves_alt=curves_alt(curves),
         sections=sections,
-        provenance_columns=columns,
-        provenance=facts,
+        provenance=where_from,
+        alike=alike,
         timings=timings_path(table.spec).as_posix(),
     )
 

@@ -66,7 +66,7 @@ def test_marks_stand_in_every_format(tmp_path: Path) -> None:
     assert not any("differences cannot be judged" in line for line in lines)
     assert r"B & 79.37$\pm$8.21$\ddagger$ \\" in (tmp_path / "out/report.tex").read_text("utf-8")
     page = (tmp_path / "out/report.html").read_text("utf-8")
-    assert '<span class="sd">±8.21</span>‡' in page and '<span class="sd">±8.25</span>‡' not in page
+    assert '<span class="sd">±8.21</span><span class="tied">‡</span>' in page and page.count('class="tied"') == 2
     assert words in Document(page).text
     frame = results_of(results(tmp_path, SEEDS), tmp_path).to_arrow().to_pandas().set_index("method")
     assert frame["tied"].to_dict() == {"A": None, "B": True, "C": True, "D": False}
@@ -83,6 +83,14 @@ def test_other_protocols_have_marks_of_their_own(tmp_path: Path) -> None:
         ("D", "70.23±8.25‡ (4)"),
     ]
     assert "‡: cannot be told apart from the best of its column under the protocol, by seeds." in section.text
+
+
+def test_where_all_can_be_told_apart_no_mark_is_explained(tmp_path: Path) -> None:
+    report(results(tmp_path, {"A": SEEDS["A"], "D": SEEDS["D"]}), tmp_path, tmp_path / "out")
+    for kind in ("md", "tex", "html"):
+        text = (tmp_path / f"out/report.{kind}").read_text("utf-8")
+        assert "All others can be told apart from the best of their column" in text, kind
+        assert "‡" not in text and "ddagger" not in text, kind
 
 
 def test_one_seed_marks_nothing_and_the_caption_says_so(tmp_path: Path) -> None:

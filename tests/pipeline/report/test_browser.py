@@ -238,4 +238,5 @@ def test_everything_is_readable_without_scripts(folder: Path) -> None:
     )
     assert seen["toggle"] == "none"
     assert "(90.31±0.26)" in seen["row"]
-    assert seen["claims"] == ["not yet", "the paper's own table contradicts it", "one seed: undecided"]
+    # Every run of the fixture has a seed of its own, so that the second claim compares no seed with itself.
+    assert seen["claims"] == ["not yet", "the paper's own table contradicts it", "within noise"]

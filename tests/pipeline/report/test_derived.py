@@ -114,6 +114,10 @@ def test_rows_of_several_axes_are_compared_along_the_named_one(tmp_path: Path) -
 def test_every_format_has_them(tmp_path: Path) -> None:
     report(three(tmp_path, ALL), tmp_path, tmp_path / "out")
     lines = squeezed((tmp_path / "out/report.md").read_text("utf-8"))
+    assert "- Mean: of the row's numbers." in lines
+    assert "\\item Mean: of the row's numbers.\n" in (tmp_path / "out/report.tex").read_text("utf-8")
+    assert "{\\shortstack{\\strut mean spread \\\\ of clients}}" in (tmp_path / "out/report.tex").read_text("utf-8")
+    assert "<li>Mean: of the row&#39;s numbers.</li>" in (tmp_path / "out/report.html").read_text("utf-8")
     start = next(at for at, line in enumerate(lines) if line.startswith("| method |"))
     assert lines[start] == "| method | | | | less Local | | | worst tenth | | | worse than Local (%) | |"
     assert lines[start + 2] == (

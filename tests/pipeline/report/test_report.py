@@ -159,7 +159,7 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
     assert "- **One seed: undecided**: Vanilla personalisation beats FedAvg." in text
     assert (
         " - Published: the paper's own table contradicts it; weakest of 20 pairs: FedTP 88.39±0.14 against FedPer-T "
-        "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62 with noise 0.18."
+        "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62, where up to 0.18 counts as noise."
     ) in lines
     assert "in the last 20 rounds of training, every 5; ± is the population standard deviation" in text
     assert "| pfedme-t-p100 | — | — | — | — | — | — | — | — |" in lines
@@ -429,7 +429,7 @@ def test_the_caption_says_over_how_many_runs(tmp_path: Path, seeds: list[list[in
 def test_a_round_that_was_chosen_is_said_to_be(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 80.0)  # not measured on validation samples
     text = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_validation"), tmp_path)
-    words = "on samples held back for validation is best, the earliest of several."
+    words = "that is best, by pooled accuracy, on samples held back for validation; of equal rounds the earliest."
     assert words in text["report.md"] and "80.00" not in text["report.md"]
 
 

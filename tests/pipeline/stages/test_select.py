@@ -79,9 +79,16 @@ def test_a_tuned_run_is_the_run_with_what_was_chosen(project: Project, tmp_path:
 
 def test_the_report_says_what_was_tried(project: Project) -> None:
     page = (project.root / "reports/tiny/report.md").read_text(encoding="utf-8")
-    (line,) = [line for line in page.splitlines() if line.startswith("| FedAvg") and "training.lr: " in line]
-    assert "training.lr: 0.001, 0.3, 0.1" in line and "3 of 3" in line and "18 (4.5×)" in line
-    assert "FedPer" not in page.partition("## Tuning")[2].partition("## Partitions")[0]
+    section = page.partition("## Tuning")[2].partition("## Partitions")[0]
+    (selection,) = project.compiled().selections.values()
+    chosen = json.loads((project.root / selection_path(selection.id)).read_text())["chosen"]["training.lr"]
+    assert "To choose from: training.lr 0.001, 0.3, 0.1." in section
+    (header, line) = [line.split() for line in section.splitlines() if line.startswith(("| method", "| FedAvg"))]
+    assert header[1::2] == ["method", "training.lr", "tried", "rounds", "validation"]
+    star = "" if chosen == 0.1 else "\\*"
+    assert line[:6] == ["|", "FedAvg", "|", f"{chosen}{star}", "|", "3"]
+    assert "3 of 3" in " ".join(line) and "18 (4.5×)" in " ".join(line)
+    assert "FedPer" not in section
     tried = pd.read_csv(project.root / "reports/tiny/figures/tuning.csv")
     assert len(tried) == 6 and tried["chosen"].sum() == 2 and sorted(set(tried["training.lr"])) == [0.001, 0.1, 0.3]
 

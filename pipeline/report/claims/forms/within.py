@@ -58,4 +58,4 @@ class Within(Form):
 
     @property
     def asked(self) -> str:
-        return f", at most {self.margin:g}"
+        return f" (at most {self.margin:g})"

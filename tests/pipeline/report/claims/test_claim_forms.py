@@ -81,7 +81,7 @@ def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, verdict: 
     assert pair.ends == (({"setting": "x"}, {"setting": "y"}), ({"setting": "y"}, {"setting": "x"}))
     assert words.startswith(
         f"weakest of 1 pair of ranges over setting: A {70 - lowest:.2f}±0.82 (y to x) against B 9.00±0.00 (x to y), "
-        f"3 cells each, {'narrower' if pair.difference > 0 else 'wider'} by {abs(pair.difference):.2f}, at 95 % "
+        f"3 cells each, {'narrower' if pair.difference > 0 else 'wider'} by {abs(pair.difference):.2f} over 3 seeds, "
     )
 
 
@@ -118,10 +118,11 @@ def test_a_range_that_is_small(tmp_path: Path, margin: float, verdict: str) -> N
     found, words = obtained(tmp_path, rows, within(margin, "setting"))
     assert (found.verdict, only(found).difference) == (verdict, pytest.approx(3.0))
     assert words.startswith(
-        "weakest of 1 range over setting: from 70.00±0.00 (x) to 73.00±0.82 (y) at A, 3 cells in all, apart by 3.00, "
-        "at 95 % +0.52 to +5.48"
+        "weakest of 1 range over setting: from 70.00±0.00 (x) to 73.00±0.82 (y) at A, 3 cells in all, apart by 3.00 "
+        f"(at most {margin:g}) over 3 seeds, which {'is hardly' if verdict == 'holds' else 'may be'} chance "
+        "(95 % interval +0.52 to +5.48, "
     )
-    assert words.endswith(f"over 3 seeds, which detect 3.26, at most {margin:g}")
+    assert words.endswith("; 3 seeds find a true difference of 3.26 in four of five cases)")
 
 
 def test_a_range_is_small_when_any_two_of_its_cells_are_close(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_the_published_side_is_judged_by_its_own_rule(tmp_path: Path) -> None:
     found, words = judge(table(cells, ["method"], ["setting"], claims=[steadier]), tmp_path)
     assert (found.obtained.verdict, found.contradicted_by_paper) == ("not yet", True)
     assert words.published_detail.startswith("weakest of 1 pair of ranges over setting: A 10.00±0.50 (y to x) against")
-    assert words.published_detail.endswith("wider by 9.00 with noise 0.51")
+    assert words.published_detail.endswith("wider by 9.00, where up to 0.51 counts as noise")
     assert words.pairs[0].published == ("10.00±0.50", "1.00±0.10", "\N{MINUS SIGN}9.00", "fails", "")
     found, words = judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)
     assert found.published is not None

@@ -166,13 +166,17 @@ def test_the_words_say_what_it_rests_on(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [91.5, 72.0, 82.5]}, "B": {"x": [90.0, 70.0, 80.0]}}
     _, words = judge(by_seed(tmp_path, rows, A_BEATS), tmp_path)
     assert words.detail == (
-        "weakest of 1 pair: A 82.00±7.97 against B 80.00±8.16 at x, better by 2.00, at 95 % +0.76 to +3.24 (p = 0.020) "
-        "over 3 seeds, which detect 1.63"
+        "weakest of 1 pair: A 82.00±7.97 against B 80.00±8.16 at x, better by 2.00 over 3 seeds, which is hardly "
+        "chance (95 % interval +0.76 to +3.24, p = 0.020; 3 seeds find a true difference of 1.63 in four of five cases)"
     )
     assert words.pairs[0].obtained[2:] == ("+2.00", "holds", "+0.76 to +3.24, n = 3")
     six: Rows = {"A": {"x": [1.0, 3.0, 2.0, 5.0, 4.0, 6.0]}, "B": {"x": [0.0] * 6}}
     _, words = judge(by_seed(tmp_path / "b", six, A_BEATS), tmp_path / "b")
-    assert "(p = 0.006, by flipped signs p = 0.031) over 6 seeds" in words.detail  # 2 of 64
+    assert "over 6 seeds, which is hardly chance" in words.detail
+    assert ", p = 0.006, by flipped signs p = 0.031; 6 seeds find" in words.detail  # 2 of 64
+    noisy: Rows = {"A": {"x": [91.0, 72.0, 82.5]}, "B": {"x": [90.0, 75.0, 80.0]}}
+    _, words = judge(by_seed(tmp_path / "c", noisy, A_BEATS), tmp_path / "c")
+    assert "better by 0.17 over 3 seeds, which may be chance (95 % interval \N{MINUS SIGN}6." in words.detail
 
 
 @pytest.mark.parametrize(("mean", "verdict"), [(84.0, "holds"), (85.1, "within noise"), (94.9, "within noise")])
@@ -196,5 +200,5 @@ def test_a_cell_without_a_run_is_judged_on_the_published_side_only(tmp_path: Pat
     assert (found.published.verdict, found.published.pairs) == ("fails", 2)
     assert found.contradicted_by_paper
     assert words.published_detail == (
-        "weakest of 2 pairs: A 90.00±0.10 against C 91.00±0.10 at x, worse by 1.00 with noise 0.14"
+        "weakest of 2 pairs: A 90.00±0.10 against C 91.00±0.10 at x, worse by 1.00, where up to 0.14 counts as noise"
     )

@@ -84,6 +84,18 @@ def test_a_protocol_of_some_runs_only_and_cells_without_runs(tmp_path: Path) -> 
     assert "Claim" not in section.text
 
 
+def test_accuracy_on_validation_samples_is_no_protocol(tmp_path: Path) -> None:
+    chosen = {"mean": 60.0, "std": 0.0, "n": 1}
+    write_counts(tmp_path, "a", [100] * CLIENTS, validation=chosen, best_by_validation=chosen)
+    resolved = table([cell({"method": "A"}, ["a"])], ["method"], [], figures=["protocols"], metric="best_by_validation")
+    (section,) = build_sections(results_of(resolved, tmp_path))
+    assert section.table and section.table.header[1:] == (
+        *("best by validation", "window", "last round", "mean of clients", "worst tenth"),
+    )
+    assert "trained anew. Best by validation: pooled, after the measured round that is best" in section.text
+    assert "last position" not in section.text
+
+
 def test_nothing_measured_is_one_line(tmp_path: Path) -> None:
     resolved = table([cell({"method": "A"}, ["a"])], ["method"], [], figures=["protocols"])
     (section,) = build_sections(results_of(resolved, tmp_path))
