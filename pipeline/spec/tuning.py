@@ -20,6 +20,7 @@ from pipeline.spec.axes import check_option
 from pipeline.spec.choosing import check_patience, validates
 from pipeline.spec.draft import Options, Patch, Patcher, compose
 from pipeline.spec.grid import Points, check_selection, matches
+from pipeline.spec.parts import Selection as Labels
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune
 from pipeline.spec.yamlfile import Address, show
@@ -95,14 +96,14 @@ def check_labels(wanted: Tune, grid: Points, patcher: Patcher) -> None:
 
 
 def _check_picks(
-    selection: Mapping[str, list[str]],
+    selection: Labels,
     points: list[dict[str, str]],
     grid: Points,
     patcher: Patcher,
     address: Address,
 ) -> None:
     """What `only` leaves out may be named, and then picks nothing."""
-    check_selection(dict(selection), grid.known, patcher, address)
+    check_selection(selection, grid.known, patcher, address)
     absent = any(set(chosen) <= set(grid.left_out[axis]) for axis, chosen in selection.items())
     if points and not absent and not any(matches(selection, labels) for labels in points):
         raise patcher.document.error(address, "picks no run that is tuned")
@@ -145,7 +146,7 @@ def tune(
             to have what it does not, or a partition holds back no samples for validation.
     """
     settings = _settings(wanted, grid, patcher)
-    patches = [({}, _read_trial(wanted.trial, ("tune", "trial"), patcher))]
+    patches: list[tuple[Labels, Patch]] = [({}, _read_trial(wanted.trial, ("tune", "trial"), patcher))]
     patches += [
         (more.when, _read_trial(more.trial, ("tune", "also", index, "trial"), patcher))
         for index, more in enumerate(wanted.also)
@@ -158,7 +159,7 @@ def tune(
             continue
         key = canonical_json([{**run.record, "seed": None}, way])
         if key not in by_setting:
-            own = {name: (name, *rest) for when, (name, *rest) in settings if matches(when, point.labels)}
+            own = {one[0]: one for when, one in settings if matches(when, point.labels)}
             trial = point.draft
             for when, patch in patches:
                 if matches(when, point.labels):
