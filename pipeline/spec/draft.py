@@ -5,6 +5,7 @@ Hence a bad value is reported at the axis, override or base that stated it, howe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -151,7 +152,8 @@ class Patcher:
         except Invalid as error:
             if error.option is None and not complete:
                 return {}
-            at_fault = options.values.get(error.option) if error.option else named
+            told = error.option or next(iter(re.findall(rf"\b{field}\.(\w+)", error.message)), "")
+            at_fault = options.values.get(told, named)
             raise self._located(at_fault, error) from None
 
     def _located(self, at_fault: Sourced | None, error: Invalid) -> UserError:

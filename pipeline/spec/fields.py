@@ -29,6 +29,7 @@ _NEEDS = {
     "dict_type": "must be `key: value` lines",
     "model_type": "must be `key: value` lines",
     "finite_number": "must be finite",
+    "too_short": "must not be empty",
 }
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -123,6 +124,13 @@ class Fields:
             silent = {option.name for option in later if part[option.name] == _plain(option.default)}
             self._valid[key] = {option: value for option, value in part.items() if option not in silent}
         return self._valid[key]
+
+    def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
+        """The value of an option in a part of a run, which leaves out defaults of options marked `later`."""
+        if option in part:
+            return part[option]
+        infos = self.catalog.options(kind, str(part.get("name", kind)))
+        return next(_plain(info.default) for info in infos if info.name == option)
 
     def check_name(self, kind: str, name: Any) -> None:
         """Raises :class:`Invalid` when `name` is not an entry of the kind."""

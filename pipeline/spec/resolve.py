@@ -23,7 +23,7 @@ from pipeline.spec.schema import TableSection, Tune
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
 from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
-from pipeline.spec.tuning import Selection, check_labels, tune, tuned_as
+from pipeline.spec.tuning import Selection, check_labels, check_seeds, tune, tuned_as
 from pipeline.spec.yamlfile import Address, show
 
 
@@ -54,15 +54,18 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     check_clients(layout, grid, published, patcher)
     if spec.body.tune:
         check_labels(spec.body.tune, grid, patcher)
+        check_seeds(spec.body.tune, published, patcher)
     _check_effects(grid, published, layout, spec.body.tune, patcher)
     drafts, by_point = [point.draft for point in grid.points], published
+    change = _changer(spec, catalog, profile, patcher)
     if profile != "paper":
-        change = _changer(spec, catalog, profile, patcher)
         drafts = [compose(draft, change(run)) for draft, run in zip(drafts, published, strict=True)]
         by_point = [_run(draft, profile, patcher) for draft in drafts]
     selections: dict[str, Selection] = {}
     if spec.body.tune:
-        tuned = tune(spec.body.tune, grid, drafts, by_point, patcher)
+        if profile != "smoke":  # where all seeds are small, and nothing is found out
+            check_seeds(spec.body.tune, by_point, patcher)
+        tuned = tune(spec.body.tune, grid, drafts, by_point, change, patcher)
         by_point, selections = tuned.runs, tuned.selections
     trials = [run for selection in selections.values() for trial in selection.trials for run in trial.runs]
     runs: dict[str, Run] = {}
@@ -82,7 +85,7 @@ def _run(draft: Patch, profile: str, patcher: Patcher) -> Run:
 def _changer(spec: Spec, catalog: Catalog, profile: str, patcher: Patcher) -> Callable[[Run], Patch]:
     if profile == "smoke":
         return lambda run: as_patch(smoke_patch(run.record, catalog), ("grid", "base"))
-    patch = patcher.read(spec.body.profiles[profile], ("profiles", profile))
+    patch = patcher.read(spec.body.profiles.get(profile, {}), ("profiles", profile))
     return lambda run: patch
 
 

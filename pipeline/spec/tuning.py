@@ -10,20 +10,23 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pflcore.registry import did_you_mean
 from pipeline.spec.axes import check_option
-from pipeline.spec.draft import Patch, Patcher, compose
+from pipeline.spec.choosing import check_patience, validates
+from pipeline.spec.draft import Options, Patch, Patcher, compose
 from pipeline.spec.grid import Points, check_where, matches
+from pipeline.spec.parts import Where
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune
 from pipeline.spec.yamlfile import Address, show
 
 _PARTS = ("training", "method", "backbone")
-_FIXED = ("training.rounds", "training.save_weights")
+_FIXED = ("training.rounds", "training.patience", "training.save_weights")
 _MOST = 1_000  # trials of one selection
 
 Setting = tuple[str, list[Any], Address]
@@ -81,10 +84,40 @@ class Tuned:
 
 
 def check_labels(wanted: Tune, grid: Points, patcher: Patcher) -> None:
-    """Raises :class:`UserError` for an axis or a label that does not exist."""
-    check_where(wanted.where, grid.known, patcher, ("tune", "where"))
+    """Raises :class:`UserError` for an axis or a label that does not exist, and for labels that pick no run."""
+    points = [point.labels for point in grid.points]
+    _check_picks(wanted.where, points, grid, patcher, ("tune", "where"))
+    tuned = [labels for labels in points if matches(wanted.where, labels)]
     for index, more in enumerate(wanted.also):
-        check_where(more.when, grid.known, patcher, ("tune", "also", index, "when"))
+        address: Address = ("tune", "also", index)
+        _check_picks(more.when, tuned, grid, patcher, (*address, "when"))
+        if not more.space and not more.trial:
+            raise patcher.document.error(address, "says nothing of these runs; state a `space` or a `trial`")
+
+
+def _check_picks(
+    where: Where,
+    points: list[dict[str, str]],
+    grid: Points,
+    patcher: Patcher,
+    address: Address,
+) -> None:
+    """What `only` leaves out may be named, and then picks nothing."""
+    check_where(where, grid.known, patcher, address)
+    absent = any(set(chosen) <= set(grid.left_out[axis]) for axis, chosen in where.items())
+    if points and not absent and not any(matches(where, labels) for labels in points):
+        raise patcher.document.error(address, "picks no run that is tuned")
+
+
+def check_seeds(wanted: Tune, runs: Sequence[Run], patcher: Patcher) -> None:
+    """Raises :class:`UserError` for a seed of trials that is that of a run, or is there twice."""
+    taken = {run.seed for run in runs}
+    for index, seed in enumerate(wanted.seeds):
+        if seed in taken or seed in wanted.seeds[:index]:
+            what = (
+                "is there twice" if seed in wanted.seeds[:index] else "is the seed of a run that the trials choose for"
+            )
+            raise patcher.document.error(("tune", "seeds", index), f"{seed} {what}; use another one")
 
 
 def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:
@@ -94,21 +127,28 @@ def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...]
     return tuple(matches(more.when, labels) for more in wanted.also)
 
 
-def tune(wanted: Tune, grid: Points, drafts: Sequence[Patch], runs: Sequence[Run], patcher: Patcher) -> Tuned:
+def tune(
+    wanted: Tune,
+    grid: Points,
+    drafts: Sequence[Patch],
+    runs: Sequence[Run],
+    change: Callable[[Run], Patch],
+    patcher: Patcher,
+) -> Tuned:
     """The trials of a grid's runs, and these runs as those that wait for them.
 
     Args:
         drafts, runs: One per point of the grid.
+        change: What the profile makes of a run, which it makes of a trial, too.
 
     Raises:
-        UserError: A setting cannot be tuned or is an axis, a value is not valid for a run, a seed is that of a run, or
-            a partition holds back no samples for validation.
+        UserError: A setting cannot be tuned or is an axis, a value is not valid for a run or its trial, a trial is said
+            to have what it does not, or a partition holds back no samples for validation.
     """
     settings = _settings(wanted, grid, patcher)
-    _check_seeds(wanted, runs, patcher)
-    patches: list[tuple[dict[str, list[str]], Patch]] = [({}, patcher.read(wanted.trial, ("tune", "trial")))]
+    patches: list[tuple[Where, Patch]] = [({}, _read_trial(wanted.trial, ("tune", "trial"), patcher))]
     patches += [
-        (more.when, patcher.read(more.trial, ("tune", "also", index, "trial")))
+        (more.when, _read_trial(more.trial, ("tune", "also", index, "trial"), patcher))
         for index, more in enumerate(wanted.also)
     ]
     tuned, selections = list(runs), dict[str, Selection]()
@@ -119,10 +159,15 @@ def tune(wanted: Tune, grid: Points, drafts: Sequence[Patch], runs: Sequence[Run
             continue
         key = canonical_json([{**run.record, "seed": None}, way])
         if key not in by_setting:
-            own = [one for when, one in settings if matches(when, point.labels)]
+            own = {one[0]: one for when, one in settings if matches(when, point.labels)}
+            trial = point.draft
             for when, patch in patches:
-                draft = compose(draft, patch) if matches(when, point.labels) else draft
-            by_setting[key] = _selection(wanted, own, draft, run, patcher)
+                if matches(when, point.labels):
+                    _check_apart(patch, own, patcher)
+                    trial = compose(trial, patch)
+            if run.record["profile"] != "paper":
+                trial = compose(trial, change(Run(patcher.record(trial, "paper"))))
+            by_setting[key] = _selection(wanted, list(own.values()), trial, draft, run, patcher)
         selection = by_setting[key]
         selections[selection.id] = selection
         tuned[index] = Run({**run.record, "tuned": selection.id})
@@ -147,13 +192,29 @@ def _settings(wanted: Tune, grid: Points, patcher: Patcher) -> list[tuple[dict[s
     return settings
 
 
+def _read_trial(trial: dict[str, Any], address: Address, patcher: Patcher) -> Patch:
+    if "seed" in trial:
+        raise patcher.document.error((*address, "seed"), "trials have the `seeds` of `tune`; state them there")
+    return patcher.read(trial, address)
+
+
+def _check_apart(patch: Patch, settings: Mapping[str, Setting], patcher: Patcher) -> None:
+    """Raises :class:`UserError` when a patch of trials states what they vary, which would be lost without a word."""
+    for field, part in patch.items():
+        for option, value in part.values.items() if isinstance(part, Options) else ():
+            if f"{field}.{option}" in settings:
+                raise patcher.document.error(
+                    value.address, "is in the `space` of these trials; leave it to one of them"
+                )
+
+
 def _check_setting(name: str, values: list[Any], grid: Points, patcher: Patcher, address: Address) -> None:
     part, dot, option = name.partition(".")
     if not dot or part not in _PARTS or name in _FIXED:
         hint = did_you_mean(part, list(_PARTS)) if part not in _PARTS else ""
         raise patcher.document.error(
             address,
-            f"cannot be tuned; what can is training.…, method.… and backbone.…, less {' and '.join(_FIXED)}{hint}",
+            f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}{hint}",
         )
     check_option(part, option, address, patcher)
     if name in grid.labels:
@@ -163,29 +224,25 @@ def _check_setting(name: str, values: list[Any], grid: Points, patcher: Patcher,
             raise patcher.document.error((*address, index), f"{show(value)} is there twice")
 
 
-def _check_seeds(wanted: Tune, runs: Sequence[Run], patcher: Patcher) -> None:
-    taken = {run.seed for run in runs}
-    for index, seed in enumerate(wanted.seeds):
-        if seed in taken or seed in wanted.seeds[:index]:
-            what = (
-                "is there twice" if seed in wanted.seeds[:index] else "is the seed of a run that the trials choose for"
-            )
-            raise patcher.document.error(("tune", "seeds", index), f"{seed} {what}; use another one")
-
-
-def _selection(wanted: Tune, settings: list[Setting], draft: Patch, run: Run, patcher: Patcher) -> Selection:
+def _selection(
+    wanted: Tune, settings: list[Setting], trial: Patch, draft: Patch, run: Run, patcher: Patcher
+) -> Selection:
+    """The trials of a run, given the draft of a trial and its own."""
     space = {name: values for name, values, _ in settings}
     size = math.prod(map(len, space.values()))
     budget = size if wanted.trials is None else min(size, wanted.trials)
     if budget > _MOST:
         raise patcher.document.error(("tune",), f"{budget:,} trials for {run.id}; state `trials`, at most {_MOST:,}")
+    if size > sys.maxsize:
+        raise patcher.document.error(("tune",), f"{size:.0e} combinations for {run.id}; narrow the space")
     trials = []
     for combination in _tried(settings, size, budget, wanted.draw):
-        tried = draft
-        for (name, values, address), index in zip(settings, combination, strict=True):
+        values: Patch = {}
+        for (name, choices, address), index in zip(settings, combination, strict=True):
             part, _, option = name.partition(".")
-            tried = compose(tried, patcher.read_option(part, option, values[index], (*address, index)))
-        trials.append(_trial(wanted, tried, space, run, patcher))
+            values = compose(values, patcher.read_option(part, option, choices[index], (*address, index)))
+        patcher.record(compose(draft, values), run.record["profile"])  # the run itself may turn out to have these
+        trials.append(_trial(wanted, compose(trial, values), space, run, patcher))
     return Selection(space, size, tuple(trials))
 
 
@@ -209,12 +266,13 @@ def _trial(wanted: Tune, tried: Patch, space: dict[str, list[Any]], run: Run, pa
     for index, seed in enumerate(wanted.seeds):
         seeded = compose(tried, {"seed": patcher.read_field("seed", seed, ("tune", "seeds", index))})
         runs.append(Run(patcher.record(seeded, run.record["profile"])))
-    if not runs[0].record["partition"].get("validation_share"):
+    if not validates(runs[0]):
         raise patcher.document.error(
             ("tune",), "chooses by accuracy on validation samples; set validation_share of the partition"
         )
+    check_patience(runs[0], tried, patcher)
     chosen = {}
     for name in space:
         part, _, option = name.partition(".")
-        chosen[name] = runs[0].record[part][option]
+        chosen[name] = patcher.fields.stated(part, runs[0].record[part], option)
     return Trial(chosen, tuple(runs))

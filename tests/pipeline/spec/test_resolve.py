@@ -275,7 +275,9 @@ def test_settings_that_contradict_each_other_are_told_where_they_meet(tmp_path: 
     text = "extends: b.yaml\ngrid: {base: {training: {nesterov: true}}%s}"
     one, other = resolved(tmp_path, text % f", {axis}", b_yaml=f"grid: {{base: {BASE}}}").runs
     assert one.record["training"]["nesterov"] and one.id != other.id
-    with pytest.raises(UserError, match=r"\.yaml:\d+: grid\.base: training\.nesterov is a form of momentum"):
+    with pytest.raises(
+        UserError, match=r"\.yaml:\d+: grid\.base\.training\.nesterov: training\.nesterov is a form of momentum"
+    ):
         resolved(tmp_path, text % "", b_yaml=f"grid: {{base: {BASE}}}")
 
 

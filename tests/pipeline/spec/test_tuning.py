@@ -10,6 +10,7 @@ from support.project import Project, make_project, spec
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
+from pipeline.workspace import PAPER
 
 HELD_BACK = "{name: iid, validation_share: 0.2}"
 TUNE = """\
@@ -24,11 +25,21 @@ tune:
 VIT = "{name: tiny_vit, depth: 1, dim: 8, heads: 1, head_dim: 8, mlp_dim: 8, patch: 4}"
 
 
-def compiled(folder: Path, tune: str = TUNE, partition: str = HELD_BACK, more: str = "") -> Compilation:
+def compiled(
+    folder: Path,
+    tune: str = TUNE,
+    partition: str = HELD_BACK,
+    more: str = "",
+    *,
+    seeds: str = "[0, 3]",
+    training: str = "",
+    profile: str = PAPER,
+) -> Compilation:
     methods = "{FedAvg: fedavg, FedTP: fedtp}"
     table = "table: {rows: [method], average_over: [seed]}\n"
-    text = spec(methods, partition=partition, backbone=VIT, more=f"    seed: [0, 3]\n{more}{table}{tune}")
-    return make_project(folder, {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
+    more = f"    seed: {seeds}\n{more}{table}{tune}"
+    text = spec(methods, partition=partition, backbone=VIT, training=training, more=more)
+    return make_project(folder, {"specs/tiny.yaml": text}, default=["tiny"]).compiled(profile)
 
 
 def selections(compilation: Compilation) -> dict[str, Any]:
@@ -82,6 +93,36 @@ def test_an_axis_may_be_whether_runs_are_tuned(tmp_path: Path) -> None:
     assert {bool(compilation.runs[run].tuned) for run in cells["tuned"]} == {True}
     with pytest.raises(UserError, match="settings: has no effect"):
         make_project(tmp_path / "b", {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
+
+
+def test_some_runs_have_other_values_of_a_setting(tmp_path: Path) -> None:
+    also = "also: [{when: {method: FedTP}, space: {training.lr: [1, 2, 3]}}]"
+    tune = f"tune: {{space: {{training.lr: [0.1, 0.2]}}, {also}}}\n"
+    found = selections(compiled(tmp_path, tune))
+    tried = {method: [trial.chosen["training.lr"] for trial in one.trials] for method, one in found.items()}
+    assert tried == {"fedavg": [0.1, 0.2], "fedtp": [1, 2, 3]} and found["fedtp"].size == 3
+
+
+def test_a_default_is_a_value_like_others(tmp_path: Path) -> None:
+    more = ", training.server_optimizer: [none, adam], training.server_lr: [null, 0.1]"
+    found = selections(compiled(tmp_path, f"tune: {{space: {{training.optimizer: [sgd, adam]{more}}}}}\n"))
+    tried = [tuple(trial.chosen.values()) for trial in found["fedavg"].trials]
+    assert len(set(tried)) == 8 and ("sgd", "none", None) in tried and ("adam", "adam", 0.1) in tried
+
+
+def test_trials_are_shrunk_with_their_runs(tmp_path: Path) -> None:
+    tune = "tune: {space: {training.lr: [0.1, 0.2]}, seeds: [1], trial: {training: {rounds: 500}}}\n"
+    compilation = compiled(tmp_path, tune, seeds="[3, 5]", profile="smoke")
+    final = {run.training.rounds for run in compilation.runs.values() if run.tuned}
+    assert {run.training.rounds for run in compilation.runs.values()} == final and max(final) < 10
+
+
+def test_a_space_without_end_is_one_line(tmp_path: Path) -> None:
+    values = ", ".join(str(number / 1000) for number in range(1, 900))
+    names = ["lr", "momentum", "beta1", "beta2", "eps", "clip", "gamma"]
+    space = ", ".join(f"training.{name}: [{values}]" for name in names)
+    with pytest.raises(UserError, match=r"tune: 5e\+20 combinations for fedavg.*narrow the space"):
+        compiled(tmp_path, f"tune: {{space: {{{space}}}, trials: 5}}\n")
 
 
 def test_labels_that_are_left_out_may_have_settings_of_their_own(tmp_path: Path) -> None:
@@ -159,11 +200,22 @@ def test_only_some_runs_are_tuned(tmp_path: Path) -> None:
         ("{space: {training.lr: [1, 2]}, where: {method: FedAgv}}", "unknown label 'FedAgv'; did you mean 'FedAvg'"),
         ("{space: {training.lr: [1, 2]}, trial: {training: {round: 1}}}", r"tune\.trial\.training\.round"),
         ("{space: {training.lr: [1, 2]}, budget: 3}", r"tune\.budget: unknown key"),
+        ("{space: {training.lr: [1, 2]}, trial: {seed: 5}}", r"tune\.trial\.seed: trials have the `seeds`"),
+        ("{space: {training.lr: [1, 2]}, trial: {training: {lr: 1}}}", r"tune\.trial\.training\.lr: is in the `space`"),
+        ("{space: {training.lr: [1, 2]}, trial: {training: {patience: 1}}}", r"tune\.trial\.training\.patience: needs"),
+        ("space: {training.patience: [1, 2]}", "cannot be tuned"),
+        ("{space: {training.lr: [1, 2]}, also: [{when: {method: FedTP}}]}", r"tune\.also\[0\]: says nothing"),
+        ("{space: {training.lr: [1, 2]}, where: {method: FedAvg}, also: [{when: {method: FedTP}, space: "
+         "{training.clip: [1]}}]}", r"tune\.also\[0\]\.when: picks no run that is tuned"),
+        ("space: {training.momentum: [0.9], training.nesterov: [true, false], training.optimizer: [sgd, adam]}",
+         r"tune\.space\.training\.momentum\[0\]: training\.momentum is SGD's"),
+        ("{space: {training.momentum: [0.5]}, trial: {training: {optimizer: sgd}}}", r"momentum is SGD's"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_tuned(tune: str, message: str, tmp_path: Path) -> None:
+    training = ", optimizer: adam" if "trial: {training: {optimizer" in tune else ""
     with pytest.raises(UserError, match=message):
-        compiled(tmp_path, f"tune: {tune if tune.startswith('{') else '{' + tune + '}'}\n")
+        compiled(tmp_path, f"tune: {tune if tune.startswith('{') else '{' + tune + '}'}\n", training=training)
 
 
 def test_without_samples_for_validation_nothing_is_chosen(tmp_path: Path) -> None:
