@@ -1,7 +1,8 @@
 """The clients that are trained side by side in a round: their states stacked, and which of them take a step when.
 
 Batches of one size go together: a client whose next batch is smaller waits for others in the same position, and a
-client that is done drops out, so nothing is padded and nothing computed in vain.
+client that is done drops out, so nothing is padded and nothing computed in vain. In which order sizes have their turn
+is in :mod:`~pflcore.engine.executors.ticks`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.replay import Replay
+from pflcore.engine.executors.ticks import Tick, by_size
 from pflcore.engine.executors.vectorised import Step, vectorisable
 from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.groups import Tensors
@@ -40,7 +41,7 @@ class Cohort:
         self.trainer.model.train()
         with vectorisable():
             state = vmap(self.step.begin)(self.received)
-            ticks = list(schedule([[len(batch) for batch in batches] for batches in self.rows]))
+            ticks = list(by_size([[len(batch) for batch in batches] for batches in self.rows]))
             chunks = [torch.stack([self.rows[one][step] for one, step in tick]) for tick in ticks]
             steps = [torch.tensor([[step] for _, step in tick]) for tick in ticks]
             for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round, steps), strict=True):
@@ -61,7 +62,7 @@ class Cohort:
             if step == len(self.rows[one]):
                 trainer.finish(self.round, client, unfinished)
 
-    def _advance(self, state: LocalState, tick: Sequence[tuple[int, int]], batch: Batch) -> LocalState:
+    def _advance(self, state: LocalState, tick: Tick, batch: Batch) -> LocalState:
         """One step of the clients in `tick`; the others stay as they are."""
         inputs = self._noise(tick, batch.labels.shape[1]), self._rates(tick)
         if len(tick) == len(self.clients):
@@ -83,7 +84,7 @@ class Cohort:
         )
         return after
 
-    def _rates(self, tick: Sequence[tuple[int, int]]) -> Tensor:
+    def _rates(self, tick: Tick) -> Tensor:
         """The clients' learning rates: (clients,), or (clients, 0) where they never vary."""
         trainer, device = self.trainer, self.trainer.data.device
         if not trainer.training.scheduled:
@@ -92,7 +93,7 @@ class Cohort:
             [trainer.learning_rate(self.round, self.clients[one], step) for one, step in tick], device=device
         )
 
-    def _noise(self, tick: Sequence[tuple[int, int]], samples: int) -> Tensor:
+    def _noise(self, tick: Tick, samples: int) -> Tensor:
         """The random numbers of the clients' forward passes: (clients, passes, numbers)."""
         source = self.trainer.noise
         if not source.per_sample:

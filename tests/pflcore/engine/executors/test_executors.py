@@ -29,7 +29,6 @@ from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.evaluate import Score
 from pflcore.engine.executors.choice import choose_executor, stack_width, worker_count
-from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
@@ -223,28 +222,6 @@ def test_a_divergence_in_a_stack_names_the_first_client_in_order() -> None:
     with pytest.raises(Diverged) as error:
         list(Stacked(reference, 8).train(5, [(2, state), (4, lost), (1, lost)]))
     assert (error.value.round, error.value.client) == (5, 4)
-
-
-def test_clients_with_the_same_batch_size_step_together() -> None:
-    assert list(schedule([[4, 4, 2, 4, 4, 2], [4, 2, 4, 2], [3, 3]])) == [
-        [(0, 0), (1, 0)],
-        [(0, 1)],
-        [(2, 0)],
-        [(2, 1)],
-        [(0, 2), (1, 1)],
-        [(0, 3), (1, 2)],
-        [(0, 4)],
-        [(0, 5), (1, 3)],
-    ]
-
-
-def test_every_step_is_taken_once_and_in_order() -> None:
-    rng = np.random.default_rng(0)
-    sizes = [rng.integers(1, 6, rng.integers(0, 12)).tolist() for _ in range(9)]
-    ticks = list(schedule(sizes))
-    for client, own in enumerate(sizes):
-        assert [step for tick in ticks for one, step in tick if one == client] == list(range(len(own)))
-    assert all(len({sizes[one][step] for one, step in tick}) == 1 for tick in ticks)
 
 
 class Short(Stacked):
