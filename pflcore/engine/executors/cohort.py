@@ -1,8 +1,7 @@
 """The clients that are trained side by side in a round: their states stacked, and which of them take a step when.
 
-Batches of one size go together: a client whose next batch is smaller waits for others in the same position, and a
-client that is done drops out, so nothing is padded and nothing computed in vain. In which order sizes have their turn
-is in :mod:`~pflcore.engine.executors.ticks`.
+Batches of one size go together. A client whose next batch is smaller has it filled up, where that leaves its step as it
+is, and else waits for others in the same position; a client that is done drops out.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from pflcore.engine.divergence import Diverged
+from pflcore.engine.executors.filling import can_fill, filled_labels, filled_rows
 from pflcore.engine.executors.replay import Replay
-from pflcore.engine.executors.ticks import Tick, by_size
+from pflcore.engine.executors.ticks import Tick, by_size, side_by_side
 from pflcore.engine.executors.vectorised import Step, vectorisable
 from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.groups import Tensors
@@ -41,8 +41,9 @@ class Cohort:
         self.trainer.model.train()
         with vectorisable():
             state = vmap(self.step.begin)(self.received)
-            ticks = list(by_size([[len(batch) for batch in batches] for batches in self.rows]))
-            chunks = [torch.stack([self.rows[one][step] for one, step in tick]) for tick in ticks]
+            order = side_by_side if can_fill(self.trainer) else by_size
+            ticks = list(order([[len(batch) for batch in batches] for batches in self.rows]))
+            chunks = [filled_rows([self.rows[one][step] for one, step in tick]) for tick in ticks]
             steps = [torch.tensor([[step] for _, step in tick]) for tick in ticks]
             for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round, steps), strict=True):
                 self.tick = tick
@@ -64,7 +65,9 @@ class Cohort:
 
     def _advance(self, state: LocalState, tick: Tick, batch: Batch) -> LocalState:
         """One step of the clients in `tick`; the others stay as they are."""
-        inputs = self._noise(tick, batch.labels.shape[1]), self._rates(tick)
+        sizes = [len(self.rows[one][step]) for one, step in tick]
+        batch = Batch(batch.inputs, filled_labels(batch.labels, sizes))
+        inputs = self._noise(tick, sizes), self._rates(tick)
         if len(tick) == len(self.clients):
             state, losses = self._stacked(state, self.received, batch, *inputs)
         else:
@@ -93,13 +96,16 @@ class Cohort:
             [trainer.learning_rate(self.round, self.clients[one], step) for one, step in tick], device=device
         )
 
-    def _noise(self, tick: Tick, samples: int) -> Tensor:
-        """The random numbers of the clients' forward passes: (clients, passes, numbers)."""
+    def _noise(self, tick: Tick, sizes: Sequence[int]) -> Tensor:
+        """The random numbers of the clients' forward passes over batches of `sizes`: (clients, passes, numbers)."""
         source = self.trainer.noise
         if not source.per_sample:
             return torch.empty(len(tick), 0, device=source.device)
-        ids = ((self.clients[one], step, one_pass) for one, step in tick for one_pass in range(self.passes))
-        drawn = [self.trainer.masks(samples, self.round, *each) for each in ids]
+        drawn = []
+        for (one, step), samples in zip(tick, sizes, strict=True):
+            for one_pass in range(self.passes):
+                bits = self.trainer.masks(samples, self.round, self.clients[one], step, one_pass)
+                drawn.append(source.fill(bits, samples, max(sizes)))
         return torch.stack(drawn).view(len(tick), self.passes, -1)
 
     def _outcome(self, index: int, state: LocalState) -> Outcome:

@@ -1,7 +1,8 @@
 """Which clients of a stacked cohort take which of their steps together.
 
 A tick takes one step of several clients, whose batches must be of one size. With uneven clients the last batches of
-their epochs rarely are, so the order in which sizes have their turn decides how many ticks a round takes.
+their epochs rarely are. Where they may be filled up (:mod:`~pflcore.engine.executors.filling`) this is no matter; where
+not, the order in which sizes have their turn decides how many ticks a round takes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,16 @@ from collections.abc import Iterator, Sequence
 
 Tick = list[tuple[int, int]]
 """(client, step) of all that take a step together."""
+
+
+def side_by_side(sizes: Sequence[Sequence[int]]) -> Iterator[Tick]:
+    """Ticks for batches that may be filled up: every client takes its next step until it is done.
+
+    Args:
+        sizes: For each client the sizes of its batches.
+    """
+    for step in range(max(map(len, sizes), default=0)):
+        yield [(client, step) for client, own in enumerate(sizes) if step < len(own)]
 
 
 def by_size(sizes: Sequence[Sequence[int]]) -> Iterator[Tick]:
