@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pflcore.engine.finetuning import FineTuning
 from pflcore.engine.trainer import Trainer
 from pflcore.method import Method
 
@@ -22,11 +23,11 @@ _PASSED_OVER = -100
 def can_fill(trainer: Trainer) -> bool:
     """Whether a client's step on a batch that is filled up is its step on the batch.
 
-    It is for methods that leave loss and step as they are in :class:`~pflcore.method.Method`, which is most, on a model
-    whose layers have no running statistics and take dropout sample by sample.
+    It is for methods that leave loss and step as they are in :class:`~pflcore.method.Method`, which is most, and for
+    tuning, on a model whose layers have no running statistics and take dropout sample by sample.
     """
     method = type(trainer.method)
-    plain = method.loss is Method.loss and method.step is Method.step
+    plain = method is FineTuning or (method.loss is Method.loss and method.step is Method.step)
     statistics = any(name in trainer.entries and it.is_floating_point() for name, it in trainer.model.named_buffers())
     return plain and not trainer.batch_norm and not statistics and trainer.noise.by_sample
 

@@ -21,19 +21,21 @@ from pflcore.engine.trainer import Trainer
 from pflcore.groups import Tensors
 
 
-def made(name: str, net: str, **changes: Any) -> tuple[Trainer, Tensors]:
+def made(name: str, net: str, options: dict[str, Any] = {}, **changes: Any) -> tuple[Trainer, Tensors]:
     data = suited(backbones()[net], *UNEVEN)
     model, groups = backbones()[net].create(data.shape, data.classes, 3)
     state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    return Trainer(model, groups, data, method(name), training(momentum=0.5, **changes), 3), state
+    return Trainer(model, groups, data, method(name, **options), training(momentum=0.5, **changes), 3), state
 
 
-def ticks_of(executor: Stacked, jobs: list[tuple[int, Tensors]], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def ticks_of(
+    executor: Stacked, jobs: list[tuple[int, Tensors]], monkeypatch: pytest.MonkeyPatch, tuning: bool = False
+) -> list[Any]:
     """The outcomes, behind the number of ticks that they took."""
     ticks = []
     advance = Cohort._advance
     monkeypatch.setattr(Cohort, "_advance", lambda self, *rest: ticks.append(rest[1]) or advance(self, *rest))
-    outcomes = list(executor.train(1, jobs))
+    outcomes = list(executor.train(1, jobs, tuning))
     return [len(ticks), *outcomes]
 
 
@@ -50,6 +52,16 @@ def test_uneven_clients_step_side_by_side(net: str, weighted: bool, monkeypatch:
     for one, other in zip(outcomes, Sequential(trainer).train(1, jobs), strict=True):
         assert_states_close(one.model, other.model)
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
+
+
+def test_tuning_steps_side_by_side_whatever_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, state = made("fedprox", "tiny_vit", {"finetune_epochs": 2})
+    assert not can_fill(trainer)
+    jobs = [(client, state) for client in range(trainer.data.clients)]
+    ticks, *outcomes = ticks_of(Stacked(trainer, 8), jobs, monkeypatch, tuning=True)
+    assert ticks == 10
+    for one, other in zip(outcomes, Sequential(trainer).train(1, jobs, tuning=True), strict=True):
+        assert_states_close(one.model, other.model)
 
 
 @pytest.mark.parametrize(
