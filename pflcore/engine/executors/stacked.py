@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import Both, Scores, batch_size, by_side, measure, score_both, score_one_model
 from pflcore.engine.executors.cohort import Cohort, stack_states
-from pflcore.engine.executors.replay import Replay
+from pflcore.engine.executors.replay import Recorder, Replay
 from pflcore.engine.executors.vectorised import MorePasses, vectorisable
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
 from pflcore.errors import UserError
@@ -42,7 +42,8 @@ class Stacked:
         self.trainer = trainer
         self.width = width
         # Of training and of tuning: what has been recorded of a step, and how many forward passes it makes.
-        self._replays = {tuning: Replay(trainer.data.device) for tuning in (False, True)}
+        recorder = Recorder(trainer.data.device)
+        self._replays = {tuning: Replay(trainer.data.device, recorder) for tuning in (False, True)}
         self._passes = {False: 1, True: 1}
 
     def __enter__(self) -> Stacked:

@@ -21,11 +21,13 @@ from pflcore.engine.trainer import Trainer
 from pflcore.groups import Tensors
 
 
-def made(name: str, net: str, options: dict[str, Any] = {}, **changes: Any) -> tuple[Trainer, Tensors]:
+def made(name: str, net: str, finetune_epochs: int = 0, **changes: Any) -> tuple[Trainer, Tensors]:
     data = suited(backbones()[net], *UNEVEN)
     model, groups = backbones()[net].create(data.shape, data.classes, 3)
     state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    return Trainer(model, groups, data, method(name, **options), training(momentum=0.5, **changes), 3), state
+    return Trainer(
+        model, groups, data, method(name, finetune_epochs=finetune_epochs), training(momentum=0.5, **changes), 3
+    ), state
 
 
 def ticks_of(
@@ -55,7 +57,7 @@ def test_uneven_clients_step_side_by_side(net: str, weighted: bool, monkeypatch:
 
 
 def test_tuning_steps_side_by_side_whatever_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, state = made("fedprox", "tiny_vit", {"finetune_epochs": 2})
+    trainer, state = made("fedprox", "tiny_vit", finetune_epochs=2)
     assert not can_fill(trainer)
     jobs = [(client, state) for client in range(trainer.data.clients)]
     ticks, *outcomes = ticks_of(Stacked(trainer, 8), jobs, monkeypatch, tuning=True)
