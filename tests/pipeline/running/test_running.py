@@ -187,6 +187,7 @@ def test_gpus_that_are_no_numbers_are_refused(wanted: str) -> None:
 def test_gpus_as_wished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path / "none"),))
     monkeypatch.delenv("PFL_DEVICE", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_gpus(None) is None
     with pytest.raises(UserError, match="there is no GPU here; leave it out"):
         visible_gpus("0")
@@ -196,6 +197,18 @@ def test_gpus_as_wished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert visible_gpus(None) == ["1"]
     monkeypatch.setenv("PFL_DEVICE", "cpu")
     assert visible_gpus(None) is None
+
+
+def test_gpus_are_counted_among_those_that_are_visible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path),))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5f")
+    assert visible_gpus("1, 0") == ["GPU-5f", "4"]
+    monkeypatch.setenv("PFL_DEVICE", "cuda:1")
+    assert visible_gpus(None) == ["GPU-5f"]
+    with pytest.raises(
+        UserError, match=r"^--gpus 0,4: there is no GPU 4, since CUDA_VISIBLE_DEVICES = '4,GPU-5f' leave"
+    ):
+        visible_gpus("0,4")
 
 
 def test_complete_outputs_are_known_by_their_inputs_and_looks(tmp_path: Path) -> None:
