@@ -39,6 +39,8 @@ def select_device(name: str = "auto") -> torch.device:
         # cuBLAS reads this when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # Else whatever is about to be written is filled with NaN first, which is for finding mistakes and not free.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return device
 
 
