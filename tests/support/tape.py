@@ -84,10 +84,12 @@ def record_on_tape(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     def capture(graph: Graph, **options: Any) -> Iterator[None]:
         seen.captures.append(options)
         seen.current = options["stream"]
-        with Tape(graph):
-            yield
-        if seen.failures:  # as PyTorch, which then does not go back to the stream before
-            raise seen.failures.pop(0)
+        try:
+            with Tape(graph):
+                yield
+        finally:
+            if seen.failures:  # as PyTorch, which then does not go back to the stream before
+                raise seen.failures.pop(0)
         seen.current = "main"
 
     monkeypatch.setattr(torch.cuda, "device", nullcontext)

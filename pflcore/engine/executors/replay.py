@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pflcore.errors import is_memory
+
 # Shapes that occur more often than this are recorded; recording costs about as much as several plain calls.
 _PATIENCE = 2
 # Recordings that are kept; what they hold by themselves is a list of kernels, of about a megabyte.
@@ -51,9 +53,10 @@ class Replay:
             return function(*arguments)
         try:
             recording = self._recorder.record(function, arguments)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:  # an operation that cannot be recorded
+            short = next((one for one in (error, error.__context__) if one and is_memory(one)), None)
+            if short:  # also when what it ends with is the end of the capture
+                raise short from None
             warnings.warn(f"steps are not recorded ({str(error).splitlines()[0]}); slower", stacklevel=2)
             self.on = False
             return function(*arguments)

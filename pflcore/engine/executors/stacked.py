@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -24,23 +25,33 @@ from pflcore.engine.executors.cohort import Cohort, stack_states
 from pflcore.engine.executors.replay import Recorder, Replay
 from pflcore.engine.executors.vectorised import MorePasses, vectorisable
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
-from pflcore.errors import UserError
+from pflcore.errors import TooLittleMemory, UserError, is_memory
 from pflcore.faults import locate
 from pflcore.groups import Tensors
 
 Done = TypeVar("Done")
 
 
+@dataclass
+class _AtOnce:
+    """How much there is memory for: clients, and for measurements samples of all of them in one forward pass."""
+
+    clients: int
+    samples: int = 1
+
+
 class Stacked:
     """Trains and measures up to `width` clients at once, on the device of the data.
 
     When memory does not suffice, the width is halved and the clients at hand start again; what they receive is never
-    modified, so nothing is lost. The width changes results within float tolerance.
+    modified, so nothing is lost. Measuring has a width of its own, and takes fewer samples at once too. Either changes
+    results within float tolerance.
     """
 
     def __init__(self, trainer: Trainer, width: int) -> None:
         self.trainer = trainer
-        self.width = width
+        self.training = _AtOnce(width)
+        self.measuring = _AtOnce(width, batch_size(trainer.data.device))
         # Of training and of tuning: what has been recorded of a step, and how many forward passes it makes.
         recorder = Recorder(trainer.data.device)
         self._replays = {tuning: Replay(trainer.data.device, recorder) for tuning in (False, True)}
@@ -54,40 +65,52 @@ class Stacked:
 
     def train(self, round_: int, jobs: Iterable[Job], tuning: bool = False) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
-        yield from self._in_stacks(jobs, lambda stack: self._train(round_, stack, tuning))
+        yield from self._in_stacks(jobs, self.training, lambda stack: self._train(round_, stack, tuning))
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
         """Scores of every job's own model on its client's samples."""
-        return Scores.join(self._in_stacks(jobs, self._score))
+        return Scores.join(self._in_stacks(jobs, self.measuring, self._score))
 
     def score_shared(self, state: Tensors) -> Scores:
         """Scores of one model that all clients share."""
-        return score_one_model(self.trainer, state)
+        while True:
+            try:
+                return score_one_model(self.trainer, state, self.measuring.samples)
+            except Exception as error:
+                short = _shortage(error)
+            self._use_less(self.measuring, self.measuring.clients, short)
 
-    def _in_stacks(self, jobs: Iterable[Job], run: Callable[[Sequence[Job]], list[Done]]) -> Iterator[Done]:
+    def _in_stacks(
+        self, jobs: Iterable[Job], at_once: _AtOnce, run: Callable[[Sequence[Job]], list[Done]]
+    ) -> Iterator[Done]:
         """What `run` gives for the jobs, in stacks of at most the width for which there is memory."""
         rest, waiting = iter(jobs), deque[Job]()
         while True:
-            waiting.extend(islice(rest, max(0, self.width - len(waiting))))
+            waiting.extend(islice(rest, max(0, at_once.clients - len(waiting))))
             if not waiting:
                 return
-            stack = list(islice(waiting, self.width))
+            stack = list(islice(waiting, at_once.clients))
+            done, short = [], ""
             try:
                 done = run(stack)
-            except torch.OutOfMemoryError as error:
-                if self.width == 1:
-                    raise UserError(
-                        f"not enough memory on {self.trainer.data.device} for one client "
-                        f"({str(error).splitlines()[0]}); use a smaller batch_size, or PFL_DEVICE=cpu"
-                    ) from None
-                done = []
-            if not done:  # outside of the handler, which holds on to the tensors that filled the memory
-                self.width = max(1, len(stack) // 2)
-                self._clear()
-                torch.cuda.empty_cache()
+            except Exception as error:
+                short = _shortage(error)
+            if short:  # outside of the handler, which holds on to the tensors that filled the memory
+                self._use_less(at_once, len(stack), short)
             for one in done:
                 waiting.popleft()
                 yield one
+
+    def _use_less(self, at_once: _AtOnce, clients: int, short: str) -> None:
+        """Go on with half of what was too much for `clients`. Raises :class:`TooLittleMemory` when there is no half."""
+        self._clear()
+        torch.cuda.empty_cache()
+        if clients == at_once.samples == 1:
+            raise TooLittleMemory(
+                f"not enough memory on {self.trainer.data.device} for one client ({short}); "
+                "use a smaller batch_size, or PFL_DEVICE=cpu"
+            )
+        at_once.clients, at_once.samples = max(1, clients // 2), max(1, at_once.samples // 2)
 
     def _train(self, round_: int, jobs: Sequence[Job], tuning: bool) -> list[Outcome]:
         trainer, replay = chosen(self.trainer, tuning), self._replays[tuning]
@@ -106,7 +129,7 @@ class Stacked:
     @torch.no_grad()
     def _score(self, jobs: Sequence[Job]) -> list[Both]:
         if self.trainer.method.remembers:  # neighbours are sought for one client at a time
-            return [score_both(self.trainer, state, client) for client, state in jobs]
+            return [score_both(self.trainer, state, client, self.measuring.samples) for client, state in jobs]
         alone = {client: partial(score_both, self.trainer, state, client) for client, state in jobs}
         return _or_blame(lambda: self._score_stacked(jobs), lambda: alone)
 
@@ -118,7 +141,7 @@ class Stacked:
         sizes = [len(rows) for rows in own]
         rows = torch.stack([F.pad(each, (0, max(sizes) - len(each))) for each in own])
         state = stack_states([received for _, received in jobs])
-        chunks = torch.split(rows, max(1, batch_size(data.device) // len(jobs)), dim=1)
+        chunks = torch.split(rows, max(1, self.measuring.samples // len(jobs)), dim=1)
         parts = []
         with vectorisable():
             for batch in data.batches(chunks):
@@ -128,6 +151,13 @@ class Stacked:
             by_side((hits[index, :size], losses[index, :size], last[index, :size]), data, client)
             for index, ((client, _), size) in enumerate(zip(jobs, sizes, strict=True))
         ]
+
+
+def _shortage(error: Exception) -> str:
+    """What memory that did not suffice has to say; any other error is raised again."""
+    if not is_memory(error):
+        raise error
+    return str(error).splitlines()[0]
 
 
 def _or_blame(run: Callable[[], Done], suspects: Callable[[], Mapping[int, Callable[[], object]]]) -> Done:
@@ -144,6 +174,8 @@ def _or_blame(run: Callable[[], Done], suspects: Callable[[], Mapping[int, Calla
     except harmless:
         raise
     except Exception as error:
+        if is_memory(error):
+            raise
         failed = error
     stack = suspects()
     for alone in stack.values() if "CUDA error" not in str(failed) else ():  # after one, everything fails

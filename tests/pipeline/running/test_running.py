@@ -12,7 +12,7 @@ from rich.console import Console
 from support import vandals
 from support.project import make_project
 
-from pflcore.errors import UserError
+from pflcore.errors import TooLittleMemory, UserError
 from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.finished import Finished
 from pipeline.running import local
@@ -20,6 +20,7 @@ from pipeline.running.board import Board, StageState, duration
 from pipeline.running.display import Lines, live_view, show_status, summary
 from pipeline.running.jobs import Ended, Job, Slot
 from pipeline.running.local import LocalPool, slots, visible_gpus
+from pipeline.running.worker import _attempt
 
 
 def stage(name: str, *deps: str, kind: str = "train") -> Stage:
@@ -128,6 +129,23 @@ def test_what_a_stage_complains_of_is_one_line_and_in_its_log(tmp_path: Path, co
         workers.close()
     assert end.outcome == "failed" and told in end.message and "\n" not in end.message
     assert told in (tmp_path / "a.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (TooLittleMemory("not enough memory on cuda:0 for one client"), "memory"),
+        (RuntimeError("CUDA error: out of memory"), "memory"),
+        (MemoryError(), "memory"),
+        (UserError("no such file"), "failed"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "failed"),
+    ],
+)
+def test_what_counts_as_memory_that_did_not_suffice(error: Exception, outcome: str) -> None:
+    def act() -> None:
+        raise error
+
+    assert _attempt(act)[0] == outcome
 
 
 def test_fewer_at_a_time_after_memory_did_not_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.trainer import Job, Outcome, Trainer
-from pflcore.errors import UserError
+from pflcore.errors import TooLittleMemory, UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedavg import FedAvg
@@ -249,7 +249,7 @@ def test_a_stack_that_does_not_fit_is_made_smaller() -> None:
     for outcome, other in zip(short.train(1, jobs), expected, strict=True):
         assert outcome.client == other.client
         assert_states_close(outcome.model, other.model)
-    assert short.widths == [5, 2, 2, 1] and short.width == 2
+    assert short.widths == [5, 2, 2, 1] and short.training.clients == 2
     short = Short(reference, 8)
     assert np.array_equal(short.score_each(jobs).correct, Sequential(reference).score_each(jobs).correct)
     assert short.widths == [5, 2, 2, 1]
@@ -262,8 +262,38 @@ def test_one_client_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatc
         raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
     monkeypatch.setattr(Stacked, "_train", refuse)
-    with pytest.raises(UserError, match=r"not enough memory on cpu for one client \(CUDA out of memory\.\); use a"):
+    with pytest.raises(
+        TooLittleMemory, match=r"not enough memory on cpu for one client \(CUDA out of memory\.\); use a"
+    ):
         list(Stacked(reference, 4).train(1, [(0, state)]))
+
+
+@pytest.mark.parametrize("words", ["CUDA out of memory.", "CUDA error: out of memory\nmore"])
+def test_measuring_takes_fewer_samples_at_once_where_memory_is_short(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, state = trainer()
+    jobs = [(client, state) for client in range(5)]
+    expected = Sequential(reference).score_shared(state), Sequential(reference).score_each(jobs)
+    predict, tried = Trainer.predict, []
+
+    def short(self: Trainer, state: Tensors, inputs: Tensor) -> Tensor:
+        tried.append(len(inputs))
+        if len(inputs) > 3:
+            raise RuntimeError(words)
+        return predict(self, state, inputs)
+
+    monkeypatch.setattr(Trainer, "predict", short)
+    stacked = Stacked(reference, 8)
+    found = stacked.score_shared(state), stacked.score_each(jobs)
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one.correct, other.correct) and np.array_equal(one.total, other.total)
+        np.testing.assert_allclose(one.loss, other.loss, rtol=1e-5)
+    assert max(tried) > 3 and stacked.training.clients == 8
+    monkeypatch.setattr(Trainer, "predict", lambda *_: (_ for _ in ()).throw(RuntimeError(words)))
+    for measure in (lambda: stacked.score_shared(state), lambda: stacked.score_each(jobs)):
+        with pytest.raises(TooLittleMemory, match="not enough memory on cpu for one client"):
+            measure()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "²", "1.5"])

@@ -111,6 +111,26 @@ def test_what_cannot_be_captured_is_called_on_the_stream_before(tape: Recorded) 
     assert tape.current == "main" and not replay.on
 
 
+def test_memory_that_ends_a_recording_is_told_and_recording_goes_on(tape: Recorded) -> None:
+    def large(x: Tensor) -> tuple[Tensor]:
+        if tape.captures:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return (x,)
+
+    replay = recording()
+    for _ in range(2):
+        replay(large, torch.ones(2))
+    tape.failures.append(RuntimeError("CUDA error: operation failed due to a previous error during capture"))
+    with pytest.raises(torch.OutOfMemoryError):
+        replay(large, torch.ones(2))
+    assert replay.on and tape.current == "main"
+    tape.captures.clear()
+    tape.failures.append(RuntimeError("CUDA error: out of memory\nmore"))  # when a graph is made of what was captured
+    with pytest.raises(RuntimeError, match="out of memory"):
+        replay(large, torch.ones(2))
+    assert replay.on
+
+
 @pytest.mark.parametrize(("name", "net"), [("fedavg", "tiny_vit"), ("ditto", "convnet")])
 def test_a_stack_that_is_recorded_agrees_with_single_clients(name: str, net: str, tape: Recorded) -> None:
     reference, state = trainer(name, net, momentum=0.5, local_epochs=4)
