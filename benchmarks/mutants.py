@@ -101,7 +101,7 @@ MUTANTS = (
     ("attention in bfloat16 not scaled", PRECISION, ".float() / math.sqrt(q.shape[-1])", ".float()"),
     ("stored numbers those of the whole model", RUN, "stored=count(self.kept)", "stored=count(self.initial)"),
     ("stacked: rows of a part exchanged", COHORT, "whole.index_copy(0, index, rows)", "whole.index_copy(0, index.flip(0), rows)"),
-    ("stacked: states of clients exchanged", COHORT, "_select(part, index) for key", "_select(part, index.flip(0)) for key"),
+    ("stacked: states of clients exchanged", COHORT, "_select(part, places) for key", "_select(part, places.flip(0)) for key"),
     ("stacked: no momentum", OPTIMIZERS, "state[name] * training.momentum + slope", "state[name] * 0 + slope"),
     ("stacked: padding measured", STACKED, "losses[index, :size]", "losses[index]"),
     ("stacked: buffers lost", STEP, "_write_back(list(zip(targets, fresh, strict=True)))", "None"),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from pflcore.data.upload import upload
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.executors.filling import can_fill, filled_labels, filled_rows
 from pflcore.engine.executors.replay import Replay
@@ -45,9 +46,14 @@ class Cohort:
             ticks = list(order([[len(batch) for batch in batches] for batches in self.rows]))
             chunks = [filled_rows([self.rows[one][step] for one, step in tick]) for tick in ticks]
             steps = [torch.tensor([[step] for _, step in tick]) for tick in ticks]
-            for tick, batch in zip(ticks, self.trainer.data.batches(chunks, self.round, steps), strict=True):
+            batches = self.trainer.data.batches(chunks, self.round, steps)
+            device = self.trainer.data.device
+            places = upload([torch.tensor([one for one, _ in tick]) for tick in ticks], device)
+            sizes = upload([torch.tensor(self._sizes(tick)) for tick in ticks], device)
+            rates = upload([self._rates(tick) for tick in ticks], device)
+            for tick, batch, *rest in zip(ticks, batches, places, sizes, rates, strict=True):
                 self.tick = tick
-                state = self._advance(state, tick, batch)
+                state = self._advance(state, tick, batch, *rest)
             self.tick = [(one, len(batches)) for one, batches in enumerate(self.rows)]
             state = vmap(self.step.end)(state)
         return [self._outcome(index, state) for index in range(len(self.clients))]
@@ -63,18 +69,19 @@ class Cohort:
             if step == len(self.rows[one]):
                 trainer.finish(self.round, client, unfinished)
 
-    def _advance(self, state: LocalState, tick: Tick, batch: Batch) -> LocalState:
+    def _advance(
+        self, state: LocalState, tick: Tick, batch: Batch, places: Tensor, sizes: Tensor, rates: Tensor
+    ) -> LocalState:
         """One step of the clients in `tick`; the others stay as they are."""
-        sizes = [len(self.rows[one][step]) for one, step in tick]
-        batch = Batch(batch.inputs, filled_labels(batch.labels, sizes))
-        inputs = self._noise(tick, sizes), self._rates(tick)
+        if len(set(self._sizes(tick))) > 1:
+            batch = Batch(batch.inputs, filled_labels(batch.labels, sizes))
+        inputs = batch, self._noise(tick), rates
         if len(tick) == len(self.clients):
-            state, losses = self._stacked(state, self.received, batch, *inputs)
+            state, losses = self._stacked(state, self.received, *inputs)
         else:
-            index = torch.tensor([one for one, _ in tick], device=batch.labels.device)
-            some = {key: _select(part, index) for key, part in state.items()}
-            after, losses = self._stacked(some, _select(self.received, index), batch, *inputs)
-            state = {key: _put(state.get(key, {}), index, part, len(self.clients)) for key, part in after.items()}
+            some = {key: _select(part, places) for key, part in state.items()}
+            after, losses = self._stacked(some, _select(self.received, places), *inputs)
+            state = {key: _put(state.get(key, {}), places, part, len(self.clients)) for key, part in after.items()}
         for (one, _), loss in zip(tick, losses, strict=True):
             self.losses[one].append(loss)
         return state
@@ -87,21 +94,22 @@ class Cohort:
         )
         return after
 
+    def _sizes(self, tick: Tick) -> list[int]:
+        """Of the clients' batches, before they are filled up."""
+        return [len(self.rows[one][step]) for one, step in tick]
+
     def _rates(self, tick: Tick) -> Tensor:
         """The clients' learning rates: (clients,), or (clients, 0) where they never vary."""
-        trainer, device = self.trainer, self.trainer.data.device
-        if not trainer.training.scheduled:
-            return torch.empty(len(tick), 0, device=device)
-        return torch.tensor(
-            [trainer.learning_rate(self.round, self.clients[one], step) for one, step in tick], device=device
-        )
+        if not self.trainer.training.scheduled:
+            return torch.empty(len(tick), 0)
+        return torch.tensor([self.trainer.learning_rate(self.round, self.clients[one], step) for one, step in tick])
 
-    def _noise(self, tick: Tick, sizes: Sequence[int]) -> Tensor:
-        """The random numbers of the clients' forward passes over batches of `sizes`: (clients, passes, numbers)."""
+    def _noise(self, tick: Tick) -> Tensor:
+        """The random numbers of the clients' forward passes: (clients, passes, numbers)."""
         source = self.trainer.noise
         if not source.per_sample:
             return torch.empty(len(tick), 0, device=source.device)
-        drawn = []
+        sizes, drawn = self._sizes(tick), []
         for (one, step), samples in zip(tick, sizes, strict=True):
             for one_pass in range(self.passes):
                 bits = self.trainer.masks(samples, self.round, self.clients[one], step, one_pass)

@@ -38,10 +38,7 @@ def filled_rows(batches: Sequence[Tensor]) -> Tensor:
     return torch.stack([torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in batches])
 
 
-def filled_labels(labels: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Labels (batches, size, …) of which only the first ones of each batch count, as many as `sizes` says."""
-    if min(sizes) == labels.shape[1]:
-        return labels
-    own = torch.tensor(sizes, device=labels.device)[:, None]
-    beyond = torch.arange(labels.shape[1], device=labels.device) >= own
+def filled_labels(labels: Tensor, sizes: Tensor) -> Tensor:
+    """Labels (batches, size, …) of which only the first of each batch count, as many as `sizes` (batches,) says."""
+    beyond = torch.arange(labels.shape[1], device=labels.device) >= sizes[:, None]
     return labels.masked_fill(beyond.view(*beyond.shape, *[1] * (labels.ndim - 2)), _PASSED_OVER)
