@@ -145,8 +145,15 @@ class _Recording:
 
 
 def _fill(held: Any, tree: Any) -> None:
+    """Copy the leaves, those of a type with one kernel."""
+    groups: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for to, leaf in zip(_leaves(held), _leaves(tree), strict=True):
-        to.copy_(leaf)
+        if leaf.numel():
+            targets, sources = groups.setdefault(leaf.dtype, ([], []))
+            targets.append(to)
+            sources.append(leaf)
+    for targets, sources in groups.values():
+        torch._foreach_copy_(targets, sources)
 
 
 def _leaves(tree: Any) -> Iterator[Tensor]:
@@ -158,7 +165,9 @@ def _leaves(tree: Any) -> Iterator[Tensor]:
 
 
 def _copy(tree: Any) -> Any:
-    return _map(Tensor.clone, tree)
+    copied = _map(torch.empty_like, tree)
+    _fill(copied, tree)
+    return copied
 
 
 def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.cohorts import trainer
-from support.tape import Recorded, record_on_tape
+from support.tape import Graph, Recorded, Tape, record_on_tape
 from support.tiny import assert_states_close, backbone, federation, method, run, training
 from torch import Tensor
 
@@ -82,6 +82,23 @@ def test_all_recordings_share_a_stream_a_pool_and_their_tensors(tape: Recorded) 
         leaf.data_ptr() for one in replays for made in one._recordings.values() for leaf in _leaves(made.inputs)
     }
     assert len(storages) == 1
+
+
+def test_many_tensors_are_copied_with_few_kernels(tape: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(tree: dict[str, Tensor]) -> tuple[dict[str, Tensor]]:
+        return (tree,)
+
+    replay = recording()
+    tree = {**{str(index): torch.rand(index) for index in range(40)}, "counter": torch.tensor([3])}
+    for _ in range(4):
+        replay(first, tree)
+    seen = Graph()
+    monkeypatch.setattr(Graph, "replay", lambda self: None)  # whose kernels do not count
+    with Tape(seen):
+        made = replay(first, tree)[0]
+    copies = [operation for operation, *_ in seen.tape if "copy" in str(operation) or "clone" in str(operation)]
+    assert len(copies) == 2 * 2  # in and out, of two types
+    assert all(torch.equal(made[name], tensor) for name, tensor in tree.items())
 
 
 def test_a_step_that_needs_more_room_leaves_earlier_recordings_theirs(tape: Recorded) -> None:
