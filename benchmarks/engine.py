@@ -23,7 +23,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
-from pflcore.engine import is_first, train
+from pflcore.engine import is_first, select_device, train
+from pflcore.engine.precision import use_precision
 from pflcore.methods import METHODS
 from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.settings import Evaluation, Training
@@ -133,6 +135,7 @@ def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
     loaders = [loader(rows) for rows in (data.train[: workload.cohort] if workload.epochs else data.test)]
     server = PlainHypernetwork(workload, data.device) if workload.method == "fedtp" else None
 
+    @as_a_plain_program()
     def once() -> float:
         started = time.perf_counter()
         if workload.epochs:
@@ -151,6 +154,18 @@ def plain(workload: Workload, data: FederatedData) -> Callable[[], float]:
         return time.perf_counter() - started
 
     return once
+
+
+@contextmanager
+def as_a_plain_program() -> Iterator[None]:
+    """PyTorch's usual algorithms, deterministic or not, in the same arithmetic as ours."""
+    chosen = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        with use_precision("fp32"):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(chosen, warn_only=True)
 
 
 def processes(workload: Workload) -> Callable[[], float]:
@@ -225,8 +240,13 @@ def floor(workload: Workload, rate: float) -> float:
 
 def matmul_rate(device: torch.device, precision: str) -> float:
     """FLOP/s of a large matrix product on all cores."""
+    with use_precision(precision):
+        return _matmul_rate(device, torch.bfloat16 if precision == "bf16" else torch.float32)
+
+
+def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     side = 8192 if device.type == "cuda" else 2048
-    one = torch.randn(side, side, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    one = torch.randn(side, side, device=device, dtype=dtype)
     times = []
     for _ in range(7):
         started = time.perf_counter()
@@ -287,9 +307,10 @@ def main() -> None:
         return memory()
     if chosen.peak:
         return print(peak(chosen.peak))
-    device = torch.device(chosen.device)
+    device = select_device(chosen.device)
     if chosen.hypernetwork:
-        return hypernetwork(chosen.repeat, device)
+        with use_precision("fp32"):
+            return hypernetwork(chosen.repeat, device)
     if chosen.child:
         workload = next(one for one in WORKLOADS if one.name == chosen.child)
         seconds = ours(workload, federation(workload, device), "distributed", "fp32")()

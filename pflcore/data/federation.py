@@ -18,6 +18,7 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.augmentation import Augmentation
 from pflcore.data.fresh_noise import on_normalised
 from pflcore.data.samples import Samples
+from pflcore.data.upload import upload
 from pflcore.errors import UserError
 from pflcore.seeds import torch_seed
 
@@ -209,22 +210,25 @@ class FederatedData:
     def batches(
         self, parts: Sequence[Tensor], round_: int = 0, steps: Sequence[Tensor] | None = None
     ) -> Iterator[Batch]:
-        """The samples of one list of rows after the other, with steps for each; otherwise as :meth:`batch`."""
-        taken: Sequence[Tensor | None] = steps or [None] * len(parts)
+        """The samples of one list of rows on the host after the other, with steps for each; else as :meth:`batch`."""
+        here = upload(parts, self.device)
+        taken: Sequence[Tensor | None] = [None] * len(parts)
+        if steps and self.augmentation:
+            taken = upload(steps, self.device)
         if self.resident:
-            yield from (self.batch(rows, round_, step) for rows, step in zip(parts, taken, strict=True))
+            yield from (self.batch(rows, round_, step) for rows, step in zip(here, taken, strict=True))
             return
         waiting: deque[tuple[Tensor, Tensor | None, Future[Tensor]]] = deque()
-        rest = iter(zip(parts, taken, strict=True))
+        rest = iter(zip(parts, here, taken, strict=True))
         with ThreadPoolExecutor(1) as thread:
             while True:
                 while len(waiting) < _AHEAD and (following := next(rest, None)):
-                    waiting.append((*following, thread.submit(self._fetch, following[0])))
+                    waiting.append((*following[1:], thread.submit(self._fetch, following[0])))
                 if not waiting:
                     return
                 rows, step, inputs = waiting.popleft()
                 moved = inputs.result().to(self.device, non_blocking=True)
-                yield self._finish(moved, rows.to(self.device), round_, step)
+                yield self._finish(moved, rows, round_, step)
 
     def normalise(self, images: Tensor) -> Tensor:
         """(pixel / 255 − mean) / std, of images on the device with pixels of 0 to 255."""

@@ -15,15 +15,18 @@ _SMALL_IMAGE = 16 * 16
 
 
 def select_device(name: str = "auto") -> torch.device:
-    """``auto`` is CUDA when there is one, for each of several processes its own; otherwise any PyTorch device name.
+    """``auto`` is CUDA when there is one; otherwise any PyTorch device name. ``cuda`` is each process's own GPU.
 
-    On CUDA the deterministic algorithms are chosen, so that the same run gives the same bytes.
+    On CUDA the deterministic algorithms are chosen, so that the same run gives the same bytes, and the device becomes
+    the current one: streams and recordings are of that, wherever tensors lie.
 
     Raises:
         UserError: There is no such device.
     """
     if name == "auto":
-        name = f"cuda:{local_rank()}" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -32,9 +35,12 @@ def select_device(name: str = "auto") -> torch.device:
             f"device {name!r} cannot be used ({str(error).splitlines()[0]}); use auto, cpu or cuda"
         ) from None
     if device.type == "cuda":
+        torch.cuda.set_device(device)
         # cuBLAS reads this when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # Else whatever is about to be written is filled with NaN first, which is for finding mistakes and not free.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return device
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pflcore.seeds import sequence
 
@@ -22,6 +23,7 @@ class DropoutBits:
 
     Attributes:
         per_sample: Numbers that a forward pass takes per sample.
+        by_sample: Whether all layers get their inputs sample by sample, in the first dimension.
         bits: int16, those of the current forward pass.
     """
 
@@ -29,7 +31,8 @@ class DropoutBits:
         """Replace the ``nn.Dropout`` layers of `model` by layers that ask here; `example` is a batch of one input."""
         self.device = example.device
         self.bits = torch.empty(0, dtype=torch.int16, device=self.device)
-        self.per_sample = 0
+        self.by_sample = True
+        self._layers: list[int] = []  # numbers per sample, in the order in which layers take them
         self._taken = 0
         layers = _replace(model, self)
         if layers:
@@ -41,7 +44,13 @@ class DropoutBits:
                 hook.remove()
 
     def _count(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self.per_sample += output.numel() if isinstance(layer, Dropout) and layer.p else 0
+        if isinstance(layer, Dropout) and layer.p:
+            self._layers.append(output.numel())
+            self.by_sample &= len(output) == 1
+
+    @property
+    def per_sample(self) -> int:
+        return sum(self._layers)
 
     def load(self, bits: Tensor) -> None:
         """Use `bits` for the forward pass that follows."""
@@ -51,6 +60,14 @@ class DropoutBits:
         """The next numbers, in the given shape."""
         start, self._taken = self._taken, self._taken + shape.numel()
         return self.bits[start : self._taken].view(shape)
+
+    def fill(self, bits: Tensor, samples: int, size: int) -> Tensor:
+        """The numbers `bits` of a batch of `samples` as those of a batch of `size`, whose first samples have them."""
+        if samples == size:
+            return bits
+        layers = torch.split(bits, [samples * each for each in self._layers])
+        wider = ((0, (size - samples) * each) for each in self._layers)
+        return torch.cat([F.pad(layer, more) for layer, more in zip(layers, wider, strict=True)])
 
     def draw(self, samples: int, seed: int, *ids: int) -> Tensor:
         """The numbers of one forward pass over a batch, from the stream of `ids`: round, client, step, pass."""

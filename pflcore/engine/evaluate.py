@@ -81,9 +81,9 @@ def batch_size(device: torch.device) -> int:
     return _BATCH.get(device.type, _BATCH["cpu"])
 
 
-def score_one_model(trainer: Trainer, state: Tensors) -> Scores:
-    """Scores of one model that all clients share: a single pass over the pooled samples."""
-    return client_scores(forward(trainer, state, pooled_chunks(trainer.data)), trainer.data)
+def score_one_model(trainer: Trainer, state: Tensors, size: int | None = None) -> Scores:
+    """Scores of one model that all clients share: a pass over the pooled samples, `size` at a time if it is given."""
+    return client_scores(forward(trainer, state, pooled_chunks(trainer.data, size)), trainer.data)
 
 
 def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
@@ -92,23 +92,23 @@ def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
     return add_up(_measured(trainer, state, client, data.test[client]), data.positions)
 
 
-def score_both(trainer: Trainer, state: Tensors, client: int) -> Both:
-    """The scores of a client's own model on its own test and validation samples."""
+def score_both(trainer: Trainer, state: Tensors, client: int, size: int | None = None) -> Both:
+    """The scores of a client's own model on its own test and validation samples, `size` at a time if it is given."""
     data = trainer.data
-    return by_side(_measured(trainer, state, client, data.measured(client)), data, client)
+    return by_side(_measured(trainer, state, client, data.measured(client), size), data, client)
 
 
-def _measured(trainer: Trainer, state: Tensors, client: int, rows: Tensor) -> Measured:
-    size = batch_size(trainer.data.device)
+def _measured(trainer: Trainer, state: Tensors, client: int, rows: Tensor, size: int | None = None) -> Measured:
+    size = size or batch_size(trainer.data.device)
     with during(who=f"client {client}"):
         memory = Neighbours.remember(trainer, state, client, size) if trainer.method.remembers else None
         return _joined(forward(trainer, state, torch.split(rows, size), memory))
 
 
-def pooled_chunks(data: FederatedData) -> tuple[Tensor, ...]:
+def pooled_chunks(data: FederatedData, size: int | None = None) -> tuple[Tensor, ...]:
     """Rows that all clients are measured on, client after client, in pieces of one forward pass."""
     rows = torch.cat([data.measured(client) for client in range(data.clients)])
-    return torch.split(rows, batch_size(data.device))
+    return torch.split(rows, size or batch_size(data.device))
 
 
 def client_scores(parts: Iterable[Measured], data: FederatedData) -> Scores:

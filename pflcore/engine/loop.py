@@ -75,7 +75,8 @@ def train(
     """
     if data.device.type == "cpu":
         keep_freed_memory()
-    with torch.random.fork_rng(), use_precision(training.precision), noted():
+    # Only the CPU's generator: nothing draws from a GPU's own, and asking for its state would start CUDA on all GPUs.
+    with torch.random.fork_rng(devices=[]), use_precision(training.precision), noted():
         with during(when="before the first round"):
             scratch = checkpoints.folder if checkpoints else None
             run = RunState(data, backbone, method, training, evaluation, seed, scratch)

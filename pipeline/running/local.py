@@ -149,7 +149,7 @@ def slots(
 
     Args:
         jobs: How many at most; by default one per core, while there is memory for them.
-        gpus: As CUDA counts them; None takes the CPU.
+        gpus: As ``CUDA_VISIBLE_DEVICES`` names them; None takes the CPU.
     """
     if gpus:
         places = [
@@ -168,8 +168,10 @@ def slots(
 def visible_gpus(wanted: str | None) -> list[str] | None:
     """The GPUs to use: those of ``--gpus 0,1``, those that CUDA would see, or None when there are none.
 
+    Numbers count what ``CUDA_VISIBLE_DEVICES`` leaves, as everywhere in CUDA; what is returned are the names there.
+
     Raises:
-        UserError: `wanted` is not a list of numbers, or there is no GPU at all.
+        UserError: `wanted` is not a list of numbers, or there is no such GPU.
     """
     if wanted is not None:
         names = [name.strip() for name in wanted.split(",")]
@@ -177,10 +179,10 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
             raise UserError(f"--gpus {wanted!r} must be numbers separated by commas, e.g. 0,1")
         if not _has_driver():
             raise UserError(f"--gpus {wanted}: there is no GPU here; leave it out to run on the CPU")
-        return names
+        return [_visible(name, f"--gpus {wanted}") for name in names]
     device = os.environ.get("PFL_DEVICE") or "auto"
     if device.startswith("cuda:"):
-        return [device.removeprefix("cuda:")]
+        return [_visible(device.removeprefix("cuda:"), f"PFL_DEVICE = {device!r}")]
     if device not in ("auto", "cuda") or not _has_driver():  # which spares the wait for PyTorch
         return None
     import torch
@@ -189,6 +191,17 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
         return None
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return seen.split(",") if seen else [str(index) for index in range(torch.cuda.device_count())]
+
+
+def _visible(number: str, asked: str) -> str:
+    """What ``CUDA_VISIBLE_DEVICES`` calls a GPU that CUDA counts as `number` there."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None or not number.isdecimal():
+        return number
+    seen = [name.strip() for name in names.split(",") if name.strip()]
+    if int(number) >= len(seen):
+        raise UserError(f"{asked}: there is no GPU {number}, since CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}")
+    return seen[int(number)]
 
 
 def _has_driver() -> bool:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflcore.errors import UserError
+from pflcore.errors import UserError, is_memory
 from pflcore.faults import in_a_line
 from pipeline.dvc.finished import Finished
 from pipeline.running.jobs import Ended, Job, Outcome, Progressed
@@ -100,22 +100,11 @@ def _attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
         act()
     except UserError as error:
         print(f"pfl: {error}", flush=True)
-        return "failed", str(error)
+        return ("memory" if is_memory(error) else "failed"), str(error)
     except BaseException as error:
         traceback.print_exc()
-        return ("memory" if _is_memory(error) else "failed"), in_a_line(error)
+        return ("memory" if is_memory(error) else "failed"), in_a_line(error)
     return "done", ""
-
-
-def _is_memory(error: BaseException) -> bool:
-    """Whether a device or the host ran out of memory; PyTorch has a class for the former only."""
-    text = str(error)
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "DefaultCPUAllocator: can't allocate memory" in text
-        or "CUDA out of memory" in text
-    )
 
 
 def _redirect(log: Path) -> None:

@@ -1,10 +1,10 @@
-"""In which order the local steps of a cohort are taken, by workers of which none is to idle, or side by side."""
+"""In which order the local steps of a cohort are taken by workers, of which none is to idle."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # A gain below this share of the round is not worth handing a client over.
@@ -49,24 +49,6 @@ def cut(steps: Sequence[int], workers: int) -> list[Piece]:
         room = room or share
     shared = first + middle + sorted(last, key=lambda piece: piece.start - piece.stop)
     return shared if _makespan(shared, workers) < (1 - _WORTH) * _makespan(whole, workers) else whole
-
-
-def schedule(sizes: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, int]]]:
-    """Which clients take which of their steps together, tick after tick: lists of (client, step).
-
-    At each tick the largest batch size that any client has next goes first, with all clients that have it next. So
-    clients run through their full batches side by side, and those that stand before a smaller one meet there.
-
-    Args:
-        sizes: For each client the sizes of its batches.
-    """
-    at = [0] * len(sizes)
-    while upcoming := {one: own[at[one]] for one, own in enumerate(sizes) if at[one] < len(own)}:
-        largest = max(upcoming.values())
-        tick = [(one, at[one]) for one, size in upcoming.items() if size == largest]
-        for one, _ in tick:
-            at[one] += 1
-        yield tick
 
 
 def _makespan(pieces: Sequence[Piece], workers: int) -> int:

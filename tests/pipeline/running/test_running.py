@@ -12,7 +12,7 @@ from rich.console import Console
 from support import vandals
 from support.project import make_project
 
-from pflcore.errors import UserError
+from pflcore.errors import TooLittleMemory, UserError
 from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.finished import Finished
 from pipeline.running import local
@@ -20,6 +20,7 @@ from pipeline.running.board import Board, StageState, duration
 from pipeline.running.display import Lines, live_view, show_status, summary
 from pipeline.running.jobs import Ended, Job, Slot
 from pipeline.running.local import LocalPool, slots, visible_gpus
+from pipeline.running.worker import _attempt
 
 
 def stage(name: str, *deps: str, kind: str = "train") -> Stage:
@@ -130,6 +131,23 @@ def test_what_a_stage_complains_of_is_one_line_and_in_its_log(tmp_path: Path, co
     assert told in (tmp_path / "a.log").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (TooLittleMemory("not enough memory on cuda:0 for one client"), "memory"),
+        (RuntimeError("CUDA error: out of memory"), "memory"),
+        (MemoryError(), "memory"),
+        (UserError("no such file"), "failed"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "failed"),
+    ],
+)
+def test_what_counts_as_memory_that_did_not_suffice(error: Exception, outcome: str) -> None:
+    def act() -> None:
+        raise error
+
+    assert _attempt(act)[0] == outcome
+
+
 def test_fewer_at_a_time_after_memory_did_not_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "work", vandals.look)
     workers = LocalPool(tmp_path, tmp_path / "notes", [Slot("gpu 0")] * 2 + [Slot("gpu 1")] * 2, {})
@@ -187,6 +205,7 @@ def test_gpus_that_are_no_numbers_are_refused(wanted: str) -> None:
 def test_gpus_as_wished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path / "none"),))
     monkeypatch.delenv("PFL_DEVICE", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_gpus(None) is None
     with pytest.raises(UserError, match="there is no GPU here; leave it out"):
         visible_gpus("0")
@@ -196,6 +215,18 @@ def test_gpus_as_wished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert visible_gpus(None) == ["1"]
     monkeypatch.setenv("PFL_DEVICE", "cpu")
     assert visible_gpus(None) is None
+
+
+def test_gpus_are_counted_among_those_that_are_visible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(local, "_DRIVERS", (str(tmp_path),))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5f")
+    assert visible_gpus("1, 0") == ["GPU-5f", "4"]
+    monkeypatch.setenv("PFL_DEVICE", "cuda:1")
+    assert visible_gpus(None) == ["GPU-5f"]
+    with pytest.raises(
+        UserError, match=r"^--gpus 0,4: there is no GPU 4, since CUDA_VISIBLE_DEVICES = '4,GPU-5f' leave"
+    ):
+        visible_gpus("0,4")
 
 
 def test_complete_outputs_are_known_by_their_inputs_and_looks(tmp_path: Path) -> None:

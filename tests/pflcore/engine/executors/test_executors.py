@@ -29,12 +29,11 @@ from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.evaluate import Score
 from pflcore.engine.executors.choice import choose_executor, stack_width, worker_count
-from pflcore.engine.executors.pieces import schedule
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.trainer import Job, Outcome, Trainer
-from pflcore.errors import UserError
+from pflcore.errors import TooLittleMemory, UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedavg import FedAvg
@@ -225,28 +224,6 @@ def test_a_divergence_in_a_stack_names_the_first_client_in_order() -> None:
     assert (error.value.round, error.value.client) == (5, 4)
 
 
-def test_clients_with_the_same_batch_size_step_together() -> None:
-    assert list(schedule([[4, 4, 2, 4, 4, 2], [4, 2, 4, 2], [3, 3]])) == [
-        [(0, 0), (1, 0)],
-        [(0, 1)],
-        [(2, 0)],
-        [(2, 1)],
-        [(0, 2), (1, 1)],
-        [(0, 3), (1, 2)],
-        [(0, 4)],
-        [(0, 5), (1, 3)],
-    ]
-
-
-def test_every_step_is_taken_once_and_in_order() -> None:
-    rng = np.random.default_rng(0)
-    sizes = [rng.integers(1, 6, rng.integers(0, 12)).tolist() for _ in range(9)]
-    ticks = list(schedule(sizes))
-    for client, own in enumerate(sizes):
-        assert [step for tick in ticks for one, step in tick if one == client] == list(range(len(own)))
-    assert all(len({sizes[one][step] for one, step in tick}) == 1 for tick in ticks)
-
-
 class Short(Stacked):
     """Has memory for two clients."""
 
@@ -272,7 +249,7 @@ def test_a_stack_that_does_not_fit_is_made_smaller() -> None:
     for outcome, other in zip(short.train(1, jobs), expected, strict=True):
         assert outcome.client == other.client
         assert_states_close(outcome.model, other.model)
-    assert short.widths == [5, 2, 2, 1] and short.width == 2
+    assert short.widths == [5, 2, 2, 1] and short.training.clients == 2
     short = Short(reference, 8)
     assert np.array_equal(short.score_each(jobs).correct, Sequential(reference).score_each(jobs).correct)
     assert short.widths == [5, 2, 2, 1]
@@ -285,8 +262,38 @@ def test_one_client_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatc
         raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
     monkeypatch.setattr(Stacked, "_train", refuse)
-    with pytest.raises(UserError, match=r"not enough memory on cpu for one client \(CUDA out of memory\.\); use a"):
+    with pytest.raises(
+        TooLittleMemory, match=r"not enough memory on cpu for one client \(CUDA out of memory\.\); use a"
+    ):
         list(Stacked(reference, 4).train(1, [(0, state)]))
+
+
+@pytest.mark.parametrize("words", ["CUDA out of memory.", "CUDA error: out of memory\nmore"])
+def test_measuring_takes_fewer_samples_at_once_where_memory_is_short(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, state = trainer()
+    jobs = [(client, state) for client in range(5)]
+    expected = Sequential(reference).score_shared(state), Sequential(reference).score_each(jobs)
+    predict, tried = Trainer.predict, []
+
+    def short(self: Trainer, state: Tensors, inputs: Tensor) -> Tensor:
+        tried.append(len(inputs))
+        if len(inputs) > 3:
+            raise RuntimeError(words)
+        return predict(self, state, inputs)
+
+    monkeypatch.setattr(Trainer, "predict", short)
+    stacked = Stacked(reference, 8)
+    found = stacked.score_shared(state), stacked.score_each(jobs)
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one.correct, other.correct) and np.array_equal(one.total, other.total)
+        np.testing.assert_allclose(one.loss, other.loss, rtol=1e-5)
+    assert max(tried) > 3 and stacked.training.clients == 8
+    monkeypatch.setattr(Trainer, "predict", lambda *_: (_ for _ in ()).throw(RuntimeError(words)))
+    for measure in (lambda: stacked.score_shared(state), lambda: stacked.score_each(jobs)):
+        with pytest.raises(TooLittleMemory, match="not enough memory on cpu for one client"):
+            measure()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "²", "1.5"])

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from support.cohorts import trainer
+from support.tape import Graph, Recorded, Tape, record_on_tape
 from support.tiny import assert_states_close, backbone, federation, method, run, training
 from torch import Tensor
 
-from pflcore.engine.executors.replay import Replay, _copy, _leaves, _signature
+from pflcore.engine.executors.replay import Recorder, Replay, _copy, _leaves, _signature
+from pflcore.engine.executors.sequential import Sequential
+from pflcore.engine.executors.stacked import Stacked
 
 TREE = ({"model": {"a": torch.ones(2), "b": torch.ones(1, dtype=torch.int64)}, "momenta": {}}, torch.zeros(3))
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -39,6 +43,124 @@ def test_a_copy_is_of_the_same_structure_and_shares_nothing() -> None:
 )
 def test_signatures_tell_shapes_types_names_and_nesting_apart(other: Any) -> None:
     assert _signature(other) != _signature(TREE)
+
+
+# --- recording on a tape, which has CUDA's rules and runs on a CPU ---------------------------------------------------
+
+
+@pytest.fixture
+def tape(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    return record_on_tape(monkeypatch)
+
+
+def recording(recorder: Recorder | None = None) -> Replay:
+    replay = Replay(torch.device("cpu"), recorder)
+    replay.on = True
+    return replay
+
+
+def square(tree: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    tree["x"].mul_(tree["x"])
+    return tree, tree["x"].sum()
+
+
+def test_all_recordings_share_a_stream_a_pool_and_their_tensors(tape: Recorded) -> None:
+    recorder = Recorder(torch.device("cpu"))
+    replays = [recording(recorder), recording(recorder)]
+    made = []
+    for turn in range(5):
+        for width in (7, 3, 5):
+            for replay in replays:
+                x = torch.full((width,), float(turn + width))
+                made.append(((turn + width) ** 2, width, *replay(square, {"x": x})))
+    for squared, width, tree, total in made:  # and what it got does not change with later calls
+        assert tree["x"].tolist() == [squared] * width and float(total) == squared * width
+    assert len(tape.captures) == 6 and tape.streams == tape.pools == 1
+    assert {one["pool"] for one in tape.captures} == {(0, 1)} and len({id(one["stream"]) for one in tape.captures}) == 1
+    assert {one["capture_error_mode"] for one in tape.captures} == {"thread_local"}
+    storages = {
+        leaf.data_ptr() for one in replays for made in one._recordings.values() for leaf in _leaves(made.inputs)
+    }
+    assert len(storages) == 1
+
+
+def test_many_tensors_are_copied_with_few_kernels(tape: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(tree: dict[str, Tensor]) -> tuple[dict[str, Tensor]]:
+        return (tree,)
+
+    replay = recording()
+    tree = {**{str(index): torch.rand(index) for index in range(40)}, "counter": torch.tensor([3])}
+    for _ in range(4):
+        replay(first, tree)
+    seen = Graph()
+    monkeypatch.setattr(Graph, "replay", lambda self: None)  # whose kernels do not count
+    with Tape(seen):
+        made = replay(first, tree)[0]
+    copies = [operation for operation, *_ in seen.tape if "copy" in str(operation) or "clone" in str(operation)]
+    assert len(copies) == 2 * 2  # in and out, of two types
+    assert all(torch.equal(made[name], tensor) for name, tensor in tree.items())
+
+
+def test_a_step_that_needs_more_room_leaves_earlier_recordings_theirs(tape: Recorded) -> None:
+    replay = recording()
+    for width in (2, 9):
+        for turn in range(4):
+            assert replay(square, {"x": torch.full((width,), float(turn))})[0]["x"].tolist() == [turn**2] * width
+    assert replay(square, {"x": torch.full((2,), 3.0)})[0]["x"].tolist() == [9, 9]
+    assert len(tape.captures) == 2
+
+
+def test_the_shapes_of_a_long_run_are_all_recorded(tape: Recorded) -> None:
+    replay = recording()
+    for width in range(1, 151):
+        for _ in range(3):
+            replay(square, {"x": torch.ones(width)})
+    assert len(replay._recordings) == 150
+
+
+def test_what_cannot_be_captured_is_called_on_the_stream_before(tape: Recorded) -> None:
+    replay = recording()
+    tape.failures.append(RuntimeError("operation not permitted when stream is capturing\nmore"))
+    for _ in range(2):
+        replay(square, {"x": torch.ones(2)})
+    with pytest.warns(UserWarning, match=r"not recorded \(operation not permitted when stream is capturing\); slower"):
+        assert replay(square, {"x": torch.full((2,), 3.0)})[0]["x"].tolist() == [9, 9]
+    assert tape.current == "main" and not replay.on
+
+
+def test_memory_that_ends_a_recording_is_told_and_recording_goes_on(tape: Recorded) -> None:
+    def large(x: Tensor) -> tuple[Tensor]:
+        if tape.captures:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return (x,)
+
+    replay = recording()
+    for _ in range(2):
+        replay(large, torch.ones(2))
+    tape.failures.append(RuntimeError("CUDA error: operation failed due to a previous error during capture"))
+    with pytest.raises(torch.OutOfMemoryError):
+        replay(large, torch.ones(2))
+    assert replay.on and tape.current == "main"
+    tape.captures.clear()
+    tape.failures.append(RuntimeError("CUDA error: out of memory\nmore"))  # when a graph is made of what was captured
+    with pytest.raises(RuntimeError, match="out of memory"):
+        replay(large, torch.ones(2))
+    assert replay.on
+
+
+@pytest.mark.parametrize(("name", "net"), [("fedavg", "tiny_vit"), ("ditto", "convnet")])
+def test_a_stack_that_is_recorded_agrees_with_single_clients(name: str, net: str, tape: Recorded) -> None:
+    reference, state = trainer(name, net, momentum=0.5, local_epochs=4)
+    stacked = Stacked(reference, 8)
+    for replay in stacked._replays.values():
+        replay.on = True
+    companions = {f"own/{key}": tensor for key, tensor in state.items()} if name == "ditto" else {}
+    jobs = [(client, {**state, **companions}) for client in (0, 2, 4)]
+    for round_ in (1, 2):
+        expected = list(Sequential(reference).train(round_, jobs))
+        for one, other in zip(stacked.train(round_, jobs), expected, strict=True):
+            assert_states_close(one.model, other.model)
+    assert len(tape.captures) > 2
 
 
 @needs_cuda

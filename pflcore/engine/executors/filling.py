@@ -1,0 +1,44 @@
+"""Filling up small batches, so that clients with batches of several sizes can take a step together.
+
+A batch is filled with samples that nothing learns from: they bear a label that the cross-entropy passes over, which
+takes the mean over the others, so their gradients are exactly zero. That is all there is to it only where nothing but
+this loss looks at a batch, and where samples do not look at each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pflcore.engine.finetuning import FineTuning
+from pflcore.engine.trainer import Trainer
+from pflcore.method import Method
+
+# PyTorch's own choice in cross_entropy.
+_PASSED_OVER = -100
+
+
+def can_fill(trainer: Trainer) -> bool:
+    """Whether a client's step on a batch that is filled up is its step on the batch.
+
+    It is for methods that leave loss and step as they are in :class:`~pflcore.method.Method`, which is most, and for
+    tuning, on a model whose layers have no running statistics and take dropout sample by sample.
+    """
+    method = type(trainer.method)
+    plain = method is FineTuning or (method.loss is Method.loss and method.step is Method.step)
+    statistics = any(name in trainer.entries and it.is_floating_point() for name, it in trainer.model.named_buffers())
+    return plain and not trainer.batch_norm and not statistics and trainer.noise.by_sample
+
+
+def filled_rows(batches: Sequence[Tensor]) -> Tensor:
+    """The rows of several batches, each filled up by its first row to the size of the largest: (batches, size)."""
+    size = max(map(len, batches))
+    return torch.stack([torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in batches])
+
+
+def filled_labels(labels: Tensor, sizes: Tensor) -> Tensor:
+    """Labels (batches, size, …) of which only the first of each batch count, as many as `sizes` (batches,) says."""
+    beyond = torch.arange(labels.shape[1], device=labels.device) >= sizes[:, None]
+    return labels.masked_fill(beyond.view(*beyond.shape, *[1] * (labels.ndim - 2)), _PASSED_OVER)

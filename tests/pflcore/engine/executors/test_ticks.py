@@ -1,0 +1,64 @@
+"""Clients of a stacked cohort take their steps in as few ticks as there can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pflcore.engine.executors.ticks import Tick, by_size
+
+
+def epochs(samples: int, count: int, size: int) -> list[int]:
+    """Sizes of a client's batches in a round."""
+    return count * ([size] * (samples // size) + [samples % size] * bool(samples % size))
+
+
+def fewest(sizes: list[list[int]]) -> int:
+    """No order needs fewer ticks: each size must come as often as one client has it."""
+    most: Counter[int] = Counter()
+    for own in sizes:
+        most |= Counter(own)
+    return most.total()
+
+
+def assert_in_order(ticks: list[Tick], sizes: list[list[int]]) -> None:
+    for client, own in enumerate(sizes):
+        assert [step for tick in ticks for one, step in tick if one == client] == list(range(len(own)))
+
+
+def test_clients_wait_at_the_end_of_an_epoch_for_those_with_the_same_remainder() -> None:
+    sizes = [[4, 4, 2, 4, 4, 2], [4, 2, 4, 2], [3, 3]]
+    assert list(by_size(sizes)) == [
+        [(2, 0)],
+        [(2, 1)],
+        [(0, 0), (1, 0)],
+        [(0, 1)],
+        [(0, 2), (1, 1)],
+        [(0, 3), (1, 2)],
+        [(0, 4)],
+        [(0, 5), (1, 3)],
+    ]
+
+
+def test_a_client_without_a_remainder_does_not_run_ahead() -> None:
+    assert len(list(by_size([epochs(8, 5, 4), epochs(9, 5, 4), epochs(11, 5, 4)]))) == 5 * (2 + 1 + 1)
+
+
+cohorts = st.lists(st.integers(1, 200), max_size=12)
+
+
+@given(cohorts, st.integers(1, 5), st.integers(2, 40))
+def test_epochs_take_as_few_ticks_as_there_can_be(samples: list[int], count: int, size: int) -> None:
+    sizes = [epochs(one, count, size) for one in samples]
+    ticks = list(by_size(sizes))
+    assert_in_order(ticks, sizes)
+    assert len(ticks) == fewest(sizes)
+
+
+@given(st.lists(st.lists(st.integers(1, 5), max_size=12), max_size=9))
+def test_every_step_is_taken_once_in_order_and_beside_others_of_its_size(sizes: list[list[int]]) -> None:
+    ticks = list(by_size(sizes))
+    assert_in_order(ticks, sizes)
+    assert all(tick and len({sizes[one][step] for one, step in tick}) == 1 for tick in ticks)
