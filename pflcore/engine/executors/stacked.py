@@ -167,7 +167,7 @@ def _or_blame(run: Callable[[], Done], suspects: Callable[[], Mapping[int, Calla
     raise failed
 
 
-@dataclass
+@dataclass(repr=False)  # vmap asks for it at every call, and to show tensors is to wait for the device
 class _Step:
     """One client's step as a function for :func:`torch.func.vmap`: everything that varies by client is an argument."""
 
