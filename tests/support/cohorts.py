@@ -72,7 +72,8 @@ def uneven_run(
     """Two rounds of a pair, with momentum and decay, on uneven clients; `place` puts data on a device."""
     delicate = net in DELICATE or (name, net) in HALVED
     special = {"batch_size": 8, "lr": 0.001} if delicate else {}
-    settings = training(sample_rate=0.8, momentum=0.5, weight_decay=1e-3, **special, **changes.pop("training", {}))
+    usual = {"sample_rate": 0.8, "momentum": 0.5, "weight_decay": 1e-3}
+    settings = training(**{**usual, **special, **changes.pop("training", {})})
     chosen = backbones()[net]
     data = place(suited(chosen, *(LARGER if delicate else UNEVEN)))
     arguments = {"training": settings, "executor": executor, "data": data, **changes}

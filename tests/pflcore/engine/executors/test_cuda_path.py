@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a re
 
 QUICK = [("fedavg", "convnet"), ("fedper", "norm_net"), ("fedtp", "tiny_vit")]
 CASES = [pytest.param(*pair, marks=[] if pair in QUICK else [pytest.mark.matrix]) for pair in PAIRS]
-SHORT = {"local_epochs": 1}
+SHORT = {"local_epochs": 1, "sample_rate": 0.4}
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def test_a_run_that_was_stopped_ends_alike(name: str, net: str, tmp_path: Path) 
 
     def attempt(**changes: Any) -> Result:
         with pretend_cuda():
-            settings = {"rounds": 3, "local_epochs": 1}
+            settings = {"rounds": 3, **SHORT}
             return on_host(uneven_run(name, net, "stacked", on_gpu, training=settings, **changes))
 
     lines: list[str] = []
