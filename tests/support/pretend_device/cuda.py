@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -121,6 +121,8 @@ _CUDA: dict[str, Any] = {
     "device_count": lambda: 1,
     "current_device": lambda: 0,
     "set_device": lambda device: None,
+    "device": lambda device: nullcontext(),
+    "set_stream": lambda stream: None,
     "get_device_name": lambda device=None: "pretend GPU",
     "get_device_capability": lambda device=None: (9, 0),
     "mem_get_info": lambda device=None: (_MEMORY, _MEMORY),

@@ -64,12 +64,15 @@ class Tape:
                     kept.copy_(new)
 
     def compare(self, now: Tape) -> None:
-        """Raises :class:`Stale` where `now`, a later capture of the same function, has other operations or numbers."""
+        """Raises :class:`Stale` where `now`, a later capture of the same function, has other operations or numbers.
+
+        What this one has behind them, such as copies of the outputs, is its own affair.
+        """
         for then, current in zip(self.steps, now.steps, strict=False):
             old, new = ([then.func, *self._numbers(then)], [current.func, *now._numbers(current)])
             if old != new:
                 raise Stale(f"a graph has {_shown(old)} where a call has {_shown(new)}, at {current.at}")
-        if len(self.steps) != len(now.steps):
+        if len(self.steps) < len(now.steps):
             raise Stale(f"a graph has {len(self.steps)} operations where a call has {len(now.steps)}")
 
     def _numbers(self, step: Step) -> list[Any]:

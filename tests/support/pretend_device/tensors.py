@@ -136,7 +136,7 @@ def execute(func: Any, args: Any, kwargs: Any) -> Any:
         return _copy(func, name, args, plain_args, plain_kwargs, on_device, at)
     _check(func, name, args, given, here, at)
     out = func(*plain_args, **plain_kwargs)
-    if not any(True for _ in tensors_of(out)) or not on_device:
+    if not on_device or not (func._schema.is_mutable or any(True for _ in tensors_of(out))):
         return out
     return _finish(func, name, here, plain_args, plain_kwargs, out, at)
 
