@@ -23,7 +23,7 @@ class MorePasses(Exception):
     """A step made more forward passes than dropout masks were drawn for."""
 
 
-@dataclass
+@dataclass(repr=False)  # vmap asks for it at every call, and to show tensors is to wait for the device
 class Step:
     """The steps of a client of `trainer`, which is told of a client's state and data by its arguments."""
 

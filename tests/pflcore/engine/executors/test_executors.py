@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from support.cohorts import FIRST, MATRIX, PAIRS, UNEVEN, trainer, uneven_run
+from support.cohorts import FIRST, MATRIX, PAIRS, UNEVEN, amplified, assert_close, trainer, uneven_run
 from support.tiers import first_of_each
 from support.tiny import (
     assert_states_close,
@@ -49,20 +49,6 @@ def reference_run(name: str, net: str) -> Result:
     return uneven_run(name, net, "sequential")
 
 
-# FedNova multiplies the update of a client of few steps, and with it what is rounded: by nine in these federations.
-# pFedMe takes five steps where others take one.
-# FedBABU's plain mean counts clients of few samples in full; initial weights rounded otherwise end 6e-6 apart under it.
-AMPLIFIED = {"fednova": 2e-5, "pfedme": 5e-6, "fedbabu": 2e-5}
-
-
-def assert_close(actual: Result, expected: Result, atol: float = 1e-6) -> None:
-    """Equal but for the rounding of float32 sums that are taken in another order."""
-    assert (actual.round.tolist(), actual.client.tolist()) == (expected.round.tolist(), expected.client.tolist())
-    assert_states_close(actual.weights, expected.weights, atol)
-    np.testing.assert_allclose(actual.loss, expected.loss, rtol=1e-5, atol=atol)
-    assert np.array_equal(actual.correct, expected.correct) and np.array_equal(actual.total, expected.total)
-
-
 @pytest.mark.parametrize(("name", "net"), MATRIX)
 def test_workers_give_the_bytes_of_the_sequential_executor(name: str, net: str) -> None:
     assert result_bytes(uneven_run(name, net, "pooled")) == result_bytes(reference_run(name, net))
@@ -77,7 +63,7 @@ def test_stacked_clients_agree_with_single_ones(
     name: str, net: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PFL_STACK", str(width))
-    assert_close(uneven_run(name, net, "stacked"), reference_run(name, net), AMPLIFIED.get(name, 1e-6))
+    assert_close(uneven_run(name, net, "stacked"), reference_run(name, net), amplified(name))
 
 
 def test_the_tolerance_tells_dropout_masks_apart(monkeypatch: pytest.MonkeyPatch) -> None:
