@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import signal
 import sys
 import time
@@ -21,19 +22,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # where nothing is installed
 
+import numpy
+import torch
 from card import checks, kernels, speed
 from card.section import LINES, Bench, Section, lines, run_sections, summary
+
+from pflcore.engine import device_name, select_device
 
 
 def machine(bench: Bench) -> None:
     """What the numbers were obtained with."""
-    import platform
-
-    import numpy
-    import torch
-
-    from pflcore.engine import device_name, select_device
-
     device = select_device(bench.device)
     bench.write(device=device_name(device), python=platform.python_version(), torch=torch.__version__)
     bench.write(numpy=numpy.__version__, cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version())

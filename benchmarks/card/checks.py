@@ -10,7 +10,7 @@ import gc
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +29,7 @@ from pflcore.data.federation import FederatedData
 from pflcore.engine import CheckpointFolder, Result
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch
@@ -158,6 +158,7 @@ def _start(bench: Bench, name: str, net: str, folder: Path) -> multiprocessing.p
 
 
 def _resumable(bench: Bench, name: str, net: str, folder: Path) -> None:
+    bench.limit()
     data = uneven(bench, place(bench.device))
     with CheckpointFolder(folder, "the same", print) as checkpoints:
         result = trained(data, name, network(net, bench.quick), rounds=6, checkpoints=checkpoints, checkpoint_every=0.0)
@@ -195,7 +196,7 @@ def squeezed(bench: Bench) -> None:
     )
     state = {name: tensor.detach().clone().to(device) for name, tensor in model.state_dict().items()}
     alone = _outcomes(Sequential(trainer), state, 2)
-    wide, peak, _ = _stack(trainer, state, clients)
+    wide, peak, width = _stack(trainer, state, clients)
     bench.write(
         memory="all", clients=clients, difference=_gap(wide, alone), peak_mb=peak / 2**20, ok=_gap(wide, alone) <= LIMIT
     )
@@ -210,15 +211,28 @@ def squeezed(bench: Bench) -> None:
 
 
 def _stack(trainer: Trainer, state: Tensors, clients: int) -> tuple[list[Tensors], int, int]:
-    """The clients' models, the most bytes that were reserved meanwhile, and how many clients were stacked at last."""
+    """The clients' models, the most bytes that were reserved meanwhile, and how many clients were stacked at most."""
     on_gpu = trainer.data.device.type == "cuda"
     if on_gpu:
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    with Stacked(trainer, clients) as stacked:
+    with _Widths(trainer, clients) as stacked:
         models = _outcomes(stacked, state, clients)
-        return models, torch.cuda.max_memory_reserved() if on_gpu else 0, stacked.width
+        return models, torch.cuda.max_memory_reserved() if on_gpu else 0, max(stacked.widths)
+
+
+class _Widths(Stacked):
+    """Notes how many clients were trained at once."""
+
+    def __init__(self, trainer: Trainer, width: int) -> None:
+        super().__init__(trainer, width)
+        self.widths: list[int] = []
+
+    def _train(self, round_: int, jobs: Sequence[Job], tuning: bool) -> list[Outcome]:
+        done = super()._train(round_, jobs, tuning)
+        self.widths.append(len(done))
+        return done
 
 
 def _outcomes(executor: Sequential | Stacked, state: Tensors, clients: int) -> list[Tensors]:

@@ -39,6 +39,10 @@ class Bench:
         """Seconds that remain, less than 0 afterwards."""
         return self.ends - time.monotonic()
 
+    def limit(self) -> None:
+        """End this process a while after its time, should nobody be left to do so. To be called where one begins."""
+        signal.alarm(math.ceil(max(0.0, self.left) + 2 * _MARGIN))
+
     def write(self, **facts: Any) -> None:
         """Add a line at once."""
         line = json.dumps({"section": self.section, **{name: _short(value) for name, value in facts.items()}})
@@ -119,7 +123,7 @@ def summary(written: list[dict[str, Any]]) -> str:
 
 def _perform(function: Section, bench: Bench) -> None:
     os.setsid()  # with what it starts, so that it can be killed with it
-    signal.alarm(math.ceil(bench.left + 2 * _MARGIN))  # should the first process be killed before
+    bench.limit()
     try:
         function(bench)
     except Exception as error:

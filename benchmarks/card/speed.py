@@ -114,6 +114,7 @@ def _told(ours: Connection, run: BaseProcess, seconds: float) -> float:
 
 def _beside(bench: Bench, name: str, seconds: float, parent: Connection) -> None:
     each, depth = workload(name, 2 if bench.quick else 10, bench.quick)
+    bench.limit()
     begun: list[float] = []
 
     def after(rounds: int) -> None:

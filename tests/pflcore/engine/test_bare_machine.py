@@ -75,6 +75,12 @@ def test_the_engine_trains_where_little_is_installed() -> None:
         assert correct == found[f"{name} sequential"][1]
 
 
+def test_so_does_the_benchmark_of_gpus() -> None:
+    done = bare(f"sys.path.insert(0, {str(TESTS.parent / 'benchmarks')!r})\nimport gpu\nprint(len(gpu.SECTIONS))")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
+
+
 def test_artifacts_need_more() -> None:
     done = bare("import pflcore.data.assignment_files")
     assert "No module named 'pyarrow'" in done.stderr
