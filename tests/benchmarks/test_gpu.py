@@ -84,7 +84,7 @@ def test_every_section_runs_on_a_cpu(tmp_path: Path) -> None:
     def of(section: str) -> list[dict[str, Any]]:
         return [line for line in written if line["section"] == section and "status" not in line]
 
-    assert len(of("agree")) == 2 * 6 and len(of("methods")) >= 4 and len(of("resume")) == 2
+    assert len(of("agree")) == 2 * 7 and len(of("methods")) >= 4 and len(of("resume")) == 2
     both = {(line["precision"], line["sizes"]) for line in of("w1")}
     assert both == {(line["precision"], line["sizes"]) for line in of("w2")}
     assert both == {(precision, sizes) for precision in ("fp32", "bf16") for sizes in ("equal", "dirichlet")}
