@@ -182,8 +182,8 @@ def processes(workload: Workload) -> Callable[[], float]:
 class PlainHypernetwork:
     """FedTP's server step as a sum of gradients, one backward pass per client, and ``torch.optim.SGD``."""
 
-    def __init__(self, workload: Workload, device: torch.device) -> None:
-        targets = {str(block): (1536, 128) for block in range(8)}
+    def __init__(self, workload: Workload, device: torch.device, depth: int = 8) -> None:
+        targets = {str(block): (1536, 128) for block in range(depth)}
         self.cohort = workload.cohort
         self.net = HyperNetwork(workload.clients, 32, 150, 4, targets)
         self.params = {name: nn.Parameter(one.to(device)) for name, one in self.net.init(SEED).items()}

@@ -1,26 +1,18 @@
-"""Which client holds which samples, and the artifact ``partition/2`` that stores it."""
+"""Which client holds which samples."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from pflcore.artifacts import read_table, write_table
 from pflcore.data.noise import Noise
-from pflcore.data.sample_files import SPLITS, column
-from pflcore.data.samples import Mask, Rows
+from pflcore.data.samples import SPLITS, Mask, Rows
 from pflcore.errors import UserError
 
-SCHEMA = "partition/2"
-
-_VALIDATION = "validation"  # what column `split` says beside the words of a dataset's
+VALIDATION = "validation"  # what a sample can be held for, beside a dataset's own two sides
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +83,12 @@ class Assignment:
         test = ~train if validation is None else ~(train | validation)
         sides = (train, test) if validation is None else (train, test, validation)
         parts = [np.flatnonzero(side & used) for side in sides]
-        in_train, in_test, *held_back = (_by_client(owners[rows], rows, clients) for rows in parts)
+        in_train, in_test, *held_back = (by_client(owners[rows], rows, clients) for rows in parts)
         return cls(in_train, in_test, scheme, seed, validation=held_back[0] if held_back else [], **more)
 
     def sides(self) -> dict[str, list[Rows]]:
         """What is held for training, for test and, where anything is, for validation."""
-        held_back = {_VALIDATION: self.validation} if self.validation else {}
+        held_back = {VALIDATION: self.validation} if self.validation else {}
         return dict(zip(SPLITS, (self.train, self.test), strict=True)) | held_back
 
     def rows(self) -> list[Rows]:
@@ -130,7 +122,7 @@ class Assignment:
             # Of the dataset's own sides validation is on that of training.
             side, word = (~train, "test") if split == "test" else (train, "train")
             side = everything if self.own_split else side
-            rows, owners = _flat(parts), _owners(parts)
+            rows, owners = flat(parts), owners_of(parts)
             outside = (rows < 0) | (rows >= count)
             for wrong, words in (
                 (outside, f"is outside the dataset of {count} samples"),
@@ -150,95 +142,19 @@ class Assignment:
             seen[split] = held
 
 
-def write_assignment(path: Path, assignment: Assignment) -> None:
-    """Write the artifact ``partition/2``, rows sorted by client, train before test before validation, then sample."""
-    sides = assignment.sides()
-    samples = np.concatenate([_flat(parts) for parts in sides.values()])
-    clients = np.concatenate([_owners(parts) for parts in sides.values()])
-    split = np.repeat(np.arange(len(sides), dtype=np.int8), [sum(map(len, parts)) for parts in sides.values()])
-    order = np.lexsort((samples, split, clients))
-    table = pa.table(
-        {
-            "client": pa.array(clients[order].astype(np.int32)),
-            "sample": pa.array(samples[order]),
-            "split": pa.DictionaryArray.from_arrays(split[order], pa.array(list(sides))),
-        }
-    )
-    noise = assignment.noise
-    write_table(
-        path,
-        table,
-        SCHEMA,
-        scheme=assignment.scheme,
-        clients=assignment.clients,
-        seed=assignment.seed,
-        own_split=assignment.own_split,
-        novel=list(assignment.novel),
-        noise=dataclasses.asdict(noise) if noise else None,
-    )
-
-
-def read_assignment(path: Path) -> Assignment:
-    """Read the artifact ``partition/2``.
-
-    Raises:
-        UserError: The file is missing, damaged, of another schema, or names a client or row that cannot exist.
-    """
-    table, meta = read_table(path, SCHEMA)
-    clients, scheme, seed = meta.get("clients"), meta.get("scheme"), meta.get("seed")
-    if not (isinstance(clients, int) and clients > 0 and isinstance(scheme, str) and isinstance(seed, int)):
-        raise UserError(f"{path}: damaged metadata {meta}; delete it and run again")
-    owners = np.asarray(column(path, table, "client", pa.int32()))
-    rows = np.asarray(column(path, table, "sample", pa.int64()))
-    split = _splits(path, table)
-    wrong = (owners < 0) | (owners >= clients) | (rows < 0)
-    if wrong.any():
-        first = int(wrong.argmax())
-        raise UserError(
-            f"{path}: client {owners[first]}, sample {rows[first]}: clients are 0..{clients - 1}, samples start at 0"
-        )
-    in_train, in_test, *held_back = (
-        _by_client(owners[split == side], rows[split == side], clients) for side in range(split.max(initial=1) + 1)
-    )
-    try:
-        noise = meta.get("noise")
-        return Assignment(
-            in_train,
-            in_test,
-            scheme,
-            seed,
-            own_split=bool(meta["own_split"]),
-            novel=tuple(meta["novel"]),
-            noise=Noise(tuple(noise["std"]), bool(noise["released"]), int(noise["seed"])) if noise else None,
-            validation=held_back[0] if held_back else [],
-        )
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: damaged metadata ({type(error).__name__}: {error}); delete it and run again"
-        ) from None
-
-
-def _splits(path: Path, table: pa.Table) -> npt.NDArray[np.int64]:
-    """For every row of an artifact which side it is held for, in the order of :meth:`Assignment.sides`."""
-    words = table["split"].cast(pa.string()) if "split" in table.column_names else pa.nulls(1, pa.string())
-    index = pc.index_in(words, value_set=pa.array([*SPLITS, _VALIDATION]))
-    if index.null_count:
-        raise UserError(
-            f"{path}: column 'split' must hold train, test or validation in every row; delete it and run again"
-        )
-    return np.asarray(index).astype(np.int64)
-
-
-def _by_client(owners: npt.NDArray[np.integer], rows: Rows, clients: int) -> list[Rows]:
+def by_client(owners: npt.NDArray[np.integer], rows: Rows, clients: int) -> list[Rows]:
+    """For each client its rows in ascending order. `owners` and `rows` are of one length."""
     order = np.lexsort((rows, owners))
     rows = rows[order]
     ends = np.cumsum(np.bincount(owners, minlength=clients)).tolist()
     return [rows[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _flat(parts: list[Rows]) -> Rows:
+def flat(parts: list[Rows]) -> Rows:
+    """The rows of all clients in one int64 array, client after client."""
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64, casting="safe", copy=False)
 
 
-def _owners(parts: list[Rows]) -> Rows:
+def owners_of(parts: list[Rows]) -> Rows:
+    """The client of each entry of :func:`flat`."""
     return np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])

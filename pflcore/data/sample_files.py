@@ -12,13 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pflcore.artifacts import read_meta, read_table, table_writer
-from pflcore.data.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples
+from pflcore.data.samples import SPLITS, Attribute, Boxes, Bytes, Mask, Rows, Samples
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
 from pflcore.memory import memory_limit
 
 SCHEMA = "dataset/2"
-SPLITS = ("train", "test")
 
 # Bytes of inputs per row group: what is in memory at a time when a large artifact is written or mapped.
 _GROUP = 64 * 2**20

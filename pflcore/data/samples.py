@@ -16,6 +16,8 @@ Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
+SPLITS = ("train", "test")  # the sides of a dataset
+
 
 @dataclass(frozen=True, eq=False)
 class Attribute:

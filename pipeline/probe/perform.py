@@ -16,7 +16,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from pflcore.artifacts import read_table
-from pflcore.data.assignment import read_assignment
+from pflcore.data.assignment_files import read_assignment
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.engine import Progress
 from pipeline.probe.cases import RESUMED, SEQUENTIAL, Probe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pflcore.data.assignment import read_assignment
+from pflcore.data.assignment_files import read_assignment
 from pflcore.data.sample_files import read_facts
 from pipeline.report.partitions.page import write_partition_page
 from pipeline.spec.records import read_record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pflcore.data.assignment import write_assignment
+from pflcore.data.assignment_files import write_assignment
 from pflcore.data.sample_files import read_facts
 from pflcore.partitions import PARTITIONS, partition
 from pipeline.spec.records import read_record

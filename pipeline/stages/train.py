@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 from pflcore.analyses import ANALYSES
 from pflcore.artifacts import write_table
 from pflcore.backbones import BACKBONES
-from pflcore.data.assignment import Assignment, read_assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.assignment_files import read_assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples
 from pflcore.data.samples import Samples

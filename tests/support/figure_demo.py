@@ -12,7 +12,8 @@ import pandas as pd
 import pyarrow as pa
 
 from pflcore.artifacts import read_table, write_table
-from pflcore.data.assignment import Assignment, write_assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.assignment_files import write_assignment
 from pflcore.data.noise import Noise
 from pflcore.protocols import summarise
 from pflcore.settings import Evaluation

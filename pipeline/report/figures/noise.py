@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from pflcore.artifacts import read_meta
-from pflcore.data.assignment import SCHEMA
+from pflcore.data.assignment_files import SCHEMA
 from pflcore.errors import UserError
 from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
 from pipeline.report.drawing.sections import OfCell, Section, all_points, counted, draw_picture, line_per_cell

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pflcore.artifacts import read_table, write_table
-from pflcore.data.assignment import Assignment, read_assignment, write_assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.sample_files import read_facts, read_samples, write_samples
 from pflcore.data.samples import Attribute, Boxes, Samples
 from pflcore.errors import UserError

@@ -11,7 +11,8 @@ import torch
 from scipy.stats import chisquare, kstest
 from support.toy_samples import class_counts, flat, make_samples
 
-from pflcore.data.assignment import Assignment, read_assignment, write_assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.fresh_noise import normals
 from pflcore.data.noise import Noise

@@ -10,7 +10,8 @@ import pytest
 from support.toy_samples import ROLES, SAMPLES, make_samples
 
 from pflcore.artifacts import read_table
-from pflcore.data.assignment import Assignment, read_assignment, write_assignment
+from pflcore.data.assignment import Assignment
+from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.noise import Noise
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
