@@ -106,7 +106,7 @@ MUTANTS = (
     ("stacked: no momentum", OPTIMIZERS, "state[name] * training.momentum + slope", "state[name] * 0 + slope"),
     ("stacked: padding measured", STACKED, "losses[index, :size]", "losses[index]"),
     ("stacked: buffers lost", STEP, "_write_back(list(zip(targets, fresh, strict=True)))", "None"),
-    ("stacked: same dropout for all", COHORT, "ids = ((self.clients[one], step, one_pass)", "ids = ((self.clients[0], step, one_pass)"),
+    ("stacked: same dropout for all", COHORT, "self.clients[one], step, one_pass)", "self.clients[0], step, one_pass)"),
     ("pooled: pieces begin anew", POOLED, "begun.pop(piece.job, None), piece.stop", "begun.pop(piece.job, None) and None, piece.stop and 1"),
     ("pooled: outcomes of other workers", POOLED, "Outcome(client, worker.copy(), answer)", "Outcome(client, self.workers[0].copy(), answer)"),
     ("fewest samples off by one", PARTITION, "if reached >= least:", "if reached > least:"),

@@ -1,4 +1,4 @@
-"""The host's memory: how much of it data and personal models may take, and keeping what was freed for the next use."""
+"""Memory: how much of the host's data and models may take, keeping what was freed, and what to call too little."""
 
 from __future__ import annotations
 
@@ -33,3 +33,27 @@ def keep_freed_memory() -> None:
     if mallopt:
         for option in (mmap_threshold, trim_threshold):
             mallopt(option, 1 << 30)
+
+
+class TooLittleMemory(UserError):
+    """There is not enough memory, not even for the least. Where others share it, a later attempt may succeed."""
+
+
+def is_memory(error: BaseException) -> bool:
+    """Whether a device or the host ran out of memory; PyTorch has a class for few of the ways to."""
+    text = str(error)
+    return (
+        isinstance(error, (MemoryError, TooLittleMemory))
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(words in text for words in _OUT_OF_MEMORY)
+    )
+
+
+# The second is what CUDA's own functions say, as when a graph is made; the third and fourth its libraries.
+_OUT_OF_MEMORY = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory",
+)

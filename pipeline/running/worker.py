@@ -20,8 +20,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflcore.errors import UserError, is_memory
+from pflcore.errors import UserError
 from pflcore.faults import in_a_line
+from pflcore.memory import is_memory
 from pipeline.dvc.finished import Finished
 from pipeline.running.jobs import Ended, Job, Outcome, Progressed
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflcore.errors import is_memory
+from pflcore.memory import is_memory
 
 # Shapes that occur more often than this are recorded; recording costs about as much as several plain calls.
 _PATIENCE = 2

@@ -25,9 +25,10 @@ from pflcore.engine.executors.cohort import Cohort, stack_states
 from pflcore.engine.executors.replay import Recorder, Replay
 from pflcore.engine.executors.vectorised import MorePasses, vectorisable
 from pflcore.engine.trainer import Job, Outcome, Trainer, chosen
-from pflcore.errors import TooLittleMemory, UserError, is_memory
+from pflcore.errors import UserError
 from pflcore.faults import locate
 from pflcore.groups import Tensors
+from pflcore.memory import TooLittleMemory, is_memory
 
 Done = TypeVar("Done")
 

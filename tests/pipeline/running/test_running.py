@@ -12,7 +12,8 @@ from rich.console import Console
 from support import vandals
 from support.project import make_project
 
-from pflcore.errors import TooLittleMemory, UserError
+from pflcore.errors import UserError
+from pflcore.memory import TooLittleMemory
 from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.finished import Finished
 from pipeline.running import local

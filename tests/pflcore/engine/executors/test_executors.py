@@ -33,8 +33,9 @@ from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.trainer import Job, Outcome, Trainer
-from pflcore.errors import TooLittleMemory, UserError
+from pflcore.errors import UserError
 from pflcore.groups import Tensors
+from pflcore.memory import TooLittleMemory
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedavg import FedAvg
 
