@@ -21,10 +21,11 @@ from pipeline.stages import train
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
 
 QUICK = "drops within rounds"
+# Mixed precision is switched on for CUDA alone, which the pretended device is not to PyTorch itself.
 CASES = [
     pytest.param(probe, marks=[] if probe.name == QUICK else [pytest.mark.matrix], id=probe.name)
     for probe in PROBES
-    if probe.trains
+    if probe.trains and probe.training.get("precision") != "bf16"
 ]
 
 

@@ -154,6 +154,7 @@ def pretend_cuda() -> Iterator[Events]:
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
         stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self))
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))  # it has no thread of its own
         stack.enter_context(Factories())
         stack.enter_context(_Disguise())
         STATE.events, STATE.tape = Events(), None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -67,19 +66,8 @@ class Events:
 
 
 def place() -> Place:
-    """The innermost line of this project that is being executed.
-
-    Gradients are computed in a thread of PyTorch's, in which no Python runs but ours; they are the main thread's.
-    """
-    here = _innermost(sys._getframe(1))
-    if here is NOWHERE:
-        main = threading.main_thread().ident
-        here = _innermost(sys._current_frames()[main]) if main else NOWHERE
-    return here
-
-
-def _innermost(frame: FrameType) -> Place:
-    for each in _outwards(frame):
+    """The innermost line of this project that is being executed."""
+    for each in _outwards(sys._getframe(1)):
         if name := _ours(each.f_code.co_filename):
             return Place(name, each.f_code.co_qualname, each.f_lineno)
     return NOWHERE

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
 
 from support.pretend_device.events import Events, Place, place
 from support.pretend_device.tape import Tape, mapped, tensors_of
@@ -31,6 +34,9 @@ class _Module(_DummyBackendModule):
         pass
 
 
+# Autograd starts its threads at the first gradient of a process, one for each device that there is, and a process with
+# threads cannot fork workers any more. So the first gradient is taken while there is no device yet.
+torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
 _setup_privateuseone_for_python_backend(NAME, _Module())
 GPU = torch.device(NAME, 0)
 

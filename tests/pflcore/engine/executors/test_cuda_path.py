@@ -74,6 +74,12 @@ def test_samples_that_do_not_fit_are_fetched() -> None:
     assert_close(found, expected)
 
 
+def test_workers_can_still_be_forked() -> None:
+    with pretend_cuda():
+        run(method("fedavg"), backbone("convnet"), on_gpu(federation()), executor="stacked")
+    assert run(method("fedavg"), backbone("convnet"), executor="pooled").rounds == 2
+
+
 class Stopped(Exception):
     """Stands for anything that ends a process between two rounds."""
 
