@@ -48,7 +48,7 @@ SECTIONS: dict[str, tuple[Section, float]] = {
     "w1": (speed.w1, 70),
     "w2": (speed.w2, 90),
     "uncapturable": (checks.uncapturable, 20),
-    "resume": (checks.resume, 45),
+    "resume": (checks.resume, 60),
     "squeezed": (checks.squeezed, 30),
     "resident": (checks.resident, 25),
     "side_by_side": (speed.side_by_side, 75),
