@@ -28,6 +28,7 @@ sys.path[0] = str(Path(__file__).parents[1])
 from pipeline.report.claims.claims import Judgement, judge_claims  # noqa: E402
 from pipeline.report.claims.verdicts import FAILS, HOLDS  # noqa: E402
 from pipeline.report.statistics.resampling import bootstrap_interval  # noqa: E402
+from pipeline.report.table.apart import tied_with  # noqa: E402
 from pipeline.report.table.cells import collect_cells  # noqa: E402
 from pipeline.report.table.layout import Layout  # noqa: E402
 from pipeline.report.table.measured import Measured, Value  # noqa: E402
@@ -108,6 +109,24 @@ def coverage(tables: int, seeds: int, spread: float) -> float:
     return inside / tables
 
 
+def unmarked(tables: int, shifts: Sequence[float], seeds: int, spreads: Sequence[float], row: int) -> float:
+    """How often a row is neither the best of its column nor marked as one that cannot be told apart from it.
+
+    Args:
+        spreads: The standard deviation between trainings of each method, in points.
+    """
+    random, found = np.random.default_rng([seeds, len(shifts), row]), 0
+    for _ in range(tables):
+        means = BASE + random.normal(0, 1, seeds) + np.array(shifts)[:, None]
+        means += random.normal(0, 1, means.shape) * np.array(spreads)[:, None]
+        best = int(means.mean(axis=1).argmax())
+        if row != best:
+            others = [index for index in range(len(shifts)) if index != best]
+            tied = tied_with(dict(enumerate(means[best])), [dict(enumerate(means[index])) for index in others])
+            found += tied[others.index(row)] is False
+    return found / tables
+
+
 AHEAD: dict[str, Any] = {"side": {"method": ["A"]}, "than": {"method": ["B"]}}
 RIVALS: dict[str, Any] = {"side": {"method": ["A"]}, "than": {"method": list("BCDEF")}}
 AMONG: dict[str, Any] = {"form": "within", "over": ["method"]}
@@ -123,6 +142,18 @@ LINES: tuple[tuple[str, tuple[float, ...], int, dict[str, Any], tuple[str, ...]]
     ("equal spreads, one said to be less", (0, 0), 1, AHEAD | {"form": "steadier"}, (HOLDS, FAILS)),
     ("a point ahead, found", (1, 0), 1, AHEAD, (HOLDS,)),
     ("three points ahead, found", (3, 0), 1, AHEAD, (HOLDS,)),
+)
+
+
+# Of a column: what there is, how far its rows are behind the best, the row that is looked at, and its spread by that of
+# the others.
+MARKS: tuple[tuple[str, tuple[float, ...], int, float], ...] = (
+    ("truly best, like five others, unmarked", (0,) * 6, 0, 1),
+    ("truly best, like 23 others, unmarked", (0,) * 24, 0, 1),
+    ("the same, three times as unsteady as the others", (0,) * 24, 0, 3),
+    ("the same, a third as unsteady", (0,) * 24, 0, 1 / 3),
+    ("three points behind one of 24, told apart", (0,) * 23 + (-3,), 23, 1),
+    ("ten points behind one of 24, told apart", (0,) * 23 + (-10,), 23, 1),
 )
 
 
@@ -144,6 +175,9 @@ def main() -> None:
         line(what, [sum(obtained[verdict] for verdict in wanted) / tables for obtained, _ in found])
         if claim is AHEAD:
             line("— by the rule for printed values", [sum(p[v] for v in wanted) / tables for _, p in found])
+    for what, shifts, row, ratio in MARKS:
+        own = [[spread * (ratio if index == row else 1) for index in range(len(shifts))] for _, spread in columns]
+        line(what, [unmarked(tables, shifts, seeds, own[i], row) for i, (seeds, _) in enumerate(columns)])
     line("bootstrap over seeds, has the truth in its 95 %", [coverage(tables, *column) for column in columns])
     print(f"\n{tables} tables per number, {time.monotonic() - began:.0f} s")
 

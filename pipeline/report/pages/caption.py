@@ -62,7 +62,7 @@ def _apart(cells: list[Cell], columns: list[Key]) -> list[str]:
     ]
     unknown = {column for tied, column in others if tied is None}
     lines = []
-    how = "(paired t tests over the seeds, at 5 % over all comparisons of a column, Holm)"
+    how = "(moderated paired t tests over the seeds, at 5 % over all comparisons of a column, Holm)"
     if any(tied for tied, _ in others):
         lines.append(f"{TIED}: cannot be told apart from the best of the column {how}.")
     elif others and not unknown:

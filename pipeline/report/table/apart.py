@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipeline.report.statistics.comparison import compare, holm
+from pipeline.report.statistics.comparison import Comparison, compare, holm
+from pipeline.report.statistics.moderation import moderated_ps
 from pipeline.report.statistics.power import LEVEL
 
 BySeed = Mapping[int, float]
@@ -16,15 +17,15 @@ BySeed = Mapping[int, float]
 def tied_with(one: BySeed, others: Sequence[BySeed]) -> list[bool | None]:
     """Of each of the others, whether it cannot be told apart from one; None where they do not share two seeds.
 
-    Paired t tests over the seeds that both have, at 5 % over all of them together (Holm).
+    Moderated paired t tests over the seeds that both have, at 5 % over all of them together (Holm).
     """
     shared = [sorted(one.keys() & other.keys()) for other in others]
     judged = [index for index, seeds in enumerate(shared) if len(seeds) > 1]
-    ps = [_p(one, others[index], shared[index]) for index in judged]
+    ps = moderated_ps([_comparison(one, others[index], shared[index]) for index in judged])
     apart = dict(zip(judged, (p <= LEVEL for p in holm(ps)), strict=True))
     return [not apart[index] if index in apart else None for index in range(len(others))]
 
 
-def _p(one: BySeed, other: BySeed, seeds: list[int]) -> float:
+def _comparison(one: BySeed, other: BySeed, seeds: list[int]) -> Comparison:
     first, second = (np.array([side[seed] for seed in seeds]) for side in (one, other))
-    return compare(first, second).p
+    return compare(first, second)

@@ -44,7 +44,20 @@ def test_a_single_comparison_may_decide_what_three_do_not() -> None:
     p = float(ttest_rel(list(best.values()), list(near.values())).pvalue)
     assert 0.05 / 3 < p < 0.05
     assert tied_with(best, [near]) == [False]
-    assert tied_with(best, [near, near, near]) == [True, True, True]
+    wild = [{0: 69.0, 1: 75.0, 2: 92.0}, {0: 73.0, 1: 76.0, 2: 88.0}]
+    assert tied_with(best, [near, *wild]) == [True, True, True]
+
+
+def test_many_comparisons_know_more_of_chance_than_one() -> None:
+    best = {0: 70.0, 1: 80.0, 2: 90.0}
+    rivals = [
+        {seed: value - 0.5 * way for (seed, value), way in zip(best.items(), ways, strict=True)}
+        for ways in ((1, -1, 2), (0, 2, -1), (-1, 1, 1))
+    ]
+    far = {0: 64.0, 1: 70.5, 2: 84.5}
+    p = float(ttest_rel(list(best.values()), list(far.values())).pvalue)
+    assert p > 0.05 / 4
+    assert tied_with(best, [*rivals, far]) == [True, True, True, False]
 
 
 def test_seeds_are_paired_by_their_number_and_one_decides_nothing() -> None:
@@ -80,7 +93,7 @@ def test_other_protocols_have_marks_of_their_own(tmp_path: Path) -> None:
         ("A", "80.00±8.16‡ (2)"),
         ("B", "82.37±9.12 (1)"),
         ("C", "79.47±7.43‡ (3)"),
-        ("D", "70.23±8.25‡ (4)"),
+        ("D", "70.23±8.25 (4)"),
     ]
     assert "‡: cannot be told apart from the best of its column under the protocol, by seeds." in section.text
 
