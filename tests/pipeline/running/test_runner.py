@@ -213,8 +213,9 @@ def test_others_at_work_in_the_same_workspace(project: Project) -> None:
     with at_work(project, "pfl", "run", "-j", "1", until=TRAINING) as first:
         beside = project.repro()
         assert beside.code and "is busy, it is being blocked by" in beside.output and "pfl run (" in beside.output
-        status = project.call("pfl", "status")
-        assert "1 running" in status.stdout and "/150" in status.stdout
+        while "/150" not in (status := project.call("pfl", "status").stdout):  # no round has ended yet
+            assert first.poll() is None, status
+        assert "1 running" in status
         second = project.call("pfl", "run", "-j", "1")
         assert second.returncode == 0, second.stderr
         assert "another pfl run is at work here (process" in second.stderr and "stages in" in second.stderr
