@@ -93,6 +93,15 @@ def show(run: Annotated[str, typer.Argument(help="The id of a run, or the file o
         print(f"{round_:5d}  {accuracy:10.2f}  {loss:8.4f}")
 
 
+@results.command()
+def report() -> None:
+    """Write docs/results.md: published numbers with what was obtained for them, from what is kept."""
+    from pipeline.results.report import write_report
+
+    changed = write_report(Workspace.find())
+    print("\n".join(os.path.relpath(path) for path in changed) or "up to date")
+
+
 def verify(
     spec: Annotated[str, typer.Argument(help="A spec of which cells are kept.")],
     cells: Annotated[int, typer.Option(min=1, help="How many cells, drawn at random.")] = 3,

@@ -17,6 +17,7 @@ from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers.contents import PLACES, Places, read_contents
+from pipeline.papers.obtained import RULE, in_words
 from pipeline.papers.paper import Paper, Summary, in_order, papers_of, summary
 from pipeline.papers.paper_page import mark_of, write_paper
 from pipeline.papers.recalled import recall
@@ -157,8 +158,12 @@ class Papers:
 
     def _write_index(self, summaries: list[Summary], live: bool) -> None:
         profile = self.workspace.profile
+        obtained = [one for entry in summaries for one in entry.obtained]
+        published = sum(entry.published for entry in summaries)
         text = html(
             "index.html.j2",
+            numbers=f"Of {published:,} published accuracies {in_words(obtained)}" if obtained else "",
+            rule=RULE,
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
             total=Places(sum((entry.of_paper for entry in summaries), Counter())),
             states=PLACES,

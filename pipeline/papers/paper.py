@@ -12,6 +12,7 @@ from typing import Any
 from pflcore.errors import UserError
 from pipeline.papers.contents import Place, Places, cover_places
 from pipeline.papers.coverage import Claims, Coverage, cover, tally
+from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.report.claims.claims import Judgement, judge_claims
 from pipeline.report.table.results import Results
 from pipeline.spec.run import Run
@@ -53,12 +54,19 @@ class Paper:
 
 @dataclass(frozen=True)
 class Brief:
-    """What an index says about one spec."""
+    """What an index says about one spec.
+
+    Attributes:
+        published: How many accuracies are published of it.
+        obtained: Those that were obtained.
+    """
 
     spec: str
     heading: str
     coverage: Coverage
     claims: Claims
+    published: int = 0
+    obtained: tuple[Obtained, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,13 +95,23 @@ class Summary:
         return Coverage(sum((brief.coverage for brief in self.briefs), Counter()))
 
     @property
+    def published(self) -> int:
+        """How many accuracies the paper prints; of specs about the same table the first one's count."""
+        first = {place.specs[0] for place in self.places if place.specs}
+        return sum(brief.published for brief in self.briefs if not first or brief.spec.partition("/")[2] in first)
+
+    @property
+    def obtained(self) -> list[Obtained]:
+        return [one for brief in self.briefs for one in brief.obtained]
+
+    @property
     def claims(self) -> Claims:
         return Claims(sum((brief.claims for brief in self.briefs), Counter()))
 
     def to_json(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "briefs": [vars(brief) for brief in self.briefs],
+            "briefs": [{**vars(brief), "obtained": [vars(one) for one in brief.obtained]} for brief in self.briefs],
             "places": [vars(place) for place in self.places],
         }
 
@@ -101,7 +119,14 @@ class Summary:
     def from_json(cls, data: Mapping[str, Any]) -> Summary:
         """The opposite of :meth:`to_json`. Raises ``KeyError`` or ``TypeError`` for anything else."""
         briefs = [
-            Brief(entry["spec"], entry["heading"], Coverage(entry["coverage"]), Claims(entry["claims"]))
+            Brief(
+                entry["spec"],
+                entry["heading"],
+                Coverage(entry["coverage"]),
+                Claims(entry["claims"]),
+                entry["published"],
+                tuple(map(Obtained.from_json, entry["obtained"])),
+            )
             for entry in data["briefs"]
         ]
         places = [Place(**{**entry, "specs": tuple(entry["specs"])}) for entry in data["places"]]
@@ -135,7 +160,15 @@ def heading(table: ResolvedTable) -> str:
 
 def brief(results: Results, judgements: list[Judgement]) -> Brief:
     """What an index says about a table."""
-    return Brief(results.table.spec, heading(results.table), cover(results.cells), tally(judgements))
+    table = results.table
+    return Brief(
+        table.spec,
+        heading(table),
+        cover(results.cells),
+        tally(judgements),
+        count_published(table),
+        tuple(collect_obtained(results)),
+    )
 
 
 def summary(paper: Paper, root: Path) -> Summary:

@@ -15,7 +15,7 @@ from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.yamlfile import Address, show
 
 _AXIS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_RESERVED = ("mean", "std", "quoted", "note")  # columns of published values
+_RESERVED = ("mean", "std", "quoted", "note", "misprint", "explained")  # columns of published values
 
 
 @dataclass(frozen=True)

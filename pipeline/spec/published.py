@@ -1,6 +1,7 @@
 """Published values: a CSV file beside the spec, with a column per table axis, then mean, std, quoted and note.
 
-Where some values are misprints, which may be any text, there is a column more, ``misprint``.
+There may be two columns more: ``misprint``, where some values are, which may be any text; and ``explained``, why what
+is obtained is another value.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeline.spec.yamlfile import read_text, show
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _VALUES = ("mean", "std", "quoted", "note")
-_MISPRINT = "misprint"
+_MISPRINT, _EXPLAINED = _OPTIONAL = ("misprint", "explained")
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
 
 def _header(cells: list[str], columns: list[str], where: str) -> list[str]:
     for cell in cells:
-        if cell not in (*columns, _MISPRINT):
-            raise UserError(f"{where}: unknown column {show(cell)}{did_you_mean(cell, [*columns, _MISPRINT])}")
+        if cell not in (*columns, *_OPTIONAL):
+            raise UserError(f"{where}: unknown column {show(cell)}{did_you_mean(cell, [*columns, *_OPTIONAL])}")
         if cells.count(cell) > 1:
             raise UserError(f"{where}: the column {show(cell)} is stated twice")
     missing = [column for column in columns if column not in cells]
@@ -106,7 +107,15 @@ def _row(cells: dict[str, str], axes: list[str], where: str, units: bool) -> Pub
         raise UserError(f"{where}: std: {show(cells['std'])} without a mean")
     printed = cells["mean"] if units else ""
     quoted = cells["quoted"] == "yes"
-    value = Published(mean=mean, std=std, quoted=quoted, note=cells["note"], printed=printed, step=step)
+    value = Published(
+        mean=mean,
+        std=std,
+        quoted=quoted,
+        note=cells["note"],
+        printed=printed,
+        step=step,
+        explained=cells.get(_EXPLAINED, ""),
+    )
     return PublishedRow(labels, value, where)
 
 

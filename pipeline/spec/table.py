@@ -39,6 +39,7 @@ class Published(_Frozen):
         printed: Of a quantity and of a misprint the text as the paper has it, "45.17 K".
         step: Of a quantity what one is worth in its last digit.
         misprint: It cannot be so, as the note says: it is shown, has no `mean`, and is compared with nothing.
+        explained: Why what is obtained is another value, as far as that was found out.
     """
 
     mean: float | None
@@ -48,6 +49,7 @@ class Published(_Frozen):
     printed: str = ""
     step: float = 0.0
     misprint: bool = False
+    explained: str = ""
 
 
 class TableCell(_Frozen):

@@ -226,6 +226,9 @@ def _published_notes(layout: Layout, cells: list[Cell]) -> list[str]:
     for cell in cells:
         if cell.note:
             by_note.setdefault(cell.note, []).append(cell)
+    for cell in cells:
+        if cell.explained and cell.verdict in ("close", "off"):
+            by_note.setdefault(f"obtained differs: {cell.explained}", []).append(cell)
     return [f"{layout.whereabouts(of_note)}: {note}" for note, of_note in by_note.items()]
 
 

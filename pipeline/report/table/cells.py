@@ -40,6 +40,7 @@ class Cell:
         step: What one is worth in the last digit that the paper prints of it.
         misprint: What is printed in the paper though it cannot be so; there is no published value then.
         figure: What is measured of a client: accuracy, or mean average precision of detectors.
+        explained: Why what is obtained differs from what is published, as far as that is known.
     """
 
     labels: dict[str, str]
@@ -60,6 +61,7 @@ class Cell:
     step: float = 0.0
     misprint: str = ""
     figure: str = ACCURACY
+    explained: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -117,6 +119,7 @@ def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
         step=published.step if published else 0.0,
         quoted=published is not None and published.quoted,
         note=published.note if published else "",
+        explained=published.explained if published else "",
         absent=planned.absent,
         verdict="",
         client=planned.client,

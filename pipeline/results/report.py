@@ -1,0 +1,257 @@
+"""``pfl results report``: a page of the published numbers that the ledger has runs for, and the same table in a README.
+
+It is made from kept results alone, those by earlier code included and marked, so that it is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pflcore.errors import UserError
+from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import compile_workspace
+from pipeline.ledger.entry import Entry
+from pipeline.ledger.ledger import Ledger, difference, trusted
+from pipeline.papers.contents import read_contents
+from pipeline.papers.coverage import Claims, Coverage
+from pipeline.papers.obtained import (
+    BEYOND,
+    RULE,
+    WITHIN,
+    Obtained,
+    collect_obtained,
+    count_published,
+    in_words,
+)
+from pipeline.papers.paper import Brief, Paper, Summary, heading, papers_of
+from pipeline.report.drawing.curves import collect_curves, curves_alt, draw_curves
+from pipeline.report.drawing.sections import NO_VALUE
+from pipeline.report.formats import aligned, escape_markdown
+from pipeline.report.pages.caption import protocol_in_words
+from pipeline.report.pages.render import markdown
+from pipeline.report.pages.study import put
+from pipeline.report.table.results import Results
+from pipeline.spec.specs import find_specs
+from pipeline.stages import recall
+from pipeline.stages.evaluate import evaluate
+from pipeline.workspace import Workspace, run_path
+
+PAGE = "docs/results.md"
+EARLIER = "°"
+"""Marks a number that was obtained with an earlier state of the code."""
+
+_PLACE = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page says about a spec.
+
+    Attributes:
+        told: How many numbers there are, from which runs, and by which protocol, in sentences.
+        cells: The numbers, as a table in Markdown.
+        elsewhere: Those beyond noise under other protocols, likewise; "" where there are none.
+        why: A line per explanation, and one for what nobody has explained.
+        svg: The curves.
+        small: The cells as rows and columns of the paper's table, in Markdown.
+    """
+
+    spec: str
+    heading: str
+    told: list[str]
+    cells: str
+    elsewhere: str
+    why: list[str]
+    svg: str
+    alt: str
+    small: str
+
+    @property
+    def picture(self) -> str:
+        """The address of its curves, relative to the page."""
+        return f"results/{self.spec.replace('/', '-')}.svg"
+
+
+def write_report(workspace: Workspace) -> list[Path]:
+    """Write ``docs/results.md``, its pictures, and tables that ``README.md`` has a place for; what changed of these.
+
+    A place is between the lines ``<!-- results: SPEC -->`` and ``<!-- end -->``.
+
+    Raises:
+        UserError: A spec is invalid, or the README has a place for a spec of which nothing is kept.
+    """
+    compilation = compile_workspace(workspace, list(find_specs(workspace.specs)), ledger=False)
+    entries = _entries(workspace, compilation)
+    papers: list[tuple[Summary, list[Section]]] = []
+    with TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        for run, entry in entries.items():
+            out = (root / run_path(run, "rounds.parquet")).parent
+            recall.run(Ledger(workspace.root).path(entry.run), out)
+            evaluate(entry.run, out)
+        for paper in papers_of(compilation.tables, compilation.every_run).values():
+            if paper.citation:
+                papers.append(_paper(paper, workspace, root, entries, compilation))
+    page = workspace.root / PAGE
+    files = {page: _page(papers, entries.values())}
+    sections = {section.spec: section for _, several in papers for section in several}
+    files |= {page.parent / section.picture: section.svg for section in sections.values()}
+    readme = workspace.root / "README.md"
+    if readme.is_file():
+        files[readme] = _filled(readme.read_text(encoding="utf-8"), sections)
+    for left in (page.parent / "results").glob("*.svg"):
+        if left not in files:
+            left.unlink()
+    return [path for path, text in files.items() if put(path, text)]
+
+
+def _entries(workspace: Workspace, compilation: Compilation) -> dict[str, Entry]:
+    """What is kept of the runs that specs ask for, by id, whichever code made it."""
+    ledger = Ledger(workspace.root)
+    paths = {run.id: ledger.path(run) for run in compilation.runs.values()}
+    found = {run: trusted(path) for run, path in paths.items() if path.is_file()}
+    return {run: entry for run, entry in found.items() if isinstance(entry, Entry)}
+
+
+def _paper(
+    paper: Paper, workspace: Workspace, root: Path, entries: Mapping[str, Entry], compilation: Compilation
+) -> tuple[Summary, list[Section]]:
+    known = [spec.partition("/")[2] for spec in paper.tables]
+    briefs, sections = [], []
+    for spec, table in paper.tables.items():
+        obtained: list[Obtained] = []
+        if entries.keys() & table.runs.keys():
+            results = Results.read(table, paper.runs, root)
+            if obtained := collect_obtained(results):
+                old = {run for run in entries if difference(entries[run], compilation.made_by.get(run, {}))}
+                sections.append(_section(results, obtained, entries, old))
+        briefs.append(Brief(spec, heading(table), Coverage(), Claims(), count_published(table), tuple(obtained)))
+    places = read_contents(workspace.specs, paper.name, known)
+    return Summary(paper.name, paper.title, paper.citation, briefs, places), sections
+
+
+def _section(results: Results, obtained: list[Obtained], entries: Mapping[str, Entry], old: set[str]) -> Section:
+    table = results.table
+    curves = collect_curves(results)
+    beyond = [one for one in obtained if one.verdict == BEYOND]
+    runs = [entries[run] for run in dict.fromkeys(run for one in obtained for run in one.ids)]
+    told = [
+        f"{len(obtained)} of {count_published(table)} published accuracies; {in_words(obtained)}.",
+        _made(runs),
+        protocol_in_words(results),
+    ]
+    if any(old.intersection(one.ids) for one in obtained):
+        told.append(f"{EARLIER}: by an earlier state of the code, see `pfl results list`.")
+    if any(one.quoted for one in obtained):
+        told.append("*: the paper quotes this value from an earlier paper.")
+    return Section(
+        spec=table.spec,
+        heading=heading(table),
+        told=told,
+        cells=_cells(table.axes, obtained, old),
+        elsewhere=_elsewhere(table.axes, beyond),
+        why=_why(beyond),
+        svg=draw_curves(results.layout, curves).svg,
+        alt=curves_alt(curves),
+        small=_small(results, obtained),
+    )
+
+
+def _made(runs: list[Entry]) -> str:
+    """``11 runs, 3.2 hours on cpu, obtained from 2026-11-22 to 2026-11-23.``"""
+    hours = sum(run.seconds or 0.0 for run in runs) / 3600
+    devices = ", ".join(sorted({str(run.facts["device"]) for run in runs}))
+    first, last = min(run.obtained for run in runs), max(run.obtained for run in runs)
+    when = f"on {first}" if first == last else f"from {first} to {last}"
+    number = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    return f"{number}, {hours:.1f} hours on {devices}, obtained {when}."
+
+
+def _cells(axes: list[str], obtained: list[Obtained], old: set[str]) -> str:
+    rows = [[*axes, "published", "obtained", "difference", "noise", "", "runs"]]
+    for one in obtained:
+        mark = EARLIER if old.intersection(one.ids) else ""
+        noise = NO_VALUE if one.noise is None else f"{one.noise:.2f}"
+        star = "\\*" if one.quoted else ""
+        runs = f"{one.runs[0]} of {one.runs[1]}"
+        values = [one.published + star, one.obtained + mark, one.signed, noise, one.verdict, runs]
+        rows.append([*map(escape_markdown, one.labels), *values])
+    return aligned(rows, len(axes))
+
+
+def _elsewhere(axes: list[str], beyond: list[Obtained]) -> str:
+    """Numbers under other protocols; in bold which of them is nearest to the published one."""
+    names = list(dict.fromkeys(name for one in beyond for name in one.elsewhere))
+    if not names:
+        return ""
+    rows = [[*axes, "published", "obtained", *names]]
+    for one in beyond:
+        published = float(one.published.partition("±")[0])
+        numbers = {name: one.elsewhere.get(name) for name in names}
+        nearest = min((abs(value - published), name) for name, value in numbers.items() if value is not None)[1]
+        shown = [NO_VALUE if value is None else f"{value:.2f}" for value in numbers.values()]
+        bold = [f"**{text}**" if name == nearest else text for name, text in zip(names, shown, strict=True)]
+        rows.append([*map(escape_markdown, one.labels), one.published, one.obtained, *bold])
+    return aligned(rows, len(axes))
+
+
+def _why(beyond: list[Obtained]) -> list[str]:
+    cells: dict[str, list[str]] = {}
+    for one in sorted(beyond, key=lambda one: not one.explained):  # what is not explained comes last
+        cells.setdefault(one.explained or "not explained.", []).append(", ".join(one.labels))
+    return [f"{'; '.join(several)}: {reason}" for reason, several in cells.items()]
+
+
+def _small(results: Results, obtained: list[Obtained]) -> str:
+    """A row per row of the table, and per column published and obtained numbers and how far apart they are."""
+    layout = results.layout
+    by_labels = {one.labels: one for one in obtained}
+    found = {
+        place: by_labels[tuple(cell.labels.values())]
+        for place in layout.places
+        if (cell := layout.cell(*place)) and tuple(cell.labels.values()) in by_labels
+    }
+    columns = [column for column in layout.columns if any(place[1] == column for place in found)]
+    heads = ("published", "obtained", "difference")
+    titles = [f"{layout.column_title(column)}: {head}" if column else head for column in columns for head in heads]
+    rows = [[*layout.row_axes, *map(escape_markdown, titles)]]
+    for row in layout.rows:
+        ones = [found.get((row, column)) for column in columns]
+        if any(ones):
+            values = [[one.published, one.obtained, one.signed] if one else [""] * len(heads) for one in ones]
+            rows.append([*map(escape_markdown, row), *(text for several in values for text in several)])
+    return aligned(rows, len(layout.row_axes))
+
+
+def _page(papers: list[tuple[Summary, list[Section]]], entries: Iterable[Entry]) -> str:
+    several = [one for summary, _ in papers for one in summary.obtained]
+    hours = sum(entry.seconds or 0.0 for entry in entries) / 3600
+    overview = [["paper", "published", "obtained", "within noise", "beyond noise", "explained"]]
+    for summary, _ in papers:
+        verdicts = [one.verdict for one in summary.obtained]
+        explained = sum(one.verdict == BEYOND and bool(one.explained) for one in summary.obtained)
+        numbers = [summary.published, len(verdicts), verdicts.count(WITHIN), verdicts.count(BEYOND), explained]
+        overview.append([escape_markdown(summary.title), *(f"{number:,}" for number in numbers)])
+    return markdown(
+        "results.md.j2",
+        words=f"Of {sum(summary.published for summary, _ in papers):,} published accuracies {in_words(several)}",
+        hours=f"{hours:,.1f}",
+        overview=aligned(overview, 1),
+        rule=RULE,
+        papers=[(summary, sections) for summary, sections in papers if sections],
+    )
+
+
+def _filled(readme: str, sections: Mapping[str, Section]) -> str:
+    """A README whose places for tables have them."""
+
+    def table(place: re.Match[str]) -> str:
+        if place[2] not in sections:
+            raise UserError(f"README.md: a place for the results of {place[2]!r}, of which no published number is kept")
+        return f"{place[1]}{sections[place[2]].small}\n{place[3]}"
+
+    return _PLACE.sub(table, readme)

@@ -1,0 +1,109 @@
+"""`pfl results report`: a page of published numbers from kept results alone, and tables in the README."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.project import Project, tree
+
+from pflcore.errors import UserError
+from pipeline.ledger.entry import read_entry
+from pipeline.ledger.ledger import Ledger
+from pipeline.results.keep import keep
+from pipeline.results.report import EARLIER, write_report
+
+SPEC = """\
+extends: ../tiny.yaml
+title: Tiny, published
+paper: {name: Mine, citation: Somebody 2020, table: Table 1}
+table: {rows: [method], columns: [], metric: final, published: table1.csv}
+"""
+PUBLISHED = """\
+method,mean,std,quoted,note,explained
+FedAvg,0.5,0.1,yes,,it is | not so
+FedPer,0.5,0.1,,,
+"""
+
+
+@pytest.fixture
+def kept(reproduced: Project) -> Project:
+    keep(reproduced.workspace(), ["tiny"])
+    reproduced.write("specs/mine/table1.yaml", SPEC)
+    reproduced.write("specs/mine/table1.csv", PUBLISHED)
+    return reproduced
+
+
+def rows(markdown: str, first: str) -> list[list[str]]:
+    """The cells of the lines of a page that begin with a label."""
+    lines = [line for line in markdown.splitlines() if re.match(rf"\| {first} +\|", line)]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_page_says_what_was_published_and_what_was_obtained(kept: Project) -> None:
+    done = kept.call("pfl", "results", "report")
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {"docs/results.md", "docs/results/mine-table1.svg"}
+    page = (kept.root / "docs/results.md").read_text(encoding="utf-8")
+    accuracy = {}
+    for path in Ledger(kept.root).paths():
+        entry = read_entry(path)
+        accuracy[entry.run.method] = float(entry.measurements.splitlines()[-1].split("accuracy ")[1].split(",")[0])
+    ((label, published, obtained, difference, _, verdict, runs),) = [
+        row for row in rows(page, "FedAvg") if row[-1] == "1 of 1"
+    ]
+    assert (label, published, verdict, runs) == ("FedAvg", "0.50±0.10\\*", "beyond noise", "1 of 1")
+    assert float(obtained) == accuracy["fedavg"]
+    assert float(difference) == pytest.approx(accuracy["fedavg"] - 0.5)
+    assert "Of 2 published accuracies 2 obtained: 2 beyond noise, of which 1 is explained." in page
+    assert "- FedAvg: it is \\| not so" in page and "- FedPer: not explained." in page
+    assert rows(page, "Mine") == [["Mine", "2", "2", "0", "2", "1"]]
+    # The same again, also where nothing else is than specs and the ledger.
+    assert kept.call("pfl", "results", "report").stdout.strip() == "up to date"
+    before = tree(kept.root / "docs")
+    for name in ("artifacts", "docs", "stages"):
+        (kept.root / name).rename(kept.root.parent / name)
+    write_report(kept.workspace())
+    assert tree(kept.root / "docs") == before
+
+
+def test_what_earlier_code_made_is_marked(kept: Project) -> None:
+    (path,) = [path for path in Ledger(kept.root).paths() if "fedper" in path.name]
+    entry = read_entry(path)
+    replace(entry, made_by={**entry.made_by, "method.fedper": "0" * 12}).write(path)
+    write_report(kept.workspace())
+    page = (kept.root / "docs/results.md").read_text(encoding="utf-8")
+    obtained = {row[0]: row[2] for name in ("FedAvg", "FedPer") for row in rows(page, name) if row[-1] == "1 of 1"}
+    assert obtained["FedPer"].endswith(EARLIER) and not obtained["FedAvg"].endswith(EARLIER)
+    assert f"{EARLIER}: by an earlier state of the code" in page
+
+
+def test_a_readme_gets_the_tables_that_it_has_a_place_for(kept: Project) -> None:
+    text = "# Mine\n<!-- results: mine/table1 -->\nold\n<!-- end -->\nmore\n"
+    readme = kept.write("README.md", text)
+    write_report(kept.workspace())
+    lines = readme.read_text(encoding="utf-8").splitlines()
+    assert lines[:2] == text.splitlines()[:2] and lines[-2:] == text.splitlines()[-2:] and "old" not in lines
+    assert [cell.strip() for cell in lines[2].strip("|").split("|")] == [
+        "method",
+        "published",
+        "obtained",
+        "difference",
+    ]
+    assert rows("\n".join(lines), "FedPer")[0][1] == "0.50±0.10"
+    kept.write("README.md", text.replace("mine/table1", "mine/table2"))
+    with pytest.raises(UserError, match=r"README.md: a place for the results of 'mine/table2'"):
+        write_report(kept.workspace())
+    assert Path(kept.root / "README.md").read_text(encoding="utf-8") == text.replace("mine/table1", "mine/table2")
+
+
+def test_without_anything_kept_the_page_says_so(reproduced: Project) -> None:
+    reproduced.write("specs/mine/table1.yaml", SPEC)
+    reproduced.write("specs/mine/table1.csv", PUBLISHED)
+    write_report(reproduced.workspace())
+    page = (reproduced.root / "docs/results.md").read_text(encoding="utf-8")
+    assert "Of 2 published accuracies none obtained." in page and rows(page, "Mine") == [
+        ["Mine", "2", "0", "0", "0", "0"]
+    ]
