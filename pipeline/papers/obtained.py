@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pflcore.artifacts import read_table
-from pflcore.protocols import best_by_test, curve
+from pflcore.protocols import curve
 from pipeline.report.figures.protocols import NAMES
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.measured import Measured
@@ -80,31 +80,28 @@ class Obtained:
 
 
 def collect_obtained(results: Results) -> list[Obtained]:
-    """The cells of a table that have both values, in its order; cells of quantities and of single clients are left out.
+    """The cells of a table that have both values, in its order; quantities other than accuracy are left out.
 
     Raises:
         UserError: An artifact is damaged.
     """
     return [
-        _obtained(cell, results)
-        for cell in results.cells
-        if cell.published and cell.obtained and cell.quantity is None and cell.client is None
+        _obtained(cell, results) for cell in results.cells if cell.published and cell.obtained and cell.quantity is None
     ]
 
 
 def count_published(table: ResolvedTable) -> int:
     """How many accuracies are published of a table, whether a run is planned for them or not."""
     return sum(
-        cell.published is not None and cell.published.mean is not None and cell.quantity is None and cell.client is None
-        for cell in table.cells
+        cell.published is not None and cell.published.mean is not None and cell.quantity is None for cell in table.cells
     )
 
 
 def _obtained(cell: Cell, results: Results) -> Obtained:
     assert cell.obtained and cell.published and cell.difference is not None
-    runs = [run for run in (results.runs[name] for name in cell.runs) if run.values]
+    runs = [run for run in (results.runs[name] for name in cell.runs) if run.values_of(cell.client)]
     decimals = results.table.decimals
-    elsewhere, spread = _elsewhere(runs, results.table.metric)
+    elsewhere, spread = _elsewhere(runs, cell.client, results.table.metric)
     return Obtained(
         spec=results.table.spec,
         labels=tuple(cell.labels.values()),
@@ -126,22 +123,31 @@ def _noise(published: float | None, by_seed: list[float], spread: float | None) 
     return round(2.0 * math.hypot(*known), 6) if known else None
 
 
-def _elsewhere(runs: list[Measured], metric: str) -> tuple[dict[str, float], float | None]:
-    """The mean over runs under other protocols than the table's; and how much the last measurements of a run spread."""
+def _elsewhere(runs: list[Measured], client: int | None, metric: str) -> tuple[dict[str, float], float | None]:
+    """The mean over runs under other protocols than the table's; and how much the last measurements of a run spread.
+
+    Args:
+        client: The one whose test samples count; None for all clients.
+    """
     found: dict[str, list[float]] = {}
     spreads = []
     for run in runs:
-        table = read_table(run.rounds_path, "rounds/2")[0]
-        last = [float(accuracy) for accuracy in curve(table)[1][-LAST:]]
-        figures = {name: value.mean for name, value in run.values.items() if name in NAMES and name != "last_position"}
-        figures |= {name: figure["mean"] for name, figure in best_by_test(table).items()}
-        for name, figure in {**figures, "last ten": statistics.fmean(last)}.items():
-            if name != metric:
-                found.setdefault(NAMES.get(name, name), []).append(figure)
+        accuracy = _curve(run) if client is None else run.clients[client].curve.tolist()
+        last = accuracy[-LAST:]
+        figures = {name: value.mean for name, value in run.values_of(client).items()}
+        figures |= {"best_by_test": max(accuracy), "last ten": statistics.fmean(last)}
+        for name in (*NAMES, "last ten"):
+            if name in figures and name not in (metric, "last_position"):
+                found.setdefault(NAMES.get(name, name), []).append(figures[name])
         if len(last) > 1:
             spreads.append(statistics.stdev(last))
     means = {name: round(statistics.fmean(several), 6) for name, several in found.items() if len(several) == len(runs)}
     return means, statistics.fmean(spreads) if spreads else None
+
+
+def _curve(run: Measured) -> list[float]:
+    """The pooled accuracy of a run at its measurements, in percent."""
+    return [float(accuracy) for accuracy in curve(read_table(run.rounds_path, "rounds/2")[0])[1]]
 
 
 def in_words(several: Sequence[Obtained]) -> str:

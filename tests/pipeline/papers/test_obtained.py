@@ -66,18 +66,21 @@ def test_where_nothing_tells_there_is_no_verdict(tmp_path: Path) -> None:
     assert only(of_seeds(tmp_path, ["a"], (60.0, 4.9)), tmp_path).verdict == BEYOND
 
 
-def test_what_is_not_published_or_not_obtained_is_left_out(tmp_path: Path) -> None:
+def test_what_is_not_published_or_not_obtained_is_left_out_and_clients_count_by_themselves(tmp_path: Path) -> None:
     measured(tmp_path, "a", [50, 51])
     cells = [
         cell({"method": "both"}, ["a"], (51.0, None, "quoted")),
         cell({"method": "own"}, ["a"]),
         cell({"method": "later"}, ["b"], (51.0, None)),
-        cell({"method": "client"}, ["a"], (51.0, None), client=0),
+        cell({"method": "client"}, ["a"], (49.0, 0.2), client=0),
     ]
     resolved = table(cells, ["method"], [], metric="final", clients={"method": {"client": 0}})
     record = {**RECORD, "training": {"rounds": 2}, "evaluation": {"every": 1, "window": 0, "curve_every": 1}}
-    one = only(with_records(tmp_path, resolved, {"a": record}), tmp_path)
-    assert one.labels == ("both",) and one.quoted and count_published(resolved) == 2
+    resolved = with_records(tmp_path, resolved, {"a": record})
+    both, client = collect_obtained(results_of(resolved, tmp_path))
+    assert both.labels == ("both",) and both.quoted and count_published(resolved) == 3
+    assert client.labels == ("client",) and client.difference == 2.0 and client.elsewhere["best by test"] == 51.0
+    assert client.noise == pytest.approx(2 * (0.5 + 0.04) ** 0.5, abs=1e-6)
 
 
 def some(verdict: str, explained: str = "") -> Obtained:
