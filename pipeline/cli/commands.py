@@ -51,7 +51,8 @@ def validate(specs: Specs = None) -> None:
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
-    print(f"{len(compilation.tables)} specs are valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
+    valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"
+    print(f"{valid} valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
 
 
 @app.command("compile")

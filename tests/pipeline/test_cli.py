@@ -74,7 +74,7 @@ def refused(outcome: Outcome) -> str:
 def test_validate(project: Project, pfl: Pfl) -> None:
     before = tree(project.root)
     for arguments in ([], ["tiny"], ["specs/tiny.yaml"]):
-        assert pfl("validate", *arguments) == Outcome(0, "1 specs are valid: 2 run slots, 2 runs\n", "")
+        assert pfl("validate", *arguments) == Outcome(0, "1 spec is valid: 2 run slots, 2 runs\n", "")
     assert pfl("validate", cwd="specs").code == 0
     assert tree(project.root) == before
 
@@ -82,7 +82,7 @@ def test_validate(project: Project, pfl: Pfl) -> None:
 def test_caches_that_cannot_be_kept_are_done_without(project: Project, pfl: Pfl) -> None:
     shutil.rmtree(project.root / ".pfl")
     (project.root / ".pfl").touch()
-    assert pfl("validate") == Outcome(0, "1 specs are valid: 2 run slots, 2 runs\n", "")
+    assert pfl("validate") == Outcome(0, "1 spec is valid: 2 run slots, 2 runs\n", "")
 
 
 def test_a_file_that_cannot_be_written_is_one_line(project: Project, pfl: Pfl) -> None:
