@@ -46,11 +46,15 @@ def pfl(
 
 @app.command()
 def validate(specs: Specs = None) -> None:
-    """Check specs and resolve all their runs, without writing anything."""
+    """Check specs, resolve all their runs, and find what training would refuse. Changes nothing."""
     from pipeline.compile.compiler import compile_workspace
+    from pipeline.plan.fit import misfits
 
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
+    if wrong := misfits(workspace, compilation, compilation.runs):
+        print("\n".join(f"pfl: {line}" for line in wrong), file=sys.stderr)
+        raise typer.Exit(2)
     valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"
     print(f"{valid} valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
 

@@ -22,6 +22,7 @@ from pipeline.spec.metrics import BACKBONE
 from pipeline.spec.run import Run, options
 
 _SAMPLES = 5
+_CPU = torch.device("cpu")
 _CLIENTS = 2  # what one of them holds and sends does not depend on how many there are
 
 
@@ -35,7 +36,7 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
     Raises:
         UserError: The method does not go with the backbone.
     """
-    data = _blank(run)
+    data = blank(run)
     if data is None:
         return {}
     training = replace(run.training, patience=None)
@@ -72,7 +73,7 @@ def _operations(state: RunState, batch: int) -> dict[str, int]:
     return {"step_flops": 2 * macs * batch, "forward_flops": forward.flops}
 
 
-def _blank(run: Run) -> FederatedData | None:
+def blank(run: Run, device: torch.device = _CPU) -> FederatedData | None:
     """Two clients with a few samples of zeros, as large as the run's; None where only the data tell."""
     chosen = options(run.record["dataset"])
     stand_in = chosen.pop("stand_in", None)
@@ -92,6 +93,6 @@ def _blank(run: Run) -> FederatedData | None:
         mean,
         std,
         classes,
-        torch.device("cpu"),
+        device,
     )
-    return replace(data, boxes=torch.full((_SAMPLES, 1, 6), -1.0)) if dataset.detects else data
+    return replace(data, boxes=torch.full((_SAMPLES, 1, 6), -1.0, device=device)) if dataset.detects else data
