@@ -58,6 +58,11 @@ def draw_curves(layout: Layout, curves: list[Curve]) -> Drawing:
     return svg_with_boxes(lambda: _draw(layout, curves), png=bool(curves))
 
 
+def series_id(row: int, panel: int) -> str:
+    """The name of a curve in a drawing, by the numbers of its row in the table and of its panel, from 0."""
+    return f"series-{row}-{panel}"
+
+
 def panels_of(layout: Layout, curves: list[Curve]) -> tuple[list[Key], str]:
     """The columns that have a panel, and a sentence on those that there is no room for, or ""."""
     return with_room(columns_of(layout, curves), "curves")
@@ -93,7 +98,11 @@ def _draw(layout: Layout, curves: list[Curve]) -> Figure:
         panel.set_axis_off()
         panel.text(0.5, 0.5, "no run has been measured yet", ha="center", transform=panel.transAxes)
         return figure
-    return draw_columns(layout, curves, layout.rows, columns, ("round", layout.figure), _panel)
+    figure = draw_columns(layout, curves, layout.rows, columns, ("round", layout.figure), _panel)
+    for number, (panel, column) in enumerate(zip(figure.axes, columns, strict=False)):
+        for line, one in zip(panel.lines, (one for one in curves if one.column == column), strict=True):
+            line.set_gid(series_id(layout.rows.index(one.row), number))
+    return figure
 
 
 def _panel(panel: Axes, curves: list[Curve], styles: dict[Key, Style]) -> None:

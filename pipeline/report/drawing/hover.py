@@ -21,7 +21,8 @@ def hover_data(layout: Layout, curves: list[Curve], drawn: Drawing) -> dict[str,
     Returns:
         ``rounds``, distinct lists of rounds, which curves share; and ``panels``, each with its title, its box (left,
         top, width, height in units of the drawing), the ranges ``x`` and ``y`` that the box spans, and its curves:
-        name, index into ``rounds``, and accuracies in percent.
+        name, index into ``rounds``, accuracies in percent, and the number of its row, which is part of its name in the
+        drawing (:func:`~pipeline.report.drawing.curves.series_id`).
     """
     rounds: list[list[int]] = []
     panels = []
@@ -33,7 +34,7 @@ def hover_data(layout: Layout, curves: list[Curve], drawn: Drawing) -> dict[str,
             if at not in rounds:
                 rounds.append(at)
             values = [round(float(accuracy), 2) for accuracy in points]
-            lines.append([" · ".join(curve.row), rounds.index(at), values])
+            lines.append([" · ".join(curve.row), rounds.index(at), values, layout.rows.index(curve.row)])
         panels.append(
             {
                 "title": layout.column_title(column),

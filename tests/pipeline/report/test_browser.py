@@ -206,6 +206,66 @@ def test_curves_tell_the_nearest_point(folder: Path) -> None:
     assert seen["keys"].startswith("FedAvg-T\nround 20: ")
 
 
+def test_buttons_take_curves_away_and_bring_them_back(folder: Path) -> None:
+    seen = browse(
+        folder / "papers/demo.html",
+        """
+        const section = document.querySelector(".plot[data-key=s1]").closest("section");
+        const buttons = all(".series button", section), names = buttons.map(button => button.textContent);
+        const number = names.indexOf("FedPer-T"), shown = one => getComputedStyle(one).display !== "none";
+        const drawn = () => all("svg [id*='-series-']", section).filter(shown).length;
+        seen.names = names;
+        seen.before = drawn();
+        buttons[number].click();
+        seen.pressed = buttons.map(button => button.getAttribute("aria-pressed"));
+        seen.after = drawn();
+        // Nor is it told of under the pointer.
+        const plot = section.querySelector(".plot"), tip = plot.querySelector(".tip"), found = new Set();
+        const key = key => plot.parentElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+        for (let i = 0; i < 60; i++) { key("ArrowDown"); found.add(tip.querySelector("b").textContent); }
+        seen.told = [...found].sort();
+        buttons[number].click();
+        seen.back = drawn();
+        """,
+    )
+    names = ["Local-T", "FedAvg-T", "FedPer-T", "pFedMe-T", "Vanilla Personalized-T", "FedTP"]
+    assert seen["names"] == names
+    assert seen["before"] == seen["back"] and seen["after"] == seen["before"] - 4  # of four panels
+    assert seen["pressed"] == ["true", "true", "false", "true", "true", "true"]
+    assert seen["told"] == sorted(set(names) - {"FedPer-T"})
+
+
+def test_rows_can_be_filtered_and_contents_lead_to_tables(folder: Path) -> None:
+    seen = browse(
+        folder / "papers/demo.html",
+        """
+        const [many, few] = ["s1", "s2"].map(key => document.querySelector(`section[data-key=${key}]`));
+        const shown = row => row.getClientRects().length, filter = many.querySelector(".filter");
+        const type = value => {
+          filter.value = value;
+          filter.dispatchEvent(new Event("input"));
+          return all(".results tbody tr", many).filter(shown).map(row => row.cells[0].textContent);
+        };
+        seen.some = type(" FED  -t");
+        seen.none = type("nobody");
+        seen.all = type("").length;
+        seen.few = few.querySelector(".filter") === null;
+        const contents = document.querySelector(".contents");
+        contents.open = true;
+        const links = all("a", contents);
+        seen.links = links.map(link => link.textContent);
+        seen.targets = links.every(link => document.querySelector(link.hash));
+        links[1].click();
+        seen.open = contents.open;
+        seen.top = Math.abs(document.querySelector(links[1].hash).getBoundingClientRect().top) < innerHeight;
+        """,
+    )
+    assert seen["some"] == ["FedAvg-T", "FedPer-T", "pFedMe-T"]
+    assert (seen["none"], seen["all"], seen["few"]) == ([], 7, True)
+    assert len(seen["links"]) == 3 and seen["links"][-1] == "Provenance" and seen["targets"]
+    assert seen["top"] and not seen["open"]
+
+
 @pytest.mark.parametrize("width", [1400, 390])
 def test_only_tables_and_drawings_scroll_sideways(folder: Path, width: int) -> None:
     for page in ("papers/demo.html", "demo/table2/report.html"):
