@@ -130,34 +130,26 @@ def plan(
         typer.Option(min=0.001, help="Also say, spec by spec, how long a GPU takes that sustains so many TFLOP/s."),
     ] = None,
 ) -> None:
-    """Say what there is to do, before anything runs: stages, runs, what is cached, time and disk."""
+    """Say what there is to do, before anything runs: new runs, time and disk, spec by spec."""
     from pipeline.compile.compiler import compile_workspace
     from pipeline.plan.plan import make_plan
+    from pipeline.plan.printed import plan_lines
 
     workspace = Workspace.find(profile=profile)
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
     compilation = compile_workspace(workspace, names)
     figures = make_plan(workspace, compilation)
-    missing = len(figures.missing)
-    print(f"specs             {len(compilation.tables)}")
-    print(f"stages            {figures.stages}")
-    print(f"runs              {figures.runs} distinct, for {figures.slots} slots in the specs' tables")
-    print(f"cached            {figures.cached}; {missing} to train")
-    print(f"sample visits     {figures.visits:.3g} to train")
-    hours = f"{figures.seconds / 3600:.2g} h on this machine" if figures.untimed < missing else "unknown"
-    untimed = f"; no run like {figures.untimed} of them has been timed here yet" if figures.untimed else ""
-    print(f"time              {hours if missing else 'none'}{untimed}")
-    print(f"disk              about {figures.bytes / 1e6:.0f} MB of artifacts")
+    print("\n".join(plan_lines(figures)))
     if figures.cached and any(table.claims for table in compilation.tables.values()):  # what is imported takes long
         from pipeline.plan.seeds import seeds_of_claims
 
         for line in seeds_of_claims(workspace.root, compilation):
-            print(f"seeds             {line}")
+            print(f"seeds: {line}")
     if gpu:
         from pipeline.plan.gpu_hours import GpuEstimate, gpu_hours
 
         hours_on_gpu = gpu_hours(figures.missing, gpu)
-        print(f"GPU hours         about {hours_on_gpu:.2g} at {gpu:g} TFLOP/s sustained")
+        print(f"GPU hours: about {hours_on_gpu:.2g} at {gpu:g} TFLOP/s sustained")
         for line in GpuEstimate(gpu, workspace.root).lines(figures.missing, compilation.runs_of_specs()):
             print(line)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pipeline.compile.compilation import Compilation
@@ -28,6 +29,7 @@ class Plan:
         missing: The runs that are to be trained.
         untimed: Missing runs whose kind has never been timed here.
         bytes: Estimated size of all artifacts.
+        specs: The part of each spec that trains anything, as if there were no others.
     """
 
     stages: int
@@ -39,6 +41,19 @@ class Plan:
     untimed: int
     bytes: int
     missing: tuple[Run, ...] = ()
+    specs: tuple[Share, ...] = ()
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a spec has of a plan; the names mean what they mean there. Trials of what it tunes are among its runs."""
+
+    spec: str
+    runs: int
+    new: int
+    seconds: float
+    untimed: int
+    bytes: int
 
 
 def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
@@ -46,18 +61,37 @@ def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
     cached = _cached(workspace, compilation) | compilation.kept
     missing = [run for name, run in compilation.runs.items() if name not in cached]
     speed = Speed(compilation.runs.values(), workspace.private / "timings")
-    sizes = {run.data_id: samples(run) * math.prod(dataset_of(run).shape) for run in compilation.runs.values()}
+
+    def share(spec: str, runs: list[Run]) -> Share:
+        new = [run for run in runs if run.id not in cached]
+        return Share(spec, len(runs), len(new), *_time(new, speed), _bytes(runs))
+
+    seconds, untimed = _time(missing, speed)
+    by_spec = {spec: [compilation.runs[run] for run in runs] for spec, runs in compilation.runs_of_specs().items()}
     return Plan(
         stages=len(compilation.stages),
         slots=compilation.slots,
         runs=len(compilation.runs),
         cached=len(cached),
         visits=sum(visits(run) for run in missing),
-        seconds=sum(speed.seconds(run) for run in missing if speed.knows(run)),
-        untimed=sum(not speed.knows(run) for run in missing),
+        seconds=seconds,
+        untimed=untimed,
         missing=tuple(missing),
-        bytes=sum(sizes.values()) + sum(measurements(run) * _ROW_BYTES for run in compilation.runs.values()),
+        bytes=_bytes(compilation.runs.values()),
+        specs=tuple(share(spec, runs) for spec, runs in by_spec.items()),
     )
+
+
+def _time(runs: list[Run], speed: Speed) -> tuple[float, int]:
+    """Seconds of the runs whose kind has been timed, and how many are of other kinds."""
+    known = [run for run in runs if speed.knows(run)]
+    return sum(map(speed.seconds, known)), len(runs) - len(known)
+
+
+def _bytes(runs: Collection[Run]) -> int:
+    """The size of the artifacts of some runs and of their datasets."""
+    sizes = {run.data_id: samples(run) * math.prod(dataset_of(run).shape) for run in runs}
+    return sum(sizes.values()) + sum(measurements(run) * _ROW_BYTES for run in runs)
 
 
 def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:

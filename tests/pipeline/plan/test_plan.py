@@ -15,7 +15,8 @@ from pipeline.compile.compilation import Compilation
 from pipeline.dvc.program import md5
 from pipeline.plan.estimate import held, visits
 from pipeline.plan.gpu_hours import forward_macs, gpu_hours
-from pipeline.plan.plan import Plan, make_plan, measurements
+from pipeline.plan.plan import Plan, Share, make_plan, measurements
+from pipeline.plan.printed import plan_lines
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.resolve import resolve
 from pipeline.spec.run import Run
@@ -70,6 +71,41 @@ def test_before_anything_ran(project: Project) -> None:
     assert figures.visits == 2 * VISITS
     assert (figures.seconds, figures.untimed) == (0, 2)
     assert figures.bytes > 1797 * 64
+
+
+def test_each_spec_has_its_part_and_what_is_shared_is_counted_in_each(project: Project) -> None:
+    project.write("specs/more.yaml", spec("[fedavg, local]"))
+    project.compile()
+    lock(project, "fedper")
+    time_run(project, "fedavg", '{"rounds": 1, "seconds": 5.0}')  # half of its rounds
+    figures = plan(project)
+    more, tiny = figures.specs
+    assert (more.spec, more.runs, more.new, more.untimed) == ("more", 2, 2, 1)
+    assert (tiny.spec, tiny.runs, tiny.new, tiny.untimed) == ("tiny", 2, 1, 0)
+    assert more.seconds == tiny.seconds == figures.seconds == pytest.approx(10.0)
+    assert more.bytes + tiny.bytes > figures.bytes > max(more.bytes, tiny.bytes)  # which both have the same data
+    lines = list(plan_lines(figures))
+    assert lines[0].startswith("2 of 3 runs are new (over 10 s here); ")
+    table = [line.split() for line in lines[2:6]]
+    assert table[0][:3] == ["spec", "runs", "new"] and table[1][:6] == ["more", "2", "2", "over", "10", "s"]
+    assert table[2][:6] == ["tiny", "2", "1", "about", "10", "s"] and table[3][:4] == ["all,", "each", "run", "once"]
+    assert lines[-1] == "1 of the new runs are of a method and backbone that has not been timed here yet"
+
+
+@pytest.mark.parametrize(
+    ("share", "time", "disk"),
+    [
+        (Share("a", 3, 0, 0.0, 0, 999), "none", "1 kB"),
+        (Share("a", 3, 2, 0.0, 2, 1_500_000), "unknown", "2 MB"),
+        (Share("a", 3, 2, 5400.0, 0, 2_340_000_000), "about 1.5 h", "2.3 GB"),
+        (Share("a", 3, 2, 5399.0, 1, 1), "over 90 min", "0 kB"),
+        (Share("a", 3, 2, 89.0, 0, 1), "about 89 s", "0 kB"),
+    ],
+)
+def test_time_and_disk_in_words(share: Share, time: str, disk: str) -> None:
+    told = Plan(1, 1, share.runs, 0, 0, share.seconds, share.untimed, share.bytes, specs=(share,))
+    line = list(plan_lines(told))[3]
+    assert [cell.strip() for cell in line.split("  ") if cell.strip()] == ["a", "3", str(share.new), time, disk]
 
 
 def test_slots_count_shared_runs_twice(project: Project) -> None:
