@@ -1,4 +1,4 @@
-"""``pfl results …`` and ``pfl verify``."""
+"""``pfl results …``, ``pfl verify`` and ``pfl compare``."""
 
 from __future__ import annotations
 
@@ -124,6 +124,31 @@ def verify(
     if bad:
         print(f"trained again in {os.path.relpath(workspace.home / 'build/verify')}", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="A spec, or a spec as it was at a commit, e.g. quickstart@HEAD~3.")],
+    second: Annotated[str | None, typer.Argument(help="Likewise; left out: the first one's spec as it is now.")] = None,
+) -> None:
+    """Compare two specs, or one at two commits, cell by cell: what differs beyond chance, and what was changed."""
+    from pipeline.results.compare import PAGE, compare
+
+    workspace = Workspace.find()
+    comparison = compare(workspace, first, second)
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("cell", comparison.first.name, comparison.second.name, "difference", "verdict", "what was changed"):
+        right = name in (comparison.first.name, comparison.second.name, "difference")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for cell in comparison.cells:
+        table.add_row(*(escape(word) for word in astuple(cell)))
+    console().print(table)
+    for side in (comparison.first, comparison.second):
+        if side.absent:
+            print(f"{side.name}: of {side.absent} runs nothing is left in DVC's cache; try `dvc fetch --all-commits`")
+    print(f"{comparison.words}; {os.path.relpath(workspace.root / PAGE)}")
 
 
 def _compile(workspace: Workspace) -> None:

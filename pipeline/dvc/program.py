@@ -68,11 +68,15 @@ def _is_alone(settings: Path) -> bool:
 
 def in_cache(root: Path, content: str) -> bool:
     """Whether DVC's cache has a file with this content, as far as the repository's own settings say where it is."""
+    return cached_file(root, md5(content)).exists()
+
+
+def cached_file(root: Path, known: str) -> Path:
+    """Where DVC's cache has the file with a hash, or would have it; likewise."""
     settings = configparser.ConfigParser(interpolation=None, strict=False)
     with contextlib.suppress(configparser.Error, UnicodeDecodeError):  # DVC itself will complain
         settings.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
-    cache, known = settings.get("cache", "dir", fallback="cache"), md5(content)
-    return (root / ".dvc" / cache / "files/md5" / known[:2] / known[2:]).exists()
+    return root / ".dvc" / settings.get("cache", "dir", fallback="cache") / "files/md5" / known[:2] / known[2:]
 
 
 def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:
@@ -80,15 +84,19 @@ def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:
     found = {}
     for shard in shards:
         lock = shard.with_name("dvc.lock")
-        if not lock.is_file():
-            continue
-        try:
-            content = yaml.load(lock.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            stages = (content or {}).get("stages") or {}
-            found.update({f"{shard.parent.name}:{name}": {**stage} for name, stage in stages.items()})
-        except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError):
-            raise UserError(f"{lock}: damaged; restore it with `git checkout {lock}` or delete it") from None
+        if lock.is_file():
+            stages = read_lock(lock.read_bytes(), str(lock))
+            found.update({f"{shard.parent.name}:{name}": stage for name, stage in stages.items()})
     return found
+
+
+def read_lock(content: bytes, label: str) -> dict[str, dict[str, Any]]:
+    """The stages of a lock file by name. Raises :class:`UserError` for a damaged one."""
+    try:
+        loaded = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return {name: {**stage} for name, stage in ((loaded or {}).get("stages") or {}).items()}
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError):
+        raise UserError(f"{label}: damaged; restore it with `git checkout {label}` or delete it") from None
 
 
 def md5(text: str) -> str:

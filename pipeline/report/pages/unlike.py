@@ -27,7 +27,7 @@ def unlike_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[str]:
     Args:
         runs: These and maybe more, by id.
     """
-    settings = {run: _settings(runs[run]) for run in table.runs}
+    settings = {run: settings_of(runs[run]) for run in table.runs}
     sentences = []
     for axis in table.axes:
         found: dict[str, Values] = {}
@@ -73,8 +73,9 @@ def _about(axis: str, setting: str) -> bool:
     return field in COMPONENTS
 
 
-def _settings(run: Run) -> dict[str, str]:
-    """Every setting of a run as text: components by their name, and each option."""
+def settings_of(run: Run) -> dict[str, str]:
+    """Every setting of a run as text, but for those that no number depends on, and the seed: components by their name,
+    and each option."""
     settings: dict[str, str] = {}
     for field in RUN_FIELDS:
         part = vars(getattr(run, field)) if field in SETTINGS else run.record.get(field)

@@ -19,11 +19,16 @@ def tied_with(one: BySeed, others: Sequence[BySeed]) -> list[bool | None]:
 
     Moderated paired t tests over the seeds that both have, at 5 % over all of them together (Holm).
     """
-    shared = [sorted(one.keys() & other.keys()) for other in others]
+    return [None if apart is None else not apart for apart in told_apart([(one, other) for other in others])]
+
+
+def told_apart(pairs: Sequence[tuple[BySeed, BySeed]]) -> list[bool | None]:
+    """Of each of some pairs, whether its two can be told apart; None where they do not share two seeds. Likewise."""
+    shared = [sorted(one.keys() & other.keys()) for one, other in pairs]
     judged = [index for index, seeds in enumerate(shared) if len(seeds) > 1]
-    ps = moderated_ps([_comparison(one, others[index], shared[index]) for index in judged])
+    ps = moderated_ps([_comparison(*pairs[index], shared[index]) for index in judged])
     apart = dict(zip(judged, (p <= LEVEL for p in holm(ps)), strict=True))
-    return [not apart[index] if index in apart else None for index in range(len(others))]
+    return [apart.get(index) for index in range(len(pairs))]
 
 
 def _comparison(one: BySeed, other: BySeed, seeds: list[int]) -> Comparison:
