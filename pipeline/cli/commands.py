@@ -11,7 +11,7 @@ import typer
 
 from pflcore.errors import UserError
 from pipeline.cli.common import all_specs, console, named_specs, selected, write_stages
-from pipeline.cli.results import compare, results, verify
+from pipeline.cli.results import compare, results, track, verify
 from pipeline.stages.cli import stage
 from pipeline.workspace import PAPER, Workspace
 
@@ -20,6 +20,7 @@ app.add_typer(stage, name="stage")
 app.add_typer(results, name="results")
 app.command()(verify)
 app.command()(compare)
+app.command()(track)
 
 Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a folder of them, e.g. fedtp.")]
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all when left out.")]

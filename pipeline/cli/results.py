@@ -1,4 +1,4 @@
-"""``pfl results …``, ``pfl verify`` and ``pfl compare``."""
+"""``pfl results …``, and ``pfl verify``, ``compare`` and ``track``."""
 
 from __future__ import annotations
 
@@ -149,6 +149,23 @@ def compare(
         if side.absent:
             print(f"{side.name}: of {side.absent} runs nothing is left in DVC's cache; try `dvc fetch --all-commits`")
     print(f"{comparison.words}; {os.path.relpath(workspace.root / PAGE)}")
+
+
+def track(
+    specs: Annotated[list[str], typer.Argument(help="Specs, or a folder of them.")],
+    to: Annotated[list[str] | None, typer.Option(help="tensorboard or mlflow; repeatable.")] = None,
+) -> None:
+    """Write the curves of what has been trained for TensorBoard or MLflow. PFL_TRACK does so while runs train."""
+    from pipeline.results.track import track
+
+    workspace, viewers = Workspace.find(), to or ["tensorboard"]
+    done = track(workspace, named_specs(workspace, specs), viewers)
+    if not done.told:
+        raise UserError("nothing has been trained yet; `pfl run` the spec first")
+    missing = f", {done.missing} have not been trained" if done.missing else ""
+    folder = os.path.relpath(workspace.private)
+    where = {"tensorboard": f"tensorboard --logdir {folder}/tensorboard", "mlflow": f"mlflow ui, store {folder}/mlflow"}
+    print(f"{done.told} runs told{missing}; {'; '.join(where[viewer] for viewer in viewers)}")
 
 
 def _compile(workspace: Workspace) -> None:

@@ -87,11 +87,13 @@ def train(record: Record, seal: Seal = None) -> None:
 def _train(record: Path, sealed_stage: Sealed) -> None:
     from pflcore.room import Room
     from pipeline.progress import show_training
+    from pipeline.spec.records import read_run
+    from pipeline.stages.tracking import tracked
     from pipeline.stages.train import run
 
     dataset, federation = _inputs(record)
     room = Room.of(Path(".pfl"))
-    with show_training(record.stem) as on_round:
+    with show_training(record.stem) as tell, tracked(read_run(record), Path(".pfl"), tell) as on_round:
         run(
             record,
             dataset=dataset,
