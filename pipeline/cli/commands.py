@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -302,15 +303,27 @@ def status(
 def report(
     names: Annotated[list[str] | None, typer.Argument(help="Papers, e.g. fedtp; all when left out.")] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Keep the pages up to date until Ctrl-C.")] = False,
+    serve: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="With --watch: serve the pages to this machine, at this port; 0 is any."),
+    ] = None,
     profile: Profile = PAPER,
 ) -> None:
     """Write a page per paper, and an index over all of them, from what has been run so far."""
     from pipeline.papers.pages import Papers
+    from pipeline.papers.serve import serving
     from pipeline.papers.watch import watch
 
     workspace = Workspace.find(profile=profile)
     if watching:
-        return watch(workspace, names or [], lambda line: print(line, flush=True))
+        say = partial(print, flush=True)
+        if serve is None:
+            return watch(workspace, names or [], say)
+        with serving(workspace.root / "reports", serve) as address:
+            say(address)
+            return watch(workspace, names or [], say)
+    if serve is not None:
+        raise UserError("--serve goes with --watch, which keeps the pages up to date")
     papers = Papers.compiled(workspace)
     chosen = papers.chosen(names or [])
     made = papers.write(chosen)

@@ -27,6 +27,7 @@ from pipeline.report.pages.view import banner
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.profiles import BUILT_IN
 from pipeline.spec.specs import find_specs, load_spec
+from pipeline.stages.live import live_curves
 from pipeline.workspace import (
     INDEX,
     PAPERS,
@@ -170,6 +171,7 @@ class Papers:
             banner=banner(profile),
             mark=mark_of(profile),
             live=live,
+            running=live_curves(self.workspace.private) if live else {},
         )
         put(self.index, text)
 

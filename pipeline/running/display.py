@@ -18,6 +18,7 @@ from rich.text import Text
 
 from pipeline.printing import Printer
 from pipeline.running.board import Board, StageState, duration, in_words, tail
+from pipeline.stages.live import live_curves, sparkline
 
 TOLD = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
 LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
@@ -59,7 +60,7 @@ class Lines:
 
 def live_view(board: Board) -> RenderableType:
     """What runs now, a row each, and all of it in one."""
-    now = time.time()
+    now, curves = time.time(), _curves(board, sys.stderr.encoding)
     table = Table(box=None, padding=(0, 1), show_header=False)
     running = board.of_state("running")
     for entry in running[:_MOST_RUNNING]:
@@ -69,11 +70,12 @@ def live_view(board: Board) -> RenderableType:
             entry.place,
             ProgressBar(total=1.0, completed=share, width=16, pulse=not entry.rounds),
             _rounds(entry),
+            curves.get(entry.subject, ""),
             duration(entry.elapsed(now)),
             f"{duration(entry.left(now))} left" if entry.rounds else "",
         )
     if len(running) > _MOST_RUNNING:
-        table.add_row(f"and {len(running) - _MOST_RUNNING} more", "", "", "", "", "")
+        table.add_row(f"and {len(running) - _MOST_RUNNING} more")
     total, over = _work(board)
     whole = Table(box=None, padding=(0, 1), show_header=False)
     whole.add_row(ProgressBar(total=max(total, 1), completed=over, width=24), Text(_overall(board), no_wrap=True))
@@ -100,8 +102,9 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
     if not entries:
         return
     table = Table(box=None, padding=(0, 1), header_style="bold")
-    for column in ("stage", "state", "rounds", "accuracy", "time", "left", ""):
-        table.add_column(column, no_wrap=column in ("state", "rounds", "time", "left"), overflow="fold")
+    curves = _curves(board, console.encoding)
+    for column in ("stage", "state", "rounds", "accuracy", "curve", "time", "left", ""):
+        table.add_column(column, no_wrap=column in ("state", "rounds", "curve", "time", "left"), overflow="fold")
     for entry in entries:
         dead = entry.state == "running" and not board.alive
         state = "stopped" if dead else "diverged" if entry.diverged else entry.state
@@ -111,6 +114,7 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
             Text(state, style=_STYLES.get(state, "magenta")),
             f"{entry.round}/{entry.rounds}" if entry.rounds else "",
             "" if entry.accuracy is None else f"{100 * entry.accuracy:.2f} %",
+            curves.get(entry.subject, "") if entry.state == "running" else "",
             "" if dead or not (entry.seconds or running) else duration(entry.elapsed(now)),
             duration(entry.left(now)) if running else "",
             Text(entry.note or (entry.place if running else "")),
@@ -140,6 +144,13 @@ def summary(board: Board, retry: str) -> list[str]:
     if counts["failed"]:
         lines.append(f"what is done stays done; to try the rest again: {retry}")
     return lines
+
+
+def _curves(board: Board, encoding: str | None) -> dict[str, str]:
+    """The curves of running runs as lines of text; none where they cannot be printed."""
+    if not board.path or not (encoding or "").lower().startswith("utf"):
+        return {}
+    return {run: sparkline([y for _, y in curve]) for run, curve in live_curves(board.path.parent).items()}
 
 
 def _work(board: Board) -> tuple[float, float]:

@@ -6,6 +6,7 @@ is part of a run: nothing becomes stale by it, and a viewer that fails is let go
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.run import Run
+from pipeline.stages.live import LiveCurve
 
 if TYPE_CHECKING:
     from pflcore.engine import Progress
@@ -118,28 +120,29 @@ def open_sinks(names: list[str], run: Run, private: Path, *, anew: bool = False)
 
 @contextmanager
 def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
-    """A function to call after each round, which calls `tell` and tells the viewers of ``$PFL_TRACK``.
+    """A function to call after each round, which calls `tell`, tells the viewers of ``$PFL_TRACK``, and notes the curve
+    so far for `pfl status` and the pages of `pfl report --watch`.
 
     Raises:
         UserError: As :func:`open_sinks`.
     """
     names = [name.strip() for name in os.environ.get("PFL_TRACK", "").split(",") if name.strip()]
-    if not names:
-        yield tell
-        return
-    sinks = _Patient(open_sinks(names, run, private))
+    sinks, curve = _Patient(open_sinks(names, run, private)), LiveCurve(run.id, private)
 
-    def both(progress: Progress) -> None:
+    def all_told(progress: Progress) -> None:
         tell(progress)
         figures = {"loss": progress.loss}
         if run.evaluation.is_due(progress.round, progress.rounds) and progress.accuracy is not None:
             figures["accuracy"] = 100.0 * progress.accuracy
+            with contextlib.suppress(OSError):  # a disk that is full will be told of by what matters more
+                curve.add(progress.round, figures["accuracy"])
         sinks.log(progress.round, figures)
 
     try:
-        yield both
+        yield all_told
     finally:
         sinks.close()
+    curve.end()
 
 
 class _Patient:
