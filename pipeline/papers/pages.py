@@ -40,6 +40,9 @@ from pipeline.workspace import (
 )
 
 
+_LATELY = 3600.0  # seconds without a measurement after which nobody trains a run any more
+
+
 @dataclass
 class Papers:
     """The papers of a workspace, as compiled.
@@ -171,7 +174,7 @@ class Papers:
             banner=banner(profile),
             mark=mark_of(profile),
             live=live,
-            running=live_curves(self.workspace.private) if live else {},
+            running=live_curves(self.workspace.private, _LATELY) if live else {},
         )
         put(self.index, text)
 

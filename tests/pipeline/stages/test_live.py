@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -81,5 +82,10 @@ def test_the_index_has_them_while_it_is_watched(reproduced: Project) -> None:
     page = papers.index.read_text(encoding="utf-8")
     assert "Training now" in page and "fedavg-&lt;b&gt;" in page and "82.12" in page and "<b>fed" not in page
     assert 'points="56.0,31.0 218.0,3.0 "' in page
+    LiveCurve("killed", private).add(1, 10.0)
+    os.utime(private / "live/killed.csv", (0, time.time() - 3700))
+    papers.write([], live=True)
+    page = papers.index.read_text(encoding="utf-8")
+    assert "Training now" in page and "killed" not in page
     papers.write([], live=False)
     assert "Training now" not in papers.index.read_text(encoding="utf-8")
