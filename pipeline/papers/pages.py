@@ -39,7 +39,6 @@ from pipeline.workspace import (
     run_path,
 )
 
-
 _LATELY = 3600.0  # seconds without a measurement after which nobody trains a run any more
 
 
