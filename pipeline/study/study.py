@@ -1,4 +1,4 @@
-"""A study, as Python sees it: results, tables, runs and partitions as DataFrames."""
+"""A study, as Python sees it: results, tables, runs and partitions as DataFrames, and the models that were trained."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from pathlib import Path
 import pandas as pd
 
 from pflcore.artifacts import read_table
+from pflcore.engine.client_model import ClientModel
+from pflcore.engine.trained import Trained
 from pipeline.spec.specs import find_specs
 from pipeline.study.found import KEPT, TRAINED, Found, NotUpToDate
 from pipeline.study.frames import owners, run_row, tidy
+from pipeline.study.models import find_run, trained
 from pipeline.workspace import PAPER, Workspace, report_path
 
 
@@ -115,6 +118,26 @@ class Study:
         if left:
             self._warn(f"{found.spec}: {left} federations are left out, not dealt or stale; type `{found.command}`")
         return pd.concat(frames, ignore_index=True)
+
+    def model(self, run: str, client: int, *, seed: int | None = None, device: str = "cpu") -> ClientModel:
+        """A client's model as it was measured after the last round of a run: see :class:`ClientModel`.
+
+        The run's weights have to have been saved (``training: {save_weights: true}``).
+
+        Args:
+            run: Its id, or a cell of a table, ``"quickstart: FedTP, pathological"``.
+            seed: Which of a cell's runs.
+            device: A PyTorch device, or ``auto``. On that on which it was measured it predicts the same.
+
+        Raises:
+            UserError: There is no such run or client; it was not trained, has become stale or diverged; its weights
+                were not saved; or it is a detector.
+        """
+        return self.trained(run, seed=seed, device=device).client(client)
+
+    def trained(self, run: str, *, seed: int | None = None, device: str = "cpu") -> Trained:
+        """A run whose ``client(7)`` are models, for those who want many: its data is read once. As :meth:`model`."""
+        return trained(*find_run(self.workspace, run, seed), device)
 
     @staticmethod
     def _warn(words: str) -> None:
