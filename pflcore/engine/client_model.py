@@ -113,7 +113,7 @@ class ClientModel(nn.Module):
         rows = parts[split][self.client]
         inputs = data.inputs[rows.to(data.inputs.device)]
         if data.is_text:
-            return inputs[:, :-1], inputs[:, 1:].long()
+            return inputs[:, :-1].long(), inputs[:, 1:].long()
         return inputs, data.labels[rows.to(data.device)]
 
     def measure(self) -> Both:
