@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from pflcore.data.assignment import Assignment
 from pflcore.data.assignment_files import read_assignment
 from pflcore.data.sample_files import read_facts
 from pipeline.spec.run import Run
@@ -67,15 +69,24 @@ def run_row(found: Found, run: Run) -> list[dict[str, Any]]:
     return [{**labels, **{name: row[name] for name in row if name not in labels}} for labels in found.labels(run)]
 
 
-def owners(found: Found) -> tuple[list[pd.DataFrame], int]:
-    """Who holds which samples in each federation of a spec that is dealt here and current; how many are not."""
+def dealt(found: Found) -> tuple[list[tuple[Run, Path, Assignment]], int]:
+    """The federations of a spec that are dealt here and current, each with a run of it and its dataset; how many are
+    not."""
     federations = {run.federation_id: run for run in found.runs}
-    frames, root = [], found.workspace.root
+    there, root = [], found.workspace.root
     for federation, run in federations.items():
         needed = [dataset_path(run.data_id), partition_path(federation)]
-        if not all(path in found.recorded.makers and found.recorded.holds(path) for path in needed):
-            continue
-        samples, assignment = read_facts(root / needed[0]), read_assignment(root / needed[1])
+        if all(path in found.recorded.makers and found.recorded.holds(path) for path in needed):
+            there.append((run, root / needed[0], read_assignment(root / needed[1])))
+    return there, len(federations) - len(there)
+
+
+def owners(found: Found) -> tuple[list[pd.DataFrame], int]:
+    """Who holds which samples in each federation that is :func:`dealt`; how many are not."""
+    frames = []
+    federations, left = dealt(found)
+    for run, dataset, assignment in federations:
+        samples = read_facts(dataset)
         parts = [
             pd.DataFrame({"client": client, "sample": rows, "split": split})
             for split, held in assignment.sides().items()
@@ -85,7 +96,7 @@ def owners(found: Found) -> tuple[list[pd.DataFrame], int]:
         frame["label"] = samples.labels[frame["sample"]]
         for name, attribute in samples.attributes.items():
             frame[name] = np.array(attribute.names)[attribute.values[frame["sample"]]]
-        frame.insert(0, "federation", federation)
+        frame.insert(0, "federation", run.federation_id)
         frame.insert(1, "seed", run.seed)
         frames.append(frame)
-    return frames, len(federations) - len(frames)
+    return frames, left
