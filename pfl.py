@@ -7,9 +7,10 @@ frame = pfl.open().results("quickstart")
 
 from pflcore.errors import UserError
 from pipeline.study.found import NotUpToDate
+from pipeline.study.own_data import train
 from pipeline.study.study import Study
 
-__all__ = ["NotUpToDate", "Study", "UserError", "open"]
+__all__ = ["NotUpToDate", "Study", "UserError", "open", "train"]
 
 open = Study.open
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class Trained:
 
     Attributes:
         rounds: How many were trained.
-        weights: The file of its weights.
+        weights: Its final weights, or the file of them.
     """
 
     data: FederatedData
@@ -37,7 +38,7 @@ class Trained:
     training: Training
     seed: int
     rounds: int
-    weights: Path
+    weights: Path | Tensors
 
     def client(self, client: int) -> ClientModel:
         """A client's model as it was measured after the last round.
@@ -63,7 +64,8 @@ class Trained:
         personal = under(f"{client}/", own)
         reason = run.server.misfit(server) or run.personal.misfit(personal)
         if reason or fixed.keys() != run.fixed.keys():
-            raise UserError(f"{self.weights}: weights of another run ({reason or 'parameters are missing'})")
+            where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
+            raise UserError(f"{where}weights of another run ({reason or 'parameters are missing'})")
         run.fixed = {name: tensor.to(self.data.device) for name, tensor in fixed.items()}
         run.server.restore(server)
         run.personal.restore(personal)
@@ -71,14 +73,17 @@ class Trained:
 
     def _read(self, client: int) -> tuple[Tensors, Tensors, Tensors]:
         """What is shared or fixed, what else the server has, and the client's own; nothing of other clients."""
-        mine, shared, rest = f"{_CLIENT}{client}.", Tensors(), Tensors()
+        mine = f"{_CLIENT}{client}."
+        wanted = self._those(lambda name: name.startswith(mine) or not name.startswith(_CLIENT))
+        shared = {name: tensor for name, tensor in wanted.items() if not name.startswith((mine, _SERVER))}
+        return shared, below(_SERVER, wanted), below(mine, wanted)
+
+    def _those(self, wanted: Callable[[str], bool]) -> Tensors:
+        """The entries of the weights whose names are wanted."""
+        if not isinstance(self.weights, Path):
+            return {name: tensor for name, tensor in self.weights.items() if wanted(name)}
         try:
             with safe_open(self.weights, "pt") as file:
-                for name in file.keys():  # noqa: SIM118 - it is no dict
-                    if name.startswith((mine, _SERVER)):
-                        rest[name] = file.get_tensor(name)
-                    elif not name.startswith(_CLIENT):
-                        shared[name] = file.get_tensor(name)
+                return {name: file.get_tensor(name) for name in filter(wanted, file.keys())}
         except (SafetensorError, OSError) as error:
             raise UserError(f"{self.weights}: not a readable safetensors file ({error})") from None
-        return shared, below(_SERVER, rest), below(mine, rest)
