@@ -14,9 +14,11 @@ from typer.main import get_command
 
 import pfl
 from pipeline.cli.commands import app
+from pipeline.study.export import export
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/python.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
 NOTEBOOK = json.loads((ROOT / "docs/results.ipynb").read_text("utf-8"))
 
 SMALL = """\
@@ -30,8 +32,11 @@ grid:
     evaluation: {every: 1, window: 1, curve_every: 1}
   axes:
     method: {FedAvg: fedavg, FedTP: {name: fedtp, embedding: 4, hidden: 6, layers: 1}}
-    partition: {pathological: {name: pathological, classes_per_client: 2}}
+    partition: {pathological: {name: pathological, classes_per_client: 2, validation_share: 0.2}}
     seed: [0, 1]
+tune:
+  space: {training.lr: [0.05, 0.2]}
+  trial: {training: {rounds: 1}}
 table: {rows: [method], columns: [partition], average_over: [seed]}
 """
 
@@ -60,9 +65,27 @@ def test_every_block_of_the_page_runs(there: Project, capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     frame = names["frame"]
     assert set(frame["method"]) == {"FedAvg", "FedTP"} and re.search(r"^FedTP +0 +\d+\.\d+$", printed, re.MULTILINE)
-    measured = frame.query("method == 'FedTP' and seed == 0 and client == 7 and round == 2")
+    measured = frame.query("method == 'FedTP' and seed == 0 and client == 7 and round == 2 and population == 'test'")
     assert f"tensor({measured['correct'].item()}) of {measured['total'].item()}\n" in printed
     assert len(names["own"].results) == 15
+
+
+def test_the_block_of_the_readme_runs(there: Project) -> None:
+    (block,) = re.findall(r"^```python\n(import pfl\n.*?)^```", README, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["model"].method.name == "fedtp" and names["model"].client == 7
+
+
+def test_models_of_tuned_runs_have_what_was_chosen(there: Project) -> None:
+    study = pfl.open()
+    runs = study.runs("quickstart")
+    assert [set(chosen) for chosen in runs["chosen"]] == [{"training.lr"}] * 4
+    run, chosen = runs["run"].iloc[0], runs["chosen"].iloc[0]
+    assert study.trained(run).training.lr == chosen["training.lr"]
+    exported = export(there.workspace(), run, 3, None, there.root / "exported")
+    page = exported.files[-1].read_text("utf-8")
+    assert f"  lr: {chosen['training.lr']}\n" in page and "The exported model is right on as many." in page
 
 
 def test_every_cell_of_the_notebook_runs(there: Project) -> None:

@@ -6,12 +6,16 @@ import shutil
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.project import Project, spec
 
 import pfl
 from pipeline.results.keep import keep
+from pipeline.spec.run import Run
+from pipeline.study.found import Found
+from pipeline.study.frames import tidy
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +109,23 @@ def test_kept_results_are_there_without_artifacts(reproduced: Project) -> None:
     assert set(study.runs("tiny")["state"]) == {"kept"} and study.runs("tiny")["kept"].notna().all()
     with pytest.raises(pfl.UserError, match="tiny: nothing"):
         study.partition("tiny")
+
+
+class Measured(Found):
+    """A run with any artifact, at any place."""
+
+    def __init__(self, columns: dict[str, list[float]], facts: dict[str, object], *places: dict[str, str]) -> None:
+        rows = {"client": [0, 1], "round": [5, 5], "population": ["test", "novel"], "correct": [1, 0], "total": [4, 0]}
+        table = pa.table({**rows, "loss": [0.5, 0.25], "last_correct": [1, 0], **columns})
+        object.__setattr__(self, "rounds", lambda run: (table, facts))
+        object.__setattr__(self, "labels", lambda run: list(places))
+
+
+def test_texts_detectors_and_axes_called_like_columns() -> None:
+    run = Run({"method": {"name": "fedavg"}, "backbone": {"name": "b"}, "dataset": {"name": "d"}, "seed": 3})
+    text = tidy(Measured({}, {"positions": 8}, {"loss": "plain", "seed": "3"}), run)
+    assert list(text["last_correct"]) == [1, 0] and set(text["loss (axis)"]) == {"plain"}
+    assert list(text["accuracy"].isna()) == [False, True] and set(text["seed"]) == {3}
+    boxes = tidy(Measured({"precision": [0.5, 0.75]}, {}, {"method": "A"}, {"method": "B"}), run)
+    assert list(boxes["precision"]) == [0.5, 0.75] * 2 and list(boxes["method"]) == ["A", "A", "B", "B"]
+    assert "last_correct" not in boxes
