@@ -29,7 +29,8 @@ class Trained:
 
     Attributes:
         rounds: How many were trained.
-        weights: Its final weights, or the file of them.
+        weights: Its final weights, or the file of them. Without the parameters that nobody trains these are as the
+            backbone begins.
     """
 
     data: FederatedData
@@ -63,10 +64,10 @@ class Trained:
         server = under("shared/", shared) | under("extra/", extra)
         personal = under(f"{client}/", own)
         reason = run.server.misfit(server) or run.personal.misfit(personal)
-        if reason or fixed.keys() != run.fixed.keys():
+        if reason or (fixed and fixed.keys() != run.fixed.keys()):
             where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
             raise UserError(f"{where}weights of another run ({reason or 'parameters are missing'})")
-        run.fixed = {name: tensor.to(self.data.device) for name, tensor in fixed.items()}
+        run.fixed |= {name: tensor.to(self.data.device) for name, tensor in fixed.items()}
         run.server.restore(server)
         run.personal.restore(personal)
         run.round = self.rounds

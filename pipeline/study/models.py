@@ -19,7 +19,8 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.spec.run import Run, weights_id
 from pipeline.spec.selection import read_selection
 from pipeline.spec.specs import find_specs
-from pipeline.study.found import STALE, TRAINED, Found
+from pipeline.study.found import KEPT, STALE, TRAINED, Found
+from pipeline.study.kept_state import kept_state
 from pipeline.workspace import Workspace, dataset_path, partition_path, run_path, weights_path
 
 
@@ -69,30 +70,38 @@ def _of_cell(found: Found, labels: str, seed: int | None) -> tuple[Found, Run]:
 
 
 def trained(found: Found, run: Run, device: str) -> Trained:
-    """What a run was trained with, and its weights.
+    """What a run was trained with, and its weights: those that it saved, or the state that this machine keeps of it.
 
     Raises:
-        UserError: It was not trained, is stale or diverged, its weights were not saved, or what it needs is not here.
+        UserError: It was not trained, is stale or diverged, its weights are not there, or what it needs is not here.
     """
-    if not run.training.save_weights:
-        raise UserError(
-            f"{run.id}: its weights were not saved; say `training: {{save_weights: true}}` in the base of "
-            f"specs/{found.spec}.yaml and type `{found.command}`, which trains nothing again that is kept in .pfl/kept"
-        )
     root, state = found.workspace.root, found.state(run)
+    if state == KEPT:
+        raise UserError(
+            f"{run.id}: kept in results/, which holds counts and no weights; `pfl results drop` and train it"
+        )
     if state != TRAINED:
         why = "its code or data have changed since it was trained" if state == STALE else "not trained yet"
         raise UserError(f"{run.id}: {why}; type `{found.command}`")
-    needed = [dataset_path(run.data_id), partition_path(run.federation_id), run_path(run.id, "weights.safetensors")]
+    saved = run.training.save_weights
+    needed = [dataset_path(run.data_id), partition_path(run.federation_id)]
     needed += [weights_path(weights_id(run.pretrained))] if run.pretrained else []
-    for path in needed:
+    for path in [*needed, *([run_path(run.id, "weights.safetensors")] if saved else [])]:
         if not found.recorded.holds(path):
             raise UserError(f"{path}: not here, or not what was recorded; type `{found.command}`")
-    rounds, facts = found.rounds(run)
+    table, facts = found.rounds(run)
     if facts.get("diverged"):
         raise UserError(f"{run.id}: it diverged in round {facts['diverged']['round']}, so it has no model")
-    dataset, partition, weights, *pretrained = (root / path for path in needed)
-    resolved = run.with_chosen(facts.get("chosen") or {})
+    dataset, partition, *pretrained = (root / path for path in needed)
+    resolved, rounds = run.with_chosen(facts.get("chosen") or {}), int(pc.max(table["round"]).as_py())
+    weights = (
+        root / run_path(run.id, "weights.safetensors") if saved else kept_state(found, run, resolved, facts, rounds)
+    )
+    if weights is None:
+        raise UserError(
+            f"{run.id}: its weights were not saved, and .pfl/kept has no state of it; say `training: {{save_weights: "
+            f"true}}` in the base of specs/{found.spec}.yaml and type `{found.command}`"
+        )
     options = {**resolved.options("backbone"), **({"pretrained": str(pretrained[0])} if pretrained else {})}
     samples = read_samples(dataset, found.workspace.private / "decoded")
     return Trained(
@@ -101,6 +110,6 @@ def trained(found: Found, run: Run, device: str) -> Trained:
         method=METHODS.create(resolved.method, **resolved.options("method")),
         training=resolved.training,
         seed=resolved.seed,
-        rounds=int(pc.max(rounds["round"]).as_py()),
+        rounds=rounds,
         weights=weights,
     )

@@ -122,7 +122,8 @@ class Study:
     def model(self, run: str, client: int, *, seed: int | None = None, device: str = "cpu") -> ClientModel:
         """A client's model as it was measured after the last round of a run: see :class:`ClientModel`.
 
-        The run's weights have to have been saved (``training: {save_weights: true}``).
+        The run's weights have to have been saved (``training: {save_weights: true}``), or its last state has to be in
+        ``.pfl/kept`` still, where this machine keeps those of its latest runs.
 
         Args:
             run: Its id, or a cell of a table, ``"quickstart: FedTP, pathological"``.
@@ -131,7 +132,7 @@ class Study:
 
         Raises:
             UserError: There is no such run or client; it was not trained, has become stale or diverged; its weights
-                were not saved; or it is a detector.
+                are not there; or it is a detector.
         """
         return self.trained(run, seed=seed, device=device).client(client)
 

@@ -6,6 +6,7 @@ import pytest
 from support.project import Project
 
 import pfl
+from pipeline.results.keep import keep
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,9 @@ def test_a_cell_is_named_by_its_labels_and_seed(study: pfl.Study) -> None:
 
 
 def test_weights_that_were_not_saved_are_one_line(original: Project) -> None:
-    with pytest.raises(pfl.UserError, match=r"its weights were not saved; say `training: \{save_weights: true\}`"):
+    with pytest.raises(
+        pfl.UserError, match=r"its weights were not saved, and .* say `training: \{save_weights: true\}`"
+    ):
         pfl.open(original.root).model("tiny: FedAvg", client=0)
 
 
@@ -65,3 +68,9 @@ def test_stale_weights_are_refused(saved: Project) -> None:
             study.model(run, client=0)
     finally:
         path.write_bytes(before)
+
+
+def test_a_kept_result_has_no_model(reproduced: Project) -> None:
+    keep(reproduced.workspace(), ["tiny"])
+    with pytest.raises(pfl.UserError, match=r"kept in results/, which holds counts and no weights"):
+        pfl.open(reproduced.root).model("tiny: FedAvg", client=0)

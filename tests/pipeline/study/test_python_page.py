@@ -28,7 +28,7 @@ grid:
     dataset: digits
     clients: 10
     backbone: {name: tiny_vit, depth: 1, dim: 8, heads: 1, head_dim: 8, mlp_dim: 8, patch: 4}
-    training: {rounds: 2, sample_rate: 0.3, local_epochs: 1, batch_size: 64, lr: 0.1, save_weights: true}
+    training: {rounds: 2, sample_rate: 0.3, local_epochs: 1, batch_size: 64, lr: 0.1}
     evaluation: {every: 1, window: 1, curve_every: 1}
   axes:
     method: {FedAvg: fedavg, FedTP: {name: fedtp, embedding: 4, hidden: 6, layers: 1}}
@@ -45,7 +45,7 @@ table: {rows: [method], columns: [partition], average_over: [seed]}
 def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = make_project(Path(tmp_path_factory.mktemp("small")), {"specs/quickstart.yaml": SMALL}, ["quickstart"])
     made.compile()
-    done = made.repro(PFL_DEVICE="cpu")
+    done = made.repro(PFL_DEVICE="cpu", PFL_KEEP="1")  # no weights are saved: models come from kept states
     assert done.code == 0, done.output
     return made
 
@@ -54,6 +54,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def there(small: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(small.root)
     monkeypatch.setenv("PFL_DEVICE", "cpu")
+    monkeypatch.setenv("PFL_KEEP", "1")
     matplotlib.use("agg")
     return small
 
