@@ -38,7 +38,7 @@ class FromFile(Partition):
         "random, as miniatures of a spec do.",
     )
     content: str | None = option(
-        None, later=True, help="The SHA-256 of the file, which is noted when a spec is compiled: sha256:…"
+        None, later=True, help="The SHA-256 of the file, which is noted when a spec is compiled."
     )
 
     def __post_init__(self) -> None:
