@@ -6,9 +6,9 @@ frame = pfl.open().results("quickstart")
 """
 
 from pflcore.errors import UserError
-from pipeline.study.found import NotUpToDate
-from pipeline.study.own_data import train
-from pipeline.study.study import Study
+from pipeline.library.found import NotUpToDate
+from pipeline.library.own_data import train
+from pipeline.library.study import Study
 
 __all__ = ["NotUpToDate", "Study", "UserError", "open", "train"]
 

@@ -20,9 +20,9 @@ import pfl
 from pflcore.datasets import DATASETS
 from pflcore.engine.program import program_of
 from pflcore.engine.trained import Trained
+from pipeline.library.card import Card, card
+from pipeline.library.export import _timm_call, export
 from pipeline.spec.run import Run
-from pipeline.study.card import Card, card
-from pipeline.study.export import _timm_call, export
 
 _ALONE = """
 import sys, warnings

@@ -13,10 +13,10 @@ import pandas as pd
 from pflcore.artifacts import read_table
 from pflcore.engine.client_model import ClientModel
 from pflcore.engine.trained import Trained
+from pipeline.library.found import KEPT, TRAINED, Found, NotUpToDate
+from pipeline.library.frames import owners, run_row, tidy
+from pipeline.library.models import find_run, trained
 from pipeline.spec.specs import find_specs
-from pipeline.study.found import KEPT, TRAINED, Found, NotUpToDate
-from pipeline.study.frames import owners, run_row, tidy
-from pipeline.study.models import find_run, trained
 from pipeline.workspace import PAPER, Workspace, report_path
 
 
@@ -114,7 +114,7 @@ class Study:
         found = Found.of(self.workspace, spec)
         frames, left = owners(found)
         if not frames:
-            raise found.nothing()
+            raise found.undealt()
         if left:
             self._warn(f"{found.spec}: {left} federations are left out, not dealt or stale; type `{found.command}`")
         return pd.concat(frames, ignore_index=True)

@@ -11,9 +11,9 @@ from pflcore.engine import KeptStates, device_name, select_device
 from pflcore.groups import Tensors
 from pflcore.method import below, under
 from pflcore.room import Room
+from pipeline.library.found import Found
 from pipeline.spec.run import Run
 from pipeline.stages.lineage import Lineage
-from pipeline.study.found import Found
 from pipeline.workspace import run_path
 
 

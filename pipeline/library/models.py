@@ -16,11 +16,11 @@ from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import compile_workspace
+from pipeline.library.found import KEPT, STALE, TRAINED, Found
+from pipeline.library.kept_state import kept_state
 from pipeline.spec.run import Run, weights_id
 from pipeline.spec.selection import read_selection
 from pipeline.spec.specs import find_specs
-from pipeline.study.found import KEPT, STALE, TRAINED, Found
-from pipeline.study.kept_state import kept_state
 from pipeline.workspace import Workspace, dataset_path, partition_path, run_path, weights_path
 
 

@@ -23,7 +23,7 @@ def export(
     profile: Profile = PAPER,
 ) -> None:
     """Write a client's model for others: safetensors, a program for PyTorch alone, and a card."""
-    from pipeline.study.export import export
+    from pipeline.library.export import export
 
     exported = export(Workspace.find(profile=profile), run, client, seed, out)
     for path in exported.files:
@@ -48,16 +48,16 @@ def export_split(
     """Write who holds which samples for other tools."""
     from pflcore.data.sample_files import read_samples
     from pflcore.data.split_files import write_split
-    from pipeline.study.found import Found
-    from pipeline.study.frames import dealt
-    from pipeline.study.pfllib import write_pfllib
+    from pipeline.library.found import Found
+    from pipeline.library.frames import dealt
+    from pipeline.library.pfllib import write_pfllib
 
     found = Found.of(Workspace.find(profile=profile), spec)
     federations, left = dealt(found)
     if left:
         print(f"{left} federations are left out, not dealt here or stale; type `{found.command}`", file=sys.stderr)
     if not federations:
-        raise found.nothing()
+        raise found.undealt()
     for run, dataset, assignment in federations:
         path = out / run.federation_id
         if layout is Layout.csv:
@@ -78,7 +78,7 @@ def import_split(
     from pflcore.data.split_files import write_split
     from pflcore.datasets import DATASETS
     from pipeline.browse.given import given_options
-    from pipeline.study.pfllib import read_pfllib
+    from pipeline.library.pfllib import read_pfllib
 
     workspace = Workspace.find()
     entry = DATASETS.create(dataset, **given_options(set_ or [], dataset))

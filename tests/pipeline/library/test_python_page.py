@@ -14,7 +14,7 @@ from typer.main import get_command
 
 import pfl
 from pipeline.cli.commands import app
-from pipeline.study.export import export
+from pipeline.library.export import export
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/python.md").read_text("utf-8")

@@ -19,7 +19,7 @@ from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
-from pipeline.study.pfllib import read_pfllib, write_pfllib
+from pipeline.library.pfllib import read_pfllib, write_pfllib
 
 DIGITS: Samples = DATASETS.create("digits").load(Path())
 

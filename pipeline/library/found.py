@@ -111,6 +111,13 @@ class Found:
         why = "nothing of it is up to date, its code or data have changed" if STALE in states else "nothing is trained"
         return UserError(f"{self.spec}: {why} yet; type `{self.command}`")
 
+    def undealt(self) -> UserError:
+        """The error for a spec none of whose partitions is here and up to date."""
+        return UserError(
+            f"{self.spec}: its samples have not been dealt here with the present specs and code; `{self.command}` does "
+            "so unless all of its results are kept, and `pfl describe partition` draws them"
+        )
+
     @property
     def command(self) -> str:
         """What brings the spec up to date."""

@@ -11,8 +11,8 @@ import pandas as pd
 from pflcore.data.assignment import Assignment
 from pflcore.data.assignment_files import read_assignment
 from pflcore.data.sample_files import read_facts
+from pipeline.library.found import KEPT, TRAINED, Found
 from pipeline.spec.run import Run
-from pipeline.study.found import KEPT, TRAINED, Found
 from pipeline.workspace import dataset_path, partition_path
 
 _COLUMNS = ["client", "round", "population", "accuracy", "loss", "correct", "total"]

@@ -18,10 +18,10 @@ from pflcore.engine.trained import Trained
 from pflcore.errors import UserError
 from pflcore.files import atomic_path, write_text
 from pflcore.method import Method
+from pipeline.library.card import Card, card
+from pipeline.library.found import Found
+from pipeline.library.models import find_run, trained
 from pipeline.spec.run import Run
-from pipeline.study.card import Card, card
-from pipeline.study.found import Found
-from pipeline.study.models import find_run, trained
 from pipeline.workspace import Workspace, dataset_path
 
 WEIGHTS, PROGRAM, CARD = "model.safetensors", "model.pt2", "README.md"
@@ -39,7 +39,7 @@ def export(workspace: Workspace, word: str, client: int, seed: int | None, out: 
     """Write a client's model into the folder `out`, by default ``exports/RUN-clientN``.
 
     Raises:
-        UserError: There is no such model, as :meth:`pipeline.study.study.Study.model` has it.
+        UserError: There is no such model, as :meth:`pipeline.library.study.Study.model` has it.
     """
     found, run = find_run(workspace, word, seed)
     what = trained(found, run, "cpu")
