@@ -93,6 +93,10 @@ class Partition(Entry, ABC):
             UserError: The scheme cannot serve this number of clients.
         """
 
+    def dealt(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
+        """The whole assignment, of a scheme that draws nothing; by default None: :meth:`split` chooses owners."""
+        return None
+
     def noise(self, clients: int, seed: int) -> Noise | None:
         """What is added to the clients' images; by default nothing."""
         return None
@@ -107,6 +111,8 @@ def partition(scheme: Partition, samples: Samples, clients: int, seed: int) -> A
     """
     if clients < 1:
         raise UserError(f"partition {scheme.name!r}: clients = {clients} must be at least 1")
+    if (dealt := scheme.dealt(samples, clients, seed)) is not None:
+        return dealt
     pooled = scheme.test_share is not None
     if not pooled and samples.train.all():
         raise UserError(

@@ -46,7 +46,7 @@ def keep(workspace: Workspace, specs: list[str]) -> Kept:
         UserError: A spec is invalid, or an artifact or a lock file is damaged.
     """
     compilation = compile_workspace(workspace, specs)
-    recorded, ledger, kept = _Recorded(workspace.root, compilation), Ledger(workspace.root), Kept()
+    recorded, ledger, kept = Recorded(workspace.root, compilation), Ledger(workspace.root), Kept()
     for run in compilation.runs.values():
         if run.id in compilation.kept:
             kept.before += 1
@@ -85,7 +85,7 @@ def _time(path: Path, rounds: int) -> tuple[str, float | None]:
     return datetime.datetime.fromtimestamp(moment, datetime.UTC).date().isoformat(), round(whole, 1)
 
 
-class _Recorded:
+class Recorded:
     """What lock files say of the stages of a compilation."""
 
     def __init__(self, root: Path, compilation: Compilation) -> None:
@@ -96,7 +96,10 @@ class _Recorded:
 
     def is_current(self, run: Run) -> bool:
         """Whether a run's artifact is what its stage left, from what the stages before it left, all as compiled now."""
-        path = run_path(run.id, "rounds.parquet")
+        return self.holds(run_path(run.id, "rounds.parquet"))
+
+    def holds(self, path: str) -> bool:
+        """The same of any file that a stage of the compilation makes, given relative to the workspace."""
         made = self._made(path)
         return made is not None and (self.root / path).is_file() and _md5(self.root / path) == made
 

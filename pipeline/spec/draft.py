@@ -13,8 +13,8 @@ from typing import Any
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.fields import Fields, Invalid
-from pipeline.spec.pretrained import Weights
-from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, canonical_json
+from pipeline.spec.pretrained import Weights, content_of
+from pipeline.spec.run import ABSENT, COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, canonical_json
 from pipeline.spec.schema import SCALARS
 from pipeline.spec.yamlfile import Address, Document, show
 
@@ -59,6 +59,7 @@ class Patcher:
         self.fields = fields
         self.weights = weights
         self._pretrained: dict[str, dict[str, Any]] = {}
+        self._splits: dict[str, dict[str, Any]] = {}
 
     def read(self, values: Any, address: Address) -> Patch:
         """A mapping of run fields as a patch. Raises :class:`UserError` for what cannot be valid in any run."""
@@ -153,6 +154,8 @@ class Patcher:
                     raise self.document.error(address, f"an option without a {field}: no name is stated for these runs")
                 self.fields.check_name(field, named.value)
             part = self.fields.validate(field, {option: item.value for option, item in options.values.items()})
+            if field == "partition" and part.get("path"):
+                return self._with_split(part)
             return self._with_content(part) if field == "backbone" and part.get("pretrained") else part
         except Invalid as error:
             if error.option is None and not complete:
@@ -173,6 +176,23 @@ class Patcher:
                 raise Invalid("pretrained", None, f"{show(backbone['pretrained'])} {error}") from None
             self._pretrained[key] = {**backbone, "pretrained": content}
         return self._pretrained[key]
+
+    def _with_split(self, partition: dict[str, Any]) -> dict[str, Any]:
+        """A partition from a file, with what is in it. The guard watches `specs/`, so a change there is noticed."""
+        if self.weights is None:
+            return partition
+        key = canonical_json(partition)
+        if key not in self._splits:
+            path, home = partition["path"], self.weights.home
+            inside = path.startswith("specs/") and (home / path).resolve().is_relative_to((home / "specs").resolve())
+            content = content_of(home, path) if inside else ""
+            if not content or content.startswith(ABSENT):
+                what = "no such file" if content else "must be a file in specs/, such as specs/mnist/split.csv"
+                raise Invalid("path", None, f"{show(path)}: {what}")
+            if partition.get("content") not in (None, content):
+                raise Invalid("content", None, f"{show(partition['content'])} is not what is in {path}: {content}")
+            self._splits[key] = {**partition, "content": content}
+        return self._splits[key]
 
     def _located(self, at_fault: Sourced | None, error: Invalid) -> UserError:
         address = at_fault.address if at_fault else ("grid", "base")

@@ -1,0 +1,106 @@
+"""``pfl export``: a client's model as files for others: weights, a card, and a program where there can be one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from safetensors.torch import save_file
+
+from pflcore.data.sample_files import read_facts
+from pflcore.engine.client_model import ClientModel
+from pflcore.engine.program import program_of
+from pflcore.engine.trained import Trained
+from pflcore.errors import UserError
+from pflcore.files import atomic_path, write_text
+from pflcore.method import Method
+from pipeline.library.card import Card, card
+from pipeline.library.found import Found
+from pipeline.library.models import find_run, trained
+from pipeline.spec.run import Run
+from pipeline.workspace import Workspace, dataset_path
+
+WEIGHTS, PROGRAM, CARD = "model.safetensors", "model.pt2", "README.md"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files that were written, and why there is no program among them, if there is none."""
+
+    files: list[Path]
+    lacking: str
+
+
+def export(workspace: Workspace, word: str, client: int, seed: int | None, out: Path | None) -> Exported:
+    """Write a client's model into the folder `out`, by default ``exports/RUN-clientN``.
+
+    Raises:
+        UserError: There is no such model, as :meth:`pipeline.library.study.Study.model` has it.
+    """
+    found, run = find_run(workspace, word, seed)
+    what = trained(found, run, "cpu")
+    model = what.client(client)
+    folder = out or workspace.home / "exports" / f"{run.id}-client{client}"
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state().items()}
+    with atomic_path(folder / WEIGHTS) as temporary:
+        save_file(tensors, temporary, {"format": "pt", "run": run.id, "client": str(client)})
+    files, lacking = [folder / WEIGHTS], ""
+    (folder / PROGRAM).unlink(missing_ok=True)  # of an earlier export
+    try:
+        program = program_of(model)
+        with atomic_path(folder / PROGRAM) as temporary:
+            temporary.write_bytes(program)
+        files.append(folder / PROGRAM)
+    except UserError as error:
+        lacking = str(error)
+    write_text(folder / CARD, card(_told(found, run, what, model, lacking)))
+    return Exported([*files, folder / CARD], lacking)
+
+
+def _told(found: Found, run: Run, what: Trained, model: ClientModel, lacking: str) -> Card:
+    samples = read_facts(found.workspace.root / dataset_path(run.data_id))
+    rounds, facts = found.rounds(run)
+    last = [
+        row
+        for row in rounds.to_pylist()
+        if (row["round"], row["client"]) == (what.rounds, model.client) and row["population"] != "validation"
+    ]
+    (measured,) = last
+    correct, total = model.measure()[:2]
+    return Card(
+        run=run.with_chosen(facts.get("chosen") or {}),
+        run_id=run.id,
+        client=model.client,
+        spec=found.spec,
+        plain=model.plain,
+        timm=_timm_call(what) if model.plain else None,
+        lacking=lacking,
+        samples=samples,
+        training_samples=len(what.data.train[model.client]),
+        measured=(measured["correct"], measured["total"]),
+        here=(int(correct), int(total)),
+        obtained=f"{facts['device']}, PyTorch {facts['torch']}",
+        beside=sorted(name for name in model.state() if name not in model.net.state_dict()),
+    )
+
+
+def _timm_call(what: Trained) -> tuple[str, Mapping[str, Any]] | None:
+    """The arguments with which timm builds this very network, if it does: nothing of it is ours."""
+    if type(what.method).extend is not Method.extend or getattr(what.backbone, "attention", "none") != "none":
+        return None
+    import timm
+
+    calls: list[tuple[str, Mapping[str, Any]]] = []
+
+    def noted(model: str, **arguments: Any) -> Any:
+        calls.append((model, arguments))
+        return made(model, **arguments)
+
+    made = timm.create_model
+    with patch.object(timm, "create_model", noted), torch.device("meta"):
+        what.backbone.build(what.data.shape, what.data.classes)
+    return calls[-1] if calls else None

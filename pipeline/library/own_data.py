@@ -1,0 +1,122 @@
+"""Training on one's own tensors, without specs, DVC and files: one call of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+import pflcore.engine as engine
+from pflcore.backbones import BACKBONES
+from pflcore.data.federation import FederatedData
+from pflcore.engine import Result, select_device, use_threads
+from pflcore.engine.client_model import ClientModel
+from pflcore.engine.trained import Trained
+from pflcore.errors import UserError
+from pflcore.methods import METHODS
+from pflcore.registry import Registry, did_you_mean
+from pflcore.settings import Evaluation, Training
+
+Client = tuple[Any, Any]
+"""Samples of a client: images in bytes (n, channels, height, width) and labels (n), as tensors or arrays."""
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """What training on one's own data gave.
+
+    Attributes:
+        results: A row per client and measured round: client, round, accuracy (0 to 1), loss, correct, total.
+        result: All that the engine has to say, cost and weights included.
+    """
+
+    results: pd.DataFrame
+    result: Result
+    _trained: Trained
+
+    def model(self, client: int) -> ClientModel:
+        """A client's model as it was measured last. Raises :class:`UserError` if the run diverged, or for no client."""
+        if self.result.diverged:
+            raise UserError(f"{self.result.diverged}; there is no model")
+        return self._trained.client(client)
+
+
+def train(
+    train: Sequence[Client],
+    test: Sequence[Client],
+    *,
+    method: str | Mapping[str, Any] = "fedavg",
+    backbone: str | Mapping[str, Any] = "convnet",
+    rounds: int,
+    classes: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    seed: int = 0,
+    measure_every: int = 1,
+    device: str = "auto",
+    **training: Any,
+) -> OwnRun:
+    """Train a federation whose clients hold the given samples, and measure every client on its own test samples.
+
+    Args:
+        train, test: Of each client.
+        method, backbone: A name, or ``{"name": …}`` with options, as in a spec.
+        classes: Number of classes; by default the largest label and one.
+        mean, std: Per channel, of pixels scaled to 0..1; by default those of all training samples.
+        measure_every: Rounds between measurements; the last one is always measured.
+        device: A PyTorch device, or ``auto``.
+        training: Further settings of ``training``, such as ``lr`` and ``sample_rate`` (``pfl describe training``).
+
+    Raises:
+        UserError: Samples, names or settings are not what they should be.
+    """
+    if len(train) != len(test) or not train:
+        raise UserError(f"{len(train)} clients have training samples and {len(test)} test samples; give both for each")
+    samples = [_samples(client, at % len(train)) for at, client in enumerate([*train, *test])]
+    inputs, labels = (np.concatenate(parts) for parts in zip(*samples, strict=True))
+    rows = np.split(np.arange(len(labels)), np.cumsum([len(own) for _, own in samples])[:-1])
+    mine = inputs[: sum(map(len, rows[: len(train)]))] / np.float32(255)
+    known = [field.name for field in fields(Training)]
+    if unknown := [name for name in training if name not in known]:
+        raise UserError(f"training has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
+    settings = Training(rounds=rounds, **training)
+    place = select_device(device)
+    data = FederatedData.from_arrays(
+        inputs,
+        labels,
+        rows[: len(train)],
+        rows[len(train) :],
+        mean or mine.mean((0, 2, 3)).tolist(),
+        std or np.maximum(mine.std((0, 2, 3)), 1e-6).tolist(),
+        classes or int(labels.max()) + 1,
+        place,
+    )
+    use_threads(place, data.shape)
+    net, how = _entry(BACKBONES, backbone), _entry(METHODS, method)
+    evaluation = Evaluation(every=1, window=0, curve_every=measure_every)
+    result = engine.train(data=data, backbone=net, method=how, training=settings, evaluation=evaluation, seed=seed)
+    columns = {name: getattr(result, name) for name in ("client", "round", "correct", "total", "loss")}
+    frame = pd.DataFrame(columns)
+    frame.insert(2, "accuracy", frame["correct"] / frame["total"])
+    return OwnRun(frame, result, Trained(data, net, how, settings, seed, result.rounds, result.weights))
+
+
+def _entry(registry: Registry[Any], asked: str | Mapping[str, Any]) -> Any:
+    options = {"name": asked} if isinstance(asked, str) else dict(asked)
+    return registry.create(str(options.pop("name", "")), **options)
+
+
+def _samples(client: Client, number: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    images, labels = (part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in client)
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise UserError(
+            f"client {number}: images must be uint8 (n, channels, height, width), got {images.dtype} {images.shape}"
+        )
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or labels.min(initial=0) < 0:
+        raise UserError(f"client {number}: labels must be {len(images)} whole numbers from 0 on")
+    return np.ascontiguousarray(images), labels.astype(np.int64)
