@@ -46,6 +46,8 @@ class Obtained:
         elsewhere: The number under other protocols, by their names; ``last ten`` is that of the last measurements.
         explained: Why they differ; "" where nobody knows, or where they do not.
         ids: Of the runs that the number is made of.
+        reached: The first measured round in which a run is at the published number or above, the mean over runs; None
+            where one of them never is.
     """
 
     spec: str
@@ -59,6 +61,7 @@ class Obtained:
     elsewhere: Mapping[str, float]
     explained: str
     ids: tuple[str, ...]
+    reached: int | None = None
 
     @property
     def verdict(self) -> str:
@@ -101,7 +104,8 @@ def _obtained(cell: Cell, results: Results) -> Obtained:
     assert cell.obtained and cell.published and cell.difference is not None
     runs = [run for run in (results.runs[name] for name in cell.runs) if run.values_of(cell.client)]
     decimals = results.table.decimals
-    elsewhere, spread = _elsewhere(runs, cell.client, results.table.metric)
+    curves = [_curve(run, cell.client) for run in runs]
+    elsewhere, spread = _elsewhere(runs, [list(curve.values()) for curve in curves], cell.client, results.table.metric)
     return Obtained(
         spec=results.table.spec,
         labels=tuple(cell.labels.values()),
@@ -114,6 +118,7 @@ def _obtained(cell: Cell, results: Results) -> Obtained:
         elsewhere=elsewhere,
         explained=cell.explained,
         ids=tuple(run.id for run in runs),
+        reached=_reached(curves, cell.published.mean),
     )
 
 
@@ -123,31 +128,40 @@ def _noise(published: float | None, by_seed: list[float], spread: float | None) 
     return round(2.0 * math.hypot(*known), 6) if known else None
 
 
-def _elsewhere(runs: list[Measured], client: int | None, metric: str) -> tuple[dict[str, float], float | None]:
+def _elsewhere(
+    runs: list[Measured], curves: list[list[float]], client: int | None, metric: str
+) -> tuple[dict[str, float], float | None]:
     """The mean over runs under other protocols than the table's; and how much the last measurements of a run spread.
 
     Args:
+        curves: Of each run its accuracies in percent.
         client: The one whose test samples count; None for all clients.
     """
     found: dict[str, list[float]] = {}
-    spreads = []
-    for run in runs:
-        accuracy = _curve(run) if client is None else run.clients[client].curve.tolist()
-        last = accuracy[-LAST:]
+    for run, accuracy in zip(runs, curves, strict=True):
         figures = {name: value.mean for name, value in run.values_of(client).items()}
-        figures |= {"best_by_test": max(accuracy), "last ten": statistics.fmean(last)}
+        figures |= {"best_by_test": max(accuracy), "last ten": statistics.fmean(accuracy[-LAST:])}
         for name in (*NAMES, "last ten"):
             if name in figures and name not in (metric, "last_position"):
                 found.setdefault(NAMES.get(name, name), []).append(figures[name])
-        if len(last) > 1:
-            spreads.append(statistics.stdev(last))
     means = {name: round(statistics.fmean(several), 6) for name, several in found.items() if len(several) == len(runs)}
+    spreads = [statistics.stdev(accuracy[-LAST:]) for accuracy in curves if len(accuracy) > 1]
     return means, statistics.fmean(spreads) if spreads else None
 
 
-def _curve(run: Measured) -> list[float]:
-    """The pooled accuracy of a run at its measurements, in percent."""
-    return [float(accuracy) for accuracy in curve(read_table(run.rounds_path, "rounds/2")[0])[1]]
+def _reached(curves: list[dict[int, float]], published: float) -> int | None:
+    firsts = [next((at for at, accuracy in curve.items() if accuracy >= published), None) for curve in curves]
+    known = [first for first in firsts if first is not None]
+    return round(statistics.fmean(known)) if known and len(known) == len(firsts) else None
+
+
+def _curve(run: Measured, client: int | None) -> dict[int, float]:
+    """The accuracy of a run in percent by measured round: pooled, or of one client."""
+    if client is not None:
+        own = run.clients[client].curve
+        return dict(zip(own.index.tolist(), own.tolist(), strict=True))
+    rounds, accuracy, _ = curve(read_table(run.rounds_path, "rounds/2")[0])
+    return dict(zip(rounds.tolist(), accuracy.tolist(), strict=True))
 
 
 def in_words(several: Sequence[Obtained]) -> str:

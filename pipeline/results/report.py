@@ -188,14 +188,15 @@ def _elsewhere(axes: list[str], beyond: list[Obtained]) -> str:
     names = list(dict.fromkeys(name for one in beyond for name in one.elsewhere))
     if not names:
         return ""
-    rows = [[*axes, "published", "obtained", *names]]
+    rows = [[*axes, "published", "obtained", *names, "reached in round"]]
     for one in beyond:
         published = float(one.published.partition("±")[0])
         numbers = {name: one.elsewhere.get(name) for name in names}
         nearest = min((abs(value - published), name) for name, value in numbers.items() if value is not None)[1]
         shown = [NO_VALUE if value is None else f"{value:.2f}" for value in numbers.values()]
         bold = [f"**{text}**" if name == nearest else text for name, text in zip(names, shown, strict=True)]
-        rows.append([*map(escape_markdown, one.labels), one.published, one.obtained, *bold])
+        reached = NO_VALUE if one.reached is None else f"{one.reached}"
+        rows.append([*map(escape_markdown, one.labels), one.published, one.obtained, *bold, reached])
     return aligned(rows, len(axes))
 
 

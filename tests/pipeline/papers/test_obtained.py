@@ -46,6 +46,7 @@ def test_of_one_seed_the_noise_is_that_of_the_last_measurements(tmp_path: Path) 
     assert one.noise == pytest.approx(2 * (10 + 9) ** 0.5, abs=1e-6)
     assert (one.difference, one.verdict, one.runs, one.ids) == (4.5, WITHIN, (1, 2), ("a",))
     assert (one.published, one.obtained, one.signed) == ("85.50±3.00", "90.00", "+4.50")
+    assert one.reached == 12  # the others end at 80
     assert one.elsewhere["last ten"] == 81.0 and one.elsewhere["best by test"] == 90.0
     assert "last round" not in one.elsewhere  # which is what the table shows
 
@@ -56,8 +57,15 @@ def test_of_three_seeds_it_is_their_spread(tmp_path: Path) -> None:
     one = only(of_seeds(tmp_path, ["a", "b", "c"], (60.0, None)), tmp_path)
     # 70, 73, 79 are 4, 1 and 5 from their mean.
     assert one.noise == pytest.approx(2 * ((16 + 1 + 25) / 2) ** 0.5, abs=1e-6)
-    assert (one.difference, one.verdict) == (14.0, BEYOND)
+    assert (one.difference, one.verdict, one.reached) == (14.0, BEYOND, 12)
     assert one.elsewhere["last ten"] == pytest.approx((16 + 16.3 + 16.9) / 3, abs=1e-6)
+
+
+def test_a_published_number_that_one_of_the_runs_never_reaches(tmp_path: Path) -> None:
+    for run, percents in (("a", [10, 75, 80]), ("b", [10, 20, 90, 70]), ("c", [30, 40])):
+        measured(tmp_path, run, percents)
+    assert only(of_seeds(tmp_path, ["a", "b"], (72.0, None)), tmp_path).reached == 2  # rounds 2 and 3
+    assert only(of_seeds(tmp_path, ["a", "b", "c"], (72.0, None)), tmp_path).reached is None
 
 
 def test_where_nothing_tells_there_is_no_verdict(tmp_path: Path) -> None:
