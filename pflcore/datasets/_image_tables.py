@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pflcore.data.samples import Bytes, Rows, check_labels
+from pflcore.datasets._bounds import read_columns
 from pflcore.datasets._decode import decode_images
 from pflcore.errors import UserError
 
@@ -36,7 +37,7 @@ def read_images(
     """
     try:
         _check_layout(path, pq.read_schema(path), image, labels)
-        table = pq.read_table(path, columns=[image, *labels], partitioning=None)
+        table = read_columns(path, [image, *labels])
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a readable Parquet file ({error})") from None
     encoded = table[image].combine_chunks().field("bytes")
@@ -104,7 +105,7 @@ def read_own_table(path: Path, image: str, label: str, domain: str | None) -> Im
         schema = pq.read_schema(path)
         _check_own_layout(path, schema, image, label, domain)
         columns = list(dict.fromkeys(name for name in (image, label, domain) if name is not None))
-        table = pq.read_table(path, columns=columns, partitioning=None)
+        table = read_columns(path, columns)
         images = table[image]
         if pa.types.is_struct(images.type):
             images = pc.struct_field(images, "bytes")

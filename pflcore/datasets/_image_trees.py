@@ -16,9 +16,10 @@ import numpy as np
 from pflcore.data.preparation import track
 from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets._base import FOLDER, Dataset
+from pflcore.datasets._bounds import LARGEST_IMAGE, read_image
 from pflcore.datasets._decode import decode_images
 from pflcore.datasets._parts import Part
-from pflcore.datasets._sources import DAMAGED, Source, check_name, read_members
+from pflcore.datasets._sources import DAMAGED, Source, check_name, check_size, read_members
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -187,7 +188,7 @@ def _check_classes(folder: Path, pictures: list[Picture], domains: Sequence[str]
 
 def _from_folder(folder: Path, domain: str, classes: Sequence[str]) -> list[Picture]:
     return [
-        Picture(domain, label, path.name, str(path), path.read_bytes)
+        Picture(domain, label, path.name, str(path), partial(read_image, path))
         for label in classes
         if (folder / label).is_dir()
         for path in list_folder(folder / label)
@@ -200,6 +201,7 @@ def _zip_files(path: Path, stack: ExitStack) -> Iterator[tuple[str, Callable[[],
     lock = Lock()
 
     def read(entry: zipfile.ZipInfo) -> bytes:
+        check_size(path, entry.filename, entry.file_size, LARGEST_IMAGE)
         with lock:
             return archive.read(entry)
 

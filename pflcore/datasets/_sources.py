@@ -149,7 +149,7 @@ def check_name(path: Path, name: str) -> None:
         raise UserError(f"{path}: its member {name!r} points outside of the archive; get it from its official source")
 
 
-def check_size(path: Path, name: str, size: int) -> None:
+def check_size(path: Path, name: str, size: int, largest: int = _LARGEST) -> None:
     """Raises :class:`UserError` for a member that unpacks to more bytes than any file of a dataset has."""
-    if size > _LARGEST:
+    if size > largest:
         raise UserError(f"{path}: its member {name!r} claims {size:,} bytes; get it from its official source")

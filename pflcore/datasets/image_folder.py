@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS
+from pflcore.datasets._bounds import read_image
 from pflcore.datasets._image_trees import SUFFIXES, Picture, decode_pictures, encode, is_image, list_folder
 from pflcore.datasets._own_images import OwnImages
 from pflcore.errors import UserError
@@ -74,7 +76,7 @@ class ImageFolder(OwnImages):
 
     def _pictures(self, folder: Path, group: str) -> list[Picture]:
         return [
-            Picture(group, label, path.name, str(path), path.read_bytes)
+            Picture(group, label, path.name, str(path), partial(read_image, path))
             for label in self._folders(folder)
             for path in self._images(folder / label)
         ]
