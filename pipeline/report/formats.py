@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from pflcore import sources
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Read with the code and not when they are needed: a stage answers for both alike.
 _TEMPLATES = {path.name: sources.read(path) for path in sorted(Path(__file__).parent.glob("templates/*.j2"))}
@@ -19,6 +22,9 @@ _MARKDOWN = str.maketrans(
     {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
 )
 
+
+# What a spreadsheet executes; a number is none.
+_FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
 
 # Where our drawings name an element, and where they refer to one.
 _IDS = re.compile(r'(\bid="|\bhref="#|\burl\(#)')
@@ -42,6 +48,26 @@ def escape_markdown(text: object) -> str:
 def legible(name: str) -> str:
     """A name that can be seen: the characters of a text are classes too, blanks and line ends among them."""
     return name if name.isprintable() and name.strip() else repr(name)
+
+
+def csv_text(frame: pd.DataFrame, index_label: str | None = None) -> str:
+    """A table as CSV, the same bytes for the same table; with its index if that has a label.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it, which is how they are told not to.
+    """
+    shown = frame.rename(columns=_inert)
+    for place, kind in enumerate(shown.dtypes):
+        if kind.kind not in "biuf":
+            shown.isetitem(place, shown.iloc[:, place].map(_inert).to_numpy())
+    index = index_label is not None
+    return str(shown.to_csv(float_format="%.6g", lineterminator="\n", index=index, index_label=index_label))
+
+
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", " ")  # which would begin a line of the file
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.form import Pair, in_words
+from pipeline.report.formats import csv_text
 
 _COLUMNS = (
     *("claim", "values", "claim_verdict", "compared", "at", "first", "second", "difference"),
@@ -30,7 +31,7 @@ def claims_csv(judgements: Iterable[Judgement]) -> str:
                 rows += [about | _row(judgement, pair) for pair in found.judged] or [about]
     frame = pd.DataFrame(rows, columns=list(_COLUMNS)).replace([float("inf"), -float("inf")], float("nan"))
     frame["seeds"] = frame["seeds"].astype("Int64")
-    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return csv_text(frame)
 
 
 def _row(judgement: Judgement, pair: Pair) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pflcore.artifacts import read_table
 from pflcore.protocols import curve
 from pipeline.report.drawing.panels import Placed, Style, columns_of, draw_columns, panel_grid, with_room
 from pipeline.report.drawing.svg import Drawing, svg_with_boxes
+from pipeline.report.formats import csv_text
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Key, Layout
 from pipeline.report.table.measured import Measured
@@ -50,7 +51,7 @@ def curves_csv(curves: list[Curve]) -> str:
     """Wide CSV: round, then a column per curve named "row label / column labels", empty where not measured."""
     named = {" / ".join((*c.row, *c.column)): c.points for c in curves}
     frame = pd.DataFrame(named, index=sorted({int(r) for c in curves for r in c.points.index}))
-    return str(frame.to_csv(index_label="round", float_format="%.6g", lineterminator="\n"))
+    return csv_text(frame, "round")
 
 
 def draw_curves(layout: Layout, curves: list[Curve]) -> Drawing:

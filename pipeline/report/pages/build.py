@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pflcore.artifacts import write_table
 from pflcore.files import write_text
+from pipeline.report.formats import csv_text
 from pipeline.report.pages.metrics import write_metrics
 from pipeline.report.pages.provenance import write_timings
 from pipeline.report.pages.render import latex, markdown, render_html
@@ -38,7 +39,7 @@ def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     write_text(out / "report.md", markdown("report.md.j2", page=study.page))
     write_text(out / "report.tex", latex("report.tex.j2", page=study.page))
     write_text(out / "report.html", render_html(study))
-    write_text(out / "table.csv", rows.to_pandas().to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    write_text(out / "table.csv", csv_text(rows.to_pandas()))
     write_table(out / "table.parquet", rows, "table/1", **table.model_dump(include=_META))
     write_pictures(study, out / "figures")
     write_metrics(study.results, out / "metrics")

@@ -13,6 +13,7 @@ from pipeline.report.drawing.curves import Curve, collect_curves, curves_csv, dr
 from pipeline.report.drawing.sections import Section
 from pipeline.report.drawing.svg import Drawing
 from pipeline.report.figures import build_sections
+from pipeline.report.formats import csv_text
 from pipeline.report.pages.view import Page, build_page
 from pipeline.report.table.results import Results
 from pipeline.spec.run import Run
@@ -93,6 +94,6 @@ def _files(section: Section) -> dict[str, str | bytes]:
     if section.picture:
         files = {f"{section.name}.svg": section.picture.svg, f"{section.name}.png": section.picture.png}
     if not section.data.empty:
-        text = section.data.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        text = csv_text(section.data)
         files[f"{section.name}.csv"] = text
     return files

@@ -12,7 +12,7 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.data.samples import Samples
 from pflcore.files import write_text
-from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg, legible
+from pipeline.report.formats import aligned, csv_text, environment, escape_markdown, inline_svg, legible
 from pipeline.report.partitions.clients import Columns, client_columns, number, summarise
 from pipeline.report.partitions.picture import MAX_CLIENTS, alt_text, partition_svg, shown_clients
 from pipeline.spec.run import describe_component
@@ -56,7 +56,7 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
     template = environment(autoescape=True).get_template("partition.html.j2")
     write_text(out / "index.html", template.render(page=page, svg=inline_svg(svg)))
     write_text(out / "picture.svg", svg)
-    write_text(out / "clients.csv", pd.DataFrame(columns).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    write_text(out / "clients.csv", csv_text(pd.DataFrame(columns)))
 
 
 def _page(
