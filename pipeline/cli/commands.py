@@ -214,10 +214,13 @@ def fetch(
     set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it, as version=original.")] = None,
 ) -> None:
     """Download what a dataset needs and is not here, as far as a hash is known; say what a person has to get."""
+    from pflcore.registry import use_study
     from pipeline.browse.dataset_view import fetch as fetch_dataset
     from pipeline.browse.given import given_options
 
-    fetch_dataset(name, Workspace.find().home, console(), given_options(set_ or [], name))
+    home = Workspace.find().home
+    use_study(home)
+    fetch_dataset(name, home, console(), given_options(set_ or [], name))
 
 
 @app.command()
