@@ -12,6 +12,7 @@ import typer
 from pflcore.errors import UserError
 from pipeline.cli.common import all_specs, console, named_specs, selected, write_stages
 from pipeline.cli.results import results, verify
+from pipeline.cli.study import init
 from pipeline.stages.cli import stage
 from pipeline.workspace import PAPER, Workspace
 
@@ -19,6 +20,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(stage, name="stage")
 app.add_typer(results, name="results")
 app.command()(verify)
+app.command()(init)
 
 Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a folder of them, e.g. fedtp.")]
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all when left out.")]
@@ -46,10 +48,12 @@ def pfl(
 
 @app.command()
 def validate(specs: Specs = None) -> None:
-    """Check specs and resolve all their runs, without writing anything."""
+    """Check specs and resolve all their runs, without writing stages."""
     from pipeline.compile.compiler import compile_workspace
+    from pipeline.study.schema_file import write_schema
 
     workspace = Workspace.find()
+    write_schema(workspace.home)  # which editors then know what has been added, too
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
     print(f"{len(compilation.tables)} specs are valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
 
@@ -224,11 +228,16 @@ def fetch(
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    write: Annotated[bool, typer.Option("--write", help="Write it to .pfl/schema.json, where editors look.")] = False,
+) -> None:
     """Print the JSON Schema of specs, for editors that complete and check YAML."""
     from pipeline.spec.catalog import load_catalog
     from pipeline.spec.schema import json_schema
+    from pipeline.study.schema_file import write_schema
 
+    if write:
+        return print(os.path.relpath(write_schema(Workspace.find().home)))
     print(json.dumps(json_schema(load_catalog(Workspace.find().home)), indent=1))
 
 
