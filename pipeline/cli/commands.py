@@ -12,7 +12,7 @@ import typer
 from pflcore.errors import UserError
 from pipeline.cli.common import all_specs, console, named_specs, selected, write_stages
 from pipeline.cli.results import results, verify
-from pipeline.cli.study import init
+from pipeline.cli.study import check, init, new
 from pipeline.stages.cli import stage
 from pipeline.workspace import PAPER, Workspace
 
@@ -20,7 +20,8 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(stage, name="stage")
 app.add_typer(results, name="results")
 app.command()(verify)
-app.command()(init)
+for command in (init, new, check):
+    app.command()(command)
 
 Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a folder of them, e.g. fedtp.")]
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all when left out.")]
