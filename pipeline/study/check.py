@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +36,9 @@ Component = dict[str, Any]
 TOLERANCE = 1e-3  # of stacked clients, whose sums are taken in another order; relative to the largest number
 _WORSE = 1.05  # times as large as after the first round may a loss be after the eighth, of who learns little in eight
 _IMAGES: Component = {"name": "digits", "stand_in": 120}
+_LARGER: Component = {"name": "cifar10", "stand_in": 120}
 _TEXTS: Component = {"name": "shakespeare", "stand_in": 120}
+_CAREFUL: Component = {"batch_size": 16, "lr": 0.005}  # where there may be norms, which magnify rounding
 _BACKBONES: tuple[Component, ...] = (
     {"name": "convnet", "channels": [4, 6], "hidden": [12], "kernel": 3, "padding": 1},
     {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4, "dropout": 0.0},
@@ -58,15 +61,22 @@ class Failed(Exception):
     """A test does not pass; the message says what was found."""
 
 
-def verdicts(tests: Mapping[str, Callable[[], str]]) -> Iterator[Verdict]:
-    """Carry out tests one after the other. What anything that goes wrong says is a verdict, in a line."""
+def verdicts(tests: Mapping[str, Callable[[], str]], needed: str) -> Iterator[Verdict]:
+    """Carry out tests one after the other. What anything that goes wrong says is a verdict, in a line.
+
+    Args:
+        needed: The test without which there is nothing to try after it.
+    """
     for name, test in tests.items():
         try:
-            yield Verdict(name, True, test())
+            verdict = Verdict(name, True, test())
         except (Failed, UserError) as error:
-            yield Verdict(name, False, str(error))
+            verdict = Verdict(name, False, str(error))
         except Exception as error:
-            yield Verdict(name, False, in_a_line(error))
+            verdict = Verdict(name, False, in_a_line(error))
+        yield verdict
+        if name == needed and not verdict.passed:
+            return
 
 
 def check_training(kind: str, name: str, given: Component, other: Component | None = None) -> Iterator[Verdict]:
@@ -85,7 +95,7 @@ def check_training(kind: str, name: str, given: Component, other: Component | No
     registry_of(kind).create(name, **options(entry))
     with TemporaryDirectory() as folder, same_everywhere():
         trial = Trial(kind, entry, other, Path(folder))
-        yield from verdicts(trial.tests)
+        yield from verdicts(trial.tests, "fits")
 
 
 @dataclass
@@ -217,7 +227,10 @@ class Trial:
         """Clients with a single sample, of whom one takes part in a round."""
         few = {"name": "iid", "train_limit": 1}
         probe = replace(self.probe, partition=few, training={"rounds": 2, "sample_rate": 0.2, "lr": 0.01})
-        self.perform("one sample", SEQUENTIAL, probe)
+        try:
+            self.perform("one sample", SEQUENTIAL, probe)
+        except UserError as error:
+            return f"refused in a line: {error}"
         return "clients with one sample, one client in a round"
 
     @cached_property
@@ -244,7 +257,9 @@ class Trial:
                 reason = error
             else:
                 return backbone
-        raise UserError(f"none of {', '.join(one['name'] for one in _BACKBONES)} fits ({reason}); name one: --backbone")
+        raise UserError(
+            f"none of {', '.join(one['name'] for one in _BACKBONES)} fits ({reason}); name another: --with BACKBONE"
+        )
 
     def made_method(self) -> Method:
         """An instance of the method."""
@@ -301,9 +316,19 @@ def described(kind: str, name: str) -> str:
 
 
 def _probe(method: Component, backbone: Component) -> Probe:
-    if BACKBONES.get(backbone["name"]).takes == "text":
+    """The smallest images that a backbone takes, or texts; generated in any case."""
+    entry = BACKBONES.get(backbone["name"])
+    if entry.takes == "text":
         return Probe("check", method, backbone, _TEXTS, partition={"name": "natural", "min_samples": 1})
-    return Probe("check", method, backbone, _IMAGES)
+    if backbone in _BACKBONES:
+        return Probe("check", method, backbone, _IMAGES)
+    if entry.predicts == "boxes":
+        raise UserError(f"backbone {entry.name} is a detector, of which there are no generated samples to check it on")
+    made = BACKBONES.create(backbone["name"], **options(backbone))
+    with suppress(UserError), torch.device("meta"):
+        made.build(DATASETS.create(_IMAGES["name"]).shape, 2)
+        return Probe("check", method, backbone, _IMAGES, training=_CAREFUL)
+    return Probe("check", method, backbone, _LARGER, training=_CAREFUL)
 
 
 def _form(tensor: Tensor) -> str:

@@ -27,12 +27,12 @@ def check_dataset(name: str, options: dict[str, Any], folder: Path) -> Iterator[
     Args:
         folder: Where its raw data lies.
     """
-    yield from verdicts(_DatasetTests(DATASETS.create(name, **options), folder).tests)
+    yield from verdicts(_DatasetTests(DATASETS.create(name, **options), folder).tests, "loads")
 
 
 def check_partition(name: str, options: dict[str, Any]) -> Iterator[Verdict]:
     """Test a partition on generated samples of the dataset that it names as its example."""
-    yield from verdicts(_PartitionTests(PARTITIONS.create(name, **options)).tests)
+    yield from verdicts(_PartitionTests(PARTITIONS.create(name, **options)).tests, "deals")
 
 
 @dataclass

@@ -43,6 +43,7 @@ _PYPROJECT = """\
 # This section makes the folder a study: `pfl` and `dvc repro` find it from anywhere inside.
 [tool.pfl]
 default = {default}    # what a bare `dvc repro` and a bare `pfl run` bring up to date
+compile = []    # further specs that all who work on the study shall see in DVC; on one machine: pfl add SPEC
 """
 _IGNORED = """\
 # What runs produce: cached by DVC, never committed to git.
