@@ -123,7 +123,8 @@ def _third(kind: str, entry: EntryInfo) -> str:
 
 def _source(entry: EntryInfo) -> str:
     """Where an entry is from: a publication; a file of the study or a package; or both."""
-    return " · ".join(filter(None, (entry.origin and f"own: {entry.origin}", entry.citation)))
+    whose = "own" if entry.origin.endswith(".py") else "package"
+    return " · ".join(filter(None, (entry.origin and f"{whose}: {entry.origin}", entry.citation)))
 
 
 def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:

@@ -10,6 +10,7 @@ from support.own_parts import BACKBONE, DATASET, METHOD, PARTITION
 from support.project import Project
 from typer.testing import CliRunner
 
+from pflcore.backbones import BACKBONES
 from pflcore.errors import UserError
 from pflcore.registry import registry_of, use_study
 from pipeline.cli.commands import app
@@ -118,6 +119,19 @@ def test_a_mistake_in_a_method_is_found(study: Project, mistake: str) -> None:
     )
     failed = failing(study, "method", text)
     assert words in failed[test], failed
+
+
+BUILT_IN = [(kind, name) for kind in ("method", "backbone", "partition") for name in registry_of(kind).names()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), BUILT_IN)
+def test_nothing_is_found_in_what_is_built_in(kind: str, name: str, study: Project) -> None:
+    wrong = [one for one in found(kind, name, study.root) if not one.passed]
+    if kind == "backbone" and BACKBONES.get(name).predicts == "boxes":
+        assert [one.test for one in wrong] == ["fits"] and "is a detector" in wrong[0].said
+    else:
+        assert not wrong
 
 
 def test_a_mistake_in_a_backbone_is_found(study: Project) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 from support.project import Project, make_project, tree
+from typer.testing import CliRunner
 
 from pflcore.errors import UserError
+from pflcore.registry import use_study
+from pipeline.cli.commands import app
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare
 from pipeline.spec.resolve import resolve
@@ -20,6 +23,7 @@ from pipeline.spec.specs import find_specs, load_spec
 from pipeline.study import create as creating
 from pipeline.study.create import create
 from pipeline.study.papers import needed, paper_specs
+from pipeline.study.schema_file import SCHEMA
 from pipeline.workspace import Workspace
 
 
@@ -53,6 +57,20 @@ def test_editors_find_the_schema(tmp_path: Path) -> None:
         first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# yaml-language-server: $schema=")
         assert (path.parent / first).resolve() == (folder / schema).resolve()
     assert str(folder / "specs/fedtp/table2.yaml") in map(str, folder.glob("specs/**/*.yaml"))
+
+
+def test_commands_keep_the_schema_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = CliRunner().invoke(app, ["init", "mine"])
+    assert made.exit_code == 0 and made.output.startswith("mine: a study with specs/first.yaml\ncd mine && dvc repro")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert "our_own" not in Path(SCHEMA).read_text()
+    assert CliRunner().invoke(app, ["new", "method", "our_own"]).exit_code == 0
+    assert "our_own" in Path(SCHEMA).read_text()
+    Path("methods/our_own.py").rename("methods/our_other.py")
+    assert CliRunner().invoke(app, ["validate"]).exit_code == 0
+    assert "our_own" not in Path(SCHEMA).read_text() and "our_other" in Path(SCHEMA).read_text()
+    use_study(tmp_path)
 
 
 def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path: Path) -> None:
