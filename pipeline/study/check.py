@@ -160,12 +160,15 @@ class Trial:
 
     def same_bytes(self, name: str, way: str) -> str:
         """Whatever a run leaves is the same as in the first run, wherever global generators are by then."""
-        random.random(), np.random.rand(), torch.rand(())
+        first = self.perform("plain", SEQUENTIAL, self.probe)
+        for draw in (random.random, np.random.rand, lambda: torch.rand(())):
+            draw()
         self.perform(name, way, self.probe)
         for file in ("rounds.parquet", "weights.safetensors"):
-            first, other = (place / file for place in (self.place("plain", SEQUENTIAL), self.place(name, way)))
-            if first.read_bytes() != other.read_bytes():
-                raise Failed(f"{file} is another: {self.apart(self.numbers[f'plain {SEQUENTIAL}'], name, way)}")
+            places = (self.place("plain", SEQUENTIAL), self.place(name, way))
+            one, other = ((place / file).read_bytes() for place in places)
+            if one != other:
+                raise Failed(f"{file} is another: {self.apart(first, name, way)}")
         return {
             SEQUENTIAL: "a second run leaves the same bytes",
             POOLED: "two worker processes leave the same bytes",

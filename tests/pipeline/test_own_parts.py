@@ -117,10 +117,15 @@ def call(study: Project, *command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_they_run_in_workers_in_miniature_and_under_dvc(study: Project) -> None:
+def test_they_run_in_workers_and_are_in_the_report(study: Project) -> None:
     call(study, "pfl", "run")
     lines = squeezed((study.root / "reports/own/report.md").read_text(encoding="utf-8"))
     assert "Drawn by the study." in lines and "| FedAvg | entries | 3 | 4 | 0 | 4 | 4 |" in lines
+
+
+@pytest.mark.matrix
+def test_they_run_in_miniature_and_under_dvc(study: Project) -> None:
+    call(study, "pfl", "run")
     call(study, "pfl", "run", "--profile", "smoke")
     assert (study.root / "build/smoke/reports/own/report.md").is_file()
     study.write("methods/_scaling.py", SCALING.replace("1.0", "0.5"))
