@@ -49,12 +49,13 @@ def pfl(
 
 @app.command()
 def validate(specs: Specs = None) -> None:
-    """Check specs and resolve all their runs, without writing stages."""
+    """Check specs and resolve all their runs, without writing anything."""
     from pipeline.compile.compiler import compile_workspace
-    from pipeline.study.schema_file import write_schema
+    from pipeline.study.schema_file import SCHEMA, write_schema
 
     workspace = Workspace.find()
-    write_schema(workspace.home)  # which editors then know what has been added, too
+    if (workspace.home / SCHEMA).is_file():  # a cache for editors, which then know what has been added
+        write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
     print(f"{len(compilation.tables)} specs are valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
 
