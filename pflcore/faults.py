@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pflcore import extensions
 from pflcore.errors import UserError
 from pflcore.registry import Entry
 
@@ -86,7 +87,9 @@ def in_a_line(error: BaseException) -> str:
 
 
 def shown(path: str) -> str:
-    """A source file as a reader knows it: relative to the project, if it is part of it."""
+    """A source file as a reader knows it: relative to the project or the study, if it is part of it."""
+    if own := extensions.place(path):
+        return own
     resolved = Path(path).resolve()
     return resolved.relative_to(_ROOT).as_posix() if resolved.is_relative_to(_ROOT) else path
 
@@ -110,8 +113,10 @@ def _find(error: Exception) -> None:
     line, best, entered, function = "", 0, None, ""
     for frame, number in traceback.walk_tb(error.__traceback__):
         path = Path(shown(frame.f_code.co_filename))
-        in_project = path.parts[:1] and path.parts[0] in _PACKAGES
-        weight = (1 + (path.parent.as_posix() in _ENTRIES) * (1 + (path.name[0] != "_"))) if in_project else 0
+        joined = extensions.place(frame.f_code.co_filename) is not None
+        in_project = joined or (path.parts[:1] and path.parts[0] in _PACKAGES)
+        of_entry = joined or path.parent.as_posix() in _ENTRIES
+        weight = (1 + of_entry * (1 + (path.name[0] != "_"))) if in_project else 0
         if weight and weight >= best:
             line, best = f"{path.as_posix()}:{number}", weight
         owner = frame.f_locals.get("self")

@@ -1,7 +1,8 @@
 """Strict, lazy registries: one module is one entry, and the module's name is the entry's name.
 
 ``pflcore/methods/fedtp.py`` holds the method ``fedtp``. Nothing else has to be edited to add one: names are read from
-the folder, a module is imported when its entry is first asked for, and every generic test runs over all names.
+the folder, a module is imported when its entry is first asked for, and every generic test runs over all names. Entries
+of a study and of installed packages join them (:mod:`pflcore.extensions`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
+from pflcore import extensions
 from pflcore.errors import UserError
-from pflcore.options import check_options
+from pflcore.extensions import Extension
+from pflcore.options import check_options, describe_options
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -35,10 +40,11 @@ class Entry:
 
 
 E_ = TypeVar("E_", bound=Entry)
+_ROOT = Path(__file__).parent
 
 
 class Registry(Generic[E_]):
-    """The entries of one kind, found by file name in one package.
+    """The entries of one kind, found by file name in one package, and those that join them from elsewhere.
 
     Args:
         kind: What an entry is called in messages, e.g. ``"method"``.
@@ -52,9 +58,10 @@ class Registry(Generic[E_]):
         self._classes: dict[str, type[E_]] = {}
 
     def names(self) -> list[str]:
-        """All entry names, sorted, without importing any of them."""
+        """All entry names, sorted, without importing any of them. Raises :class:`UserError` when one is taken twice."""
         path = importlib.import_module(self.package).__path__
-        return sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+        own = (module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+        return sorted([*own, *self._joined()])
 
     def register(self, cls: type[E_]) -> type[E_]:
         """Class decorator, which makes the class a frozen dataclass if it is none by itself.
@@ -64,6 +71,8 @@ class Registry(Generic[E_]):
         """
         package, _, name = cls.__module__.rpartition(".")
         if package != self.package:
+            name = next((name for name, one in self._joined().items() if one.module == cls.__module__), "")
+        if not name:
             raise TypeError(f"{cls.__qualname__} must live in a module of {self.package}, not in {cls.__module__}")
         if name in self._classes and self._classes[name].__qualname__ != cls.__qualname__:
             raise TypeError(f"{cls.__module__} registers two entries; one file holds one {self.kind}")
@@ -79,10 +88,18 @@ class Registry(Generic[E_]):
             names = self.names()
             if name not in names:
                 raise UserError(f"unknown {self.kind} {name!r}{did_you_mean(name, names)}")
-            importlib.import_module(f"{self.package}.{name}")
+            if one := self._joined().get(name):
+                self._load(name, one)
+            else:
+                importlib.import_module(f"{self.package}.{name}")
             if name not in self._classes:
                 raise TypeError(f"{self.package}.{name} registers nothing")
         return self._classes[name]
+
+    def forget(self, package: str) -> None:
+        """Classes that were imported from a package, as its modules are to be imported anew."""
+        stay = {name: cls for name, cls in self._classes.items() if cls.__module__.partition(".")[0] != package}
+        self._classes = stay
 
     def create(self, name: str, /, **options: Any) -> E_:
         """An instance of `name`. Raises :class:`UserError` for unknown or invalid options."""
@@ -96,6 +113,30 @@ class Registry(Generic[E_]):
         except TypeError as error:  # a required option is missing
             raise UserError(f"{self.kind} {name!r}: {error}") from None
 
+    def _joined(self) -> dict[str, Extension]:
+        return joined(self.package)
+
+    def _load(self, name: str, one: Extension) -> None:
+        try:
+            extensions.load(one, self.kind)
+        except UserError:
+            self._classes.pop(name, None)  # the first of two
+            raise
+        if name not in self._classes:
+            decorator = f"@{self.package.rpartition('.')[2].upper()}.register"
+            raise UserError(
+                f"{one.origin}: registers no {self.kind}; put {decorator} before its class, or begin the file's name "
+                "with '_' where it is none"
+            )
+        cls = self._classes[name]
+        try:
+            describe_options(cls)
+            if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+                raise TypeError(f"{cls.__qualname__} does not define {', '.join(lacking)}")
+        except Exception as error:
+            del self._classes[name], sys.modules[one.module]
+            raise UserError(f"{one.origin}: {error}") from error
+
 
 def did_you_mean(name: str, known: list[str]) -> str:
     """The tail of an error message: the nearest known name, or the whole list when nothing is near."""
@@ -103,6 +144,27 @@ def did_you_mean(name: str, known: list[str]) -> str:
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(known)}" if known else ""
+
+
+def use_study(home: Path) -> None:
+    """Let the entries that lie beside the specs in `home` join, instead of those of any other study."""
+    if extensions.enter(home):
+        for module, attribute in KINDS.values():
+            if module in sys.modules:
+                getattr(sys.modules[module], attribute).forget(extensions.STUDY)
+
+
+def joined(package: str) -> dict[str, Extension]:
+    """The entries that join those of a package, by their names. Raises as :func:`extensions.found`."""
+    root, _, folder = package.rpartition(".")
+    return extensions.found(folder, _ROOT / folder) if root == _ROOT.name else {}
+
+
+def module_of(kind: str, name: str) -> str:
+    """The module of an entry, as a dotted name, without importing anything."""
+    package = KINDS[kind][0]
+    own = joined(package).get(name)
+    return own.module if own else f"{package}.{name}"
 
 
 def registry_of(kind: str) -> Registry[Any]:

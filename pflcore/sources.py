@@ -30,7 +30,7 @@ def note(package: str) -> None:
     """Remember the sources of a package from now on. To be called by the package itself, first of all."""
     _packages.add(package)
     for name, module in list(sys.modules.items()):  # this one, and what came before it
-        if name.partition(".")[0] == package and name not in _contents:
+        if name.partition(".")[0] == package and name not in _contents and getattr(module, "__file__", None):
             _paths[name] = str(module.__file__)
             _contents[name] = Path(_paths[name]).read_bytes()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -49,15 +49,27 @@ def read(path: Path) -> str:
     return content.decode()
 
 
-def edited() -> str | None:
-    """A module, or file that :func:`read` was given, that does not lie on disk any more as it was read."""
+def edited(package: str | None = None) -> str | None:
+    """A module, or file that :func:`read` was given, that does not lie on disk any more as it was read.
+
+    Args:
+        package: Where to look; None looks everywhere.
+    """
     for name, path in _paths.items():
+        if package and name.partition(".")[0] != package:
+            continue
         try:
             if Path(path).read_bytes() != _contents[name]:
                 return name
         except OSError:
             return name
     return None
+
+
+def forget(package: str) -> None:
+    """Whatever is remembered of a package, as its modules are to be imported anew."""
+    for name in [name for name in _contents if name.partition(".")[0] == package]:
+        del _contents[name], _paths[name]
 
 
 def digests() -> dict[str, bytes]:

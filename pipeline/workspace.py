@@ -6,6 +6,7 @@ All paths in generated files are relative to it, so the same specs compile to th
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,13 +44,23 @@ class Workspace:
 
     @classmethod
     def find(cls, start: Path | None = None, profile: str = PAPER) -> Workspace:
-        """The workspace around `start` (default: the current folder). Raises :class:`UserError` when there is none."""
+        """The workspace around `start` (default: the current folder).
+
+        Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``, or else that has `specs/`.
+
+        Raises:
+            UserError: There is none.
+        """
         start = (start or Path.cwd()).absolute()
-        for folder in (start, *start.parents):
-            if (folder / "specs").is_dir():
-                root = folder if profile == PAPER else folder / "build" / profile
-                return cls(root, folder, profile)
-        raise UserError(f"{start}: no folder specs/ here or above; run pfl inside a checkout of the project")
+        above = (start, *start.parents)
+        marked = (folder for folder in above if _is_marked(folder / "pyproject.toml"))
+        home = next(marked, None) or next((folder for folder in above if (folder / "specs").is_dir()), None)
+        if home is None:
+            raise UserError(
+                f"{start}: neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/; go to a "
+                "study, or make one with `pfl init NAME`"
+            )
+        return cls(home if profile == PAPER else home / "build" / profile, home, profile)
 
     @property
     def specs(self) -> Path:
@@ -63,6 +74,13 @@ class Workspace:
     def private(self) -> Path:
         """What belongs to this machine alone: checkpoints, timings, caches. Never in git, never in DVC."""
         return self.root / ".pfl"
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a pyproject.toml is a study's. One that TOML cannot read is, and whoever reads its settings says so."""
+    if not path.is_file():
+        return False
+    return bool(re.search(r"^\s*\[\s*tool\s*\.\s*pfl\s*\]", path.read_text("utf-8", errors="replace"), re.MULTILINE))
 
 
 def raw_data_folder(root: Path) -> Path:

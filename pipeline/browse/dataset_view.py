@@ -26,7 +26,8 @@ def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> N
         table.add_column(column, overflow="fold", style="cyan" if column == "name" else "", no_wrap=column == "name")
     for name in catalog.names("dataset"):
         dataset, entry = DATASETS.create(name), catalog.entry("dataset", name)
-        cells = (entry.summary, _state(dataset, workspace.home), _size(dataset), dataset.licence, entry.citation)
+        source = " · ".join(filter(None, (entry.origin, entry.citation)))
+        cells = (entry.summary, _state(dataset, workspace.home), _size(dataset), dataset.licence, source)
         table.add_row(name, *map(escape, cells))
     console.print(table)
     console.print(f"\n[dim]Data is looked for in {escape(str(raw_data_folder(workspace.home)))}/<name>/.[/]")

@@ -38,7 +38,7 @@ def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Consol
     table.add_column("source", overflow="fold")
     for name in catalog.names(kind):
         entry = catalog.entry(kind, name)
-        cells = (name, entry.summary, _third(kind, entry), entry.citation)
+        cells = (name, entry.summary, _third(kind, entry), _source(entry))
         table.add_row(*map(escape, cells))
     console.print(table)
 
@@ -70,7 +70,7 @@ def describe(
         DATASETS.create(name, **options)  # refused before anything is printed
     for one in kinds:
         entry = catalog.entry(one, name)
-        console.print(f"[bold cyan]{name}[/] · {one} · {escape(entry.citation)}\n", highlight=False)
+        console.print(f"[bold cyan]{name}[/] · {one} · {escape(_source(entry))}\n", highlight=False)
         console.print(_flowing(entry.doc) + "\n", markup=False, highlight=False)
         for fact, text in _facts(one, entry).items():
             console.print(f"{fact}: {text}", markup=False, highlight=False)
@@ -119,6 +119,12 @@ def _third(kind: str, entry: EntryInfo) -> str:
     if kind == "backbone":
         return _facts(kind, entry)["groups"]
     return ", ".join(option.name for option in entry.options) or "none"
+
+
+def _source(entry: EntryInfo) -> str:
+    """Where an entry is from: a publication; a file of the study or a package; or both."""
+    whose = "own" if entry.origin.endswith(".py") else "package"
+    return " · ".join(filter(None, (entry.origin and f"{whose}: {entry.origin}", entry.citation)))
 
 
 def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:

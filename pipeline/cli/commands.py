@@ -14,13 +14,14 @@ from pflcore.errors import UserError
 from pipeline.cli.common import all_specs, console, named_specs, selected, write_stages
 from pipeline.cli.exchange import export, export_split, import_split
 from pipeline.cli.results import compare, results, track, verify
+from pipeline.cli.study import check, init, new
 from pipeline.stages.cli import stage
 from pipeline.workspace import PAPER, Workspace
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(stage, name="stage")
 app.add_typer(results, name="results")
-for command in (verify, compare, track, export, export_split, import_split):
+for command in (init, new, check, verify, compare, track, export, export_split, import_split):
     app.command()(command)
 
 Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a folder of them, e.g. fedtp.")]
@@ -52,8 +53,11 @@ def validate(specs: Specs = None) -> None:
     """Check specs, resolve all their runs, and find what training would refuse. Changes nothing."""
     from pipeline.compile.compiler import compile_workspace
     from pipeline.plan.fit import misfits
+    from pipeline.study.schema_file import SCHEMA, write_schema
 
     workspace = Workspace.find()
+    if (workspace.home / SCHEMA).is_file():  # a cache for editors, which then know what has been added
+        write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
     if wrong := misfits(workspace, compilation, compilation.runs):
         print("\n".join(f"pfl: {line}" for line in wrong), file=sys.stderr)
@@ -214,18 +218,26 @@ def fetch(
     set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it, as version=original.")] = None,
 ) -> None:
     """Download what a dataset needs and is not here, as far as a hash is known; say what a person has to get."""
+    from pflcore.registry import use_study
     from pipeline.browse.dataset_view import fetch as fetch_dataset
     from pipeline.browse.given import given_options
 
-    fetch_dataset(name, Workspace.find().home, console(), given_options(set_ or [], name))
+    home = Workspace.find().home
+    use_study(home)
+    fetch_dataset(name, home, console(), given_options(set_ or [], name))
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    write: Annotated[bool, typer.Option("--write", help="Write it to .pfl/schema.json, where editors look.")] = False,
+) -> None:
     """Print the JSON Schema of specs, for editors that complete and check YAML."""
     from pipeline.spec.catalog import load_catalog
     from pipeline.spec.schema import json_schema
+    from pipeline.study.schema_file import write_schema
 
+    if write:
+        return print(os.path.relpath(write_schema(Workspace.find().home)))
     print(json.dumps(json_schema(load_catalog(Workspace.find().home)), indent=1))
 
 

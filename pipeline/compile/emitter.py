@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pflcore import extensions
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.fingerprint import PACKAGES
 from pipeline.compile.graph import ROOT
@@ -230,7 +231,13 @@ class Emitter:
         beside += sorted(
             path for content, path in self.compilation.weights.items() if content in trained and ABSENT not in content
         )
-        return ["specs", *packages, *beside, *([TABLES, "stages/code"] if self.compilation.tables else [])]
+        return [
+            "specs",
+            *packages,
+            *extensions.folders(),
+            *beside,
+            *([TABLES, "stages/code"] if self.compilation.tables else []),
+        ]
 
 
 def _federation_path(federation: str) -> str:

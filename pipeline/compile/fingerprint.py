@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
+from pflcore import extensions
 from pflcore.files import write_text
 
 PACKAGES = ("pflcore", "pipeline")
 _MOST = 2000  # modules that are remembered
-_METHOD = "1"  # changes with how the functions below read a module
+_METHOD = "2"  # changes with how the functions below read a module
 
 
 class Code:
@@ -30,8 +31,7 @@ class Code:
 
     def __init__(self, source: Path, known: Path | None = None) -> None:
         self.source = source
-        self._hashes: dict[str, str] = {}
-        self._imports: dict[str, list[str]] = {}
+        self._parsed: dict[str, tuple[str, list[str]]] = {}
         self._file = known
         self._known = _read(known)
         self._used: dict[str, tuple[str, list[str]]] = {}
@@ -54,7 +54,8 @@ class Code:
         """
         closure = self._closure(roots) - (self._closure([without]) if without else set())
         lines = [f"{module} {self._hash(module)}" for module in sorted(closure)]
-        folders = sorted({path.parent for path in (self._path(module) for module in closure) if path})
+        own = (self.modules[module] for module in closure if module in self.modules)
+        folders = sorted({path.parent for path in own})
         for folder in folders:
             for template in sorted(folder.glob("templates/*.j2")):
                 name = template.relative_to(self.source).as_posix()
@@ -93,31 +94,39 @@ class Code:
                 modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
         return modules
 
+    def has(self, module: str) -> bool:
+        """Whether it is one of the packages' modules, or of those that join them."""
+        return self._path(module) is not None
+
     def _path(self, module: str) -> Path | None:
-        return self.modules.get(module)
+        return self.modules.get(module) or extensions.modules().get(module)
 
     def _closure(self, roots: Iterable[str]) -> set[str]:
         closure: set[str] = set()
         waiting = list(roots)
         while waiting:
             module = waiting.pop()
-            if module in closure or module not in self.modules:
+            path = self._path(module)
+            if module in closure or path is None:
                 continue
             closure.add(module)
-            self._parse(module)
-            waiting += self._imports[module]
-            # Importing a module runs the packages above it first.
-            waiting += [module.rpartition(".")[0]]
+            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+            waiting += [_absolute(name, package) for name in self._parse(module, path)[1]]
+            # Importing a module runs the packages above it first, some of which may have no file.
+            waiting += [".".join(module.split(".")[:depth]) for depth in range(1, module.count(".") + 1)]
         return closure
 
     def _hash(self, module: str) -> str:
-        self._parse(module)
-        return self._hashes[module]
+        path = self._path(module)
+        assert path is not None
+        return self._parse(module, path)[0]
 
-    def _parse(self, module: str) -> None:
-        if module in self._hashes:
-            return
-        self._hashes[module], self._imports[module] = self._meaning(self.modules[module].read_bytes())
+    def _parse(self, module: str, path: Path) -> tuple[str, list[str]]:
+        if module not in self.modules:  # of a study, which may be edited or left
+            return self._meaning(path.read_bytes())
+        if module not in self._parsed:
+            self._parsed[module] = self._meaning(path.read_bytes())
+        return self._parsed[module]
 
     def _meaning(self, source: bytes) -> tuple[str, list[str]]:
         key = f"{_METHOD} {hashlib.sha256(source).hexdigest()}"
@@ -158,10 +167,20 @@ def _imported(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            yield start
             # `from package import module`
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)
+
+
+def _absolute(name: str, package: str) -> str:
+    """What an import means in a module of `package`, which leading dots are relative to."""
+    rest = name.lstrip(".")
+    if not (up := len(name) - len(rest)):
+        return name
+    above = package.split(".")
+    return ".".join([*above[: len(above) - up + 1], *filter(None, [rest])])
 
 
 def _strip_docstrings(tree: ast.AST) -> None:

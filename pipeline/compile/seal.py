@@ -24,6 +24,7 @@ import yaml
 
 from pflcore import sources
 from pflcore.errors import UserError
+from pflcore.registry import use_study
 from pipeline.compile.engine import ENGINE, Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.workspace import TABLES, Workspace, shard_path
@@ -105,7 +106,9 @@ class Sealed:
         self.inputs = [Path(dep) for dep in entry.deps if not dep.startswith("stages/")]
         self.texts = {dep: _text(Path(dep)) for dep in entry.deps if dep.startswith("stages/")}
         self.looks = self._looks()
-        self.code = Code(Path(sources.__file__).parent.parent, _remembered())
+        home = _home()
+        use_study(home)
+        self.code = Code(Path(sources.__file__).parent.parent, home / ".pfl" / "fingerprints.json")
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -152,7 +155,7 @@ class Sealed:
         names, fault = self.code.names(fingerprint), None
         for name in names:
             try:
-                if name in self.code.modules:  # templates are read with their modules
+                if self.code.has(name):  # templates are read with their modules
                     import_module(name)
             except Exception as error:
                 fault = fault or error
@@ -196,10 +199,9 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _remembered() -> Path:
-    """Where the compiler remembers what modules mean; a node of a cluster has no specs beside its stages."""
+def _home() -> Path:
+    """Where specs and a study's own entries lie."""
     try:
-        home = Workspace.find().home
-    except UserError:
-        home = Path()
-    return home / ".pfl" / "fingerprints.json"
+        return Workspace.find().home
+    except UserError:  # stages that were copied without their specs
+        return Path()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from pflcore.registry import KINDS
+from pflcore.registry import module_of
 from pipeline.compile.engine import ENGINE, Engine, root_of
 from pipeline.compile.engine import STAGES as ENGINE_STAGES
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.seal import text_hash
+from pipeline.spec.figures import figure_module
 from pipeline.spec.run import Run
 from pipeline.workspace import COUNTING
 
@@ -31,7 +32,7 @@ class StageCode:
         root = root_of(kind)
         paths = [self._engine() if kind in ENGINE_STAGES else self._fingerprint(kind, root)]
         for entry_kind, name in entries:
-            paths.append(self._fingerprint(f"{entry_kind}.{name}", f"{KINDS[entry_kind][0]}.{name}", without=root))
+            paths.append(self._fingerprint(f"{entry_kind}.{name}", module_of(entry_kind, name), without=root))
         return paths
 
     def of_run(self, kind: str, run: Run) -> list[str]:
@@ -45,7 +46,7 @@ class StageCode:
 
     def of_figure(self, name: str) -> str:
         """The path of what stands for the code that a figure has beside that of reports."""
-        return self._fingerprint(f"figure.{name}", f"pipeline.report.figures.{name}", without=root_of("report"))
+        return self._fingerprint(f"figure.{name}", figure_module(name), without=root_of("report"))
 
     def of_counts(self, runs: Iterable[Run]) -> list[str]:
         """The same for what is counted of runs without training them: their code, and what counts."""

@@ -44,15 +44,19 @@ def executables() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-def initialise(root: Path) -> None:
-    """Make `root` a DVC repository, whether or not it is a git repository. Does nothing when it is one already."""
+def initialise(root: Path, *, inside: bool = False) -> None:
+    """Make `root` a DVC repository, whether or not it is a git repository. Does nothing when it is one already.
+
+    Args:
+        inside: It may also be a folder of a git repository, whose commits DVC then compares.
+    """
     root.mkdir(parents=True, exist_ok=True)
     if not (root / ".dvcignore").is_file():  # `dvc init` would write an empty one
         write_text(root / ".dvcignore", _IGNORE)
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     if not (root / ".dvc").is_dir():
-        nested = [] if (root / ".git").exists() else ["--no-scm"]
-        if dvc(root, "init", "--quiet", *nested):
+        nested = ["--subdir"] if inside and in_git else ["--no-scm"]
+        if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else nested)):
             raise UserError(f"{root}: `dvc init` failed; see above")
         dvc(root, "config", "--quiet", "core.analytics", "false", quiet=True)
     elif not in_git and not _is_alone(root / ".dvc"):

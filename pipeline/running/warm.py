@@ -27,11 +27,11 @@ from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
-from pipeline.spec.figures import figure_names
+from pipeline.spec.figures import figure_module, figure_names
 
 for name in figure_names():
     with suppress(Exception):  # which is for the stage that needs it
-        import_module(f"pipeline.report.figures.{name}")
+        import_module(figure_module(name))
 for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS):
     for name in registry.names():
         with suppress(Exception):

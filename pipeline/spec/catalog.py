@@ -1,8 +1,8 @@
 """Everything that specs can name, as plain data: entries of the registries with their options, and the settings.
 
 Collecting it imports every method and backbone, and with them torch. The result is therefore kept as JSON under a name
-that is a hash of pflcore's sources: reading a spec, completing it in an editor or listing entries does not wait for
-torch.
+that is a hash of the sources of all entries: reading a spec, completing it in an editor or listing entries does not
+wait for torch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pflcore
+from pflcore import extensions
 from pflcore.options import OptionInfo, describe_options
-from pflcore.registry import KINDS, registry_of
+from pflcore.registry import KINDS, joined, registry_of, use_study
 from pipeline.spec.run import SETTINGS
 
 _STARTED = time.time()
@@ -46,7 +47,8 @@ class EntryInfo:
     """One registered entry, such as a dataset or a method, or one group of settings.
 
     `facts` holds the other public class attributes that are plain data, such as a dataset's shape and number of classes
-    or a method's personal groups.
+    or a method's personal groups. `origin` says where an entry is from that is not built in: a file of the study, or a
+    package.
     """
 
     name: str
@@ -55,6 +57,7 @@ class EntryInfo:
     smoke: dict[str, Any]
     options: tuple[OptionInfo, ...]
     facts: dict[str, Any]
+    origin: str = ""
 
     @property
     def summary(self) -> str:
@@ -96,13 +99,18 @@ class Catalog:
 
 
 def load_catalog(root: Path) -> Catalog:
-    """The catalog of this installation, from the cache in `root`/.pfl when no source file of pflcore has changed."""
+    """The catalog of this installation and of the study in `root`, from the cache there when no source has changed.
+
+    Raises:
+        UserError: A file of the study, or a module of a package, is no entry.
+    """
+    use_study(root)
     path = root / ".pfl" / f"catalog-{fingerprint()}.json"
     try:
         return Catalog.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         catalog = build_catalog()
-    if any(path.stat().st_mtime > _STARTED for path in _sources()):
+    if any(path.stat().st_mtime > _STARTED for path in _sources().values()):
         return catalog  # edited under way: what was imported may not be what has been hashed
     from pflcore.files import write_text
 
@@ -118,12 +126,15 @@ def build_catalog() -> Catalog:
     """Import every registered entry and describe it. Slow the first time in a process: torch is imported."""
     entries = {}
     for kind in KINDS:
-        registry = registry_of(kind)
-        entries[kind] = {name: describe_entry(name, registry.get(name)) for name in registry.names()}
+        registry, own = registry_of(kind), joined(KINDS[kind][0])
+        entries[kind] = {
+            name: describe_entry(name, registry.get(name), own[name].origin if name in own else "")
+            for name in registry.names()
+        }
     return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()})
 
 
-def describe_entry(name: str, cls: type) -> EntryInfo:
+def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
     """One registered class, or one settings dataclass, as data."""
     options = tuple(describe_options(cls))
     known = {option.name for option in options} | {"name", "citation", "smoke"}
@@ -140,6 +151,7 @@ def describe_entry(name: str, cls: type) -> EntryInfo:
         smoke=dict(getattr(cls, "smoke", {})),
         options=options,
         facts=facts,
+        origin=origin,
     )
 
 
@@ -174,12 +186,16 @@ def _entry_from(data: dict[str, Any]) -> EntryInfo:
 def fingerprint() -> str:
     """A hash of all that a catalog can depend on."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in _sources():
+    joining = [f"{own[name].origin} {name}" for kind in KINDS for own in [joined(KINDS[kind][0])] for name in own]
+    digest.update("\0".join(joining).encode())
+    for name, path in _sources().items():
         content = path.read_bytes()
-        name = path.relative_to(Path(pflcore.__file__).parent).as_posix()
         digest.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 
-def _sources() -> list[Path]:
-    return sorted(Path(pflcore.__file__).parent.rglob("*.py"))
+def _sources() -> dict[str, Path]:
+    """By a name that is the same wherever they lie."""
+    folder = Path(pflcore.__file__).parent
+    own = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
+    return {**own, **extensions.modules()}

@@ -1,7 +1,7 @@
 """The figures that specs can list, as their files in ``pipeline/report/figures`` say.
 
 The files are read and not imported: a spec does not wait for what draws. What an analysis found is a figure as well,
-called like the analysis, whether it has a file there or not.
+called like the analysis, whether it has a file there or not. A study's own lie in its folder ``figures/``.
 """
 
 from __future__ import annotations
@@ -9,18 +9,32 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from pflcore.extensions import Extension, found
+
 _FOLDER = Path(__file__).parents[1] / "report/figures"
 
 
 def figure_names() -> list[str]:
-    """Those that have a file, sorted."""
-    return sorted(path.stem for path in _FOLDER.glob("[!_]*.py"))
+    """Those that have a file, sorted. Raises :class:`UserError` when a name is taken twice."""
+    return sorted([*(path.stem for path in _FOLDER.glob("[!_]*.py")), *_joined()])
+
+
+def figure_module(name: str) -> str:
+    """The module of a figure that has a file, as a dotted name."""
+    own = _joined().get(name)
+    return own.module if own else f"pipeline.report.figures.{name}"
 
 
 def figure_needs(name: str) -> str:
     """What a figure with a file reads beside rounds and analyses: "partitions", or "" for nothing."""
-    for node in ast.parse((_FOLDER / f"{name}.py").read_bytes()).body:
+    own = _joined().get(name)
+    path = own.path if own else _FOLDER / f"{name}.py"
+    for node in ast.parse(path.read_bytes()).body:
         match node:
             case ast.Assign(targets=[ast.Name(id="NEEDS")], value=ast.Constant(value=str(needs))):
                 return needs
     return ""
+
+
+def _joined() -> dict[str, Extension]:
+    return found("figures", _FOLDER)

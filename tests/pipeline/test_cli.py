@@ -350,9 +350,7 @@ def test_outside_of_a_project(tmp_path: Path, pfl: Pfl) -> None:
         ["run"],
         ["setup"],
     ):
-        assert refused(pfl(*arguments)).endswith(
-            "no folder specs/ here or above; run pfl inside a checkout of the project"
-        )
+        assert refused(pfl(*arguments)).endswith("go to a study, or make one with `pfl init NAME`")
     assert tree(tmp_path) == {}
 
 

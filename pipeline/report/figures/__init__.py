@@ -13,7 +13,7 @@ from importlib import import_module
 from pipeline.report.drawing.numbers import draw_numbers
 from pipeline.report.drawing.sections import Section
 from pipeline.report.table.results import Results
-from pipeline.spec.figures import figure_names
+from pipeline.spec.figures import figure_module, figure_names
 
 Draw = Callable[[Results], Section]
 """The function ``draw`` of a figure's file. Raises :class:`UserError` when an artifact that it needs is damaged."""
@@ -37,7 +37,7 @@ def _section(name: str, results: Results) -> Section:
     if title and not any(results.of_runs.found(name)):
         section = Section(f"No run of this table has made this analysis; runs with analyses: [{name}] make it.")
     elif name in figure_names():
-        file = import_module(f"{__name__}.{name}")
+        file = import_module(figure_module(name))
         draw: Draw = file.draw
         section, title = draw(results), title or file.TITLE
     else:

@@ -13,12 +13,15 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from pflcore import extensions
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pipeline.compile.compiler import source_folder
+from pipeline.compile.fingerprint import Code
 from pipeline.compile.graph import Stage
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.remote import Content, Missing, Remote
@@ -156,12 +159,14 @@ class Cluster:
         """A job as a node needs it; what it reads is in the remote then."""
         stage, root, resources = self.stages[job.address], self.local.root, self.resources[job.address]
         small = [dep for dep in stage.deps if dep.startswith("stages/")]
+        texts = {path: (root / path).read_text(encoding="utf-8") for path in (*small, stage.file)}
+        code = tuple(path for path in small if path.startswith("stages/code/"))
         return Order(
             job=job,
             run=stage.subject,
             workspace=self.workspace,
-            texts={path: (root / path).read_text(encoding="utf-8") for path in (*small, stage.file)},
-            code=tuple(path for path in small if path.startswith("stages/code/")),
+            texts=texts | own_sources([texts[path] for path in code]),
+            code=code,
             inputs={dep: self._give(dep) for dep in stage.deps if dep not in small},
             remote=self.remote.settings,
             cpus=resources.cpus,
@@ -268,6 +273,28 @@ class Cluster:
         with self._telling:
             events, self._told = self._told, []
         return events
+
+
+def own_sources(fingerprints: Iterable[str]) -> dict[str, str]:
+    """The study's own modules that fingerprints name: path in the study → text. Nodes do not have them.
+
+    Raises:
+        UserError: One has been edited since it was compiled.
+    """
+    code, texts = Code(source_folder()), {}
+    for fingerprint in fingerprints:
+        contents = {
+            name: content
+            for name, content in code.on_disk(fingerprint).items()
+            if name.startswith(f"{extensions.STUDY}.")
+        }
+        if altered := code.altered(fingerprint, contents):
+            raise UserError(f"{altered} was edited after it was compiled; type the same command again")
+        for name, content in contents.items():
+            path = extensions.place(extensions.modules()[name])
+            assert path is not None
+            texts[path] = content.decode()
+    return texts
 
 
 def _print(log: Path, text: str) -> None:

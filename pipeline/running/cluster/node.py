@@ -25,6 +25,7 @@ from filelock import FileLock
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.registry import use_study
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import ENGINE, Engine
 from pipeline.compile.fingerprint import Code
@@ -37,6 +38,7 @@ from pipeline.running.local import LocalPool
 BEAT = 3.0  # seconds after which a node that has nothing to tell says so
 MIRROR_EVERY = 1.0  # seconds between two looks for new checkpoints
 KEPT = 2  # checkpoints in the remote: the newest, and one to fall back to
+_MARKER = "[tool.pfl]\n"  # lets a stage take this folder for its study, and none above
 _CHECKPOINT = re.compile(r"round-\d+-[0-9a-f]{16}\.safetensors")
 
 
@@ -48,7 +50,7 @@ class Order:
         job: The stage.
         run: What it trains.
         workspace: Stands for the workspace it belongs to.
-        texts: Small generated files that it reads, by path.
+        texts: Small generated files that it reads, and the study's own modules, by path.
         code: Those of them that are fingerprints of code.
         inputs: Artifacts that it reads, by path.
         remote: The settings of the remote; may contain secrets.
@@ -124,17 +126,18 @@ def _work(order: Order, said: SimpleQueue[Said]) -> None:
 
 def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     """Raises :class:`UserError` for anything that is wrong with the remote."""
+    folder, remote = node_folder(order.workspace), Remote(order.remote)
+    for path, text in {**order.texts, "pyproject.toml": _MARKER}.items():
+        write_text(folder / path, text)
+    use_study(folder)
     code = Code(source_folder())
     for path in order.code:
         if other := _other(code, path, order.texts[path]):
             said.put(Refused(f"{other} is not the same there as here; install the same version of the project"))
             return
-    folder, remote = node_folder(order.workspace), Remote(order.remote)
     pool = _pool(folder, variables(order, os.environ))
     log = folder / ".pfl/logs" / f"{order.run}.{os.getpid()}.log"
     log.unlink(missing_ok=True)
-    for path, text in order.texts.items():
-        write_text(folder / path, text)
     for path, content in order.inputs.items():
         with FileLock(_lock(folder / path)):  # another job may be fetching it
             remote.take(content, folder / path)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.own_parts import own_parts
 from support.project import Project, make_project, spec, tree
 
 pytest.importorskip("ray")
@@ -133,6 +134,27 @@ def test_lost_machines_and_other_code_change_nothing(cluster: RayCluster, tmp_pa
     done = large.call("pfl", "run", "--cluster", cluster.address)
     assert done.returncode == 1
     assert "it asks for 64 CPUs, 1 GiB, and the largest node of the cluster" in done.stderr
+
+
+@pytest.mark.slow
+def test_nodes_are_sent_a_studys_own_parts(tmp_path: Path) -> None:
+    """Two studies with another method under the same name, one after the other on the same node."""
+    parts = own_parts()
+    with RayCluster(tmp_path / "nodes") as cluster:
+        cluster.add("one")
+        cluster.wait(1)
+        results = []
+        for number, factor in enumerate(("1.0", "2.0")):
+            files = parts | {"methods/_scaling.py": parts["methods/_scaling.py"].replace("1.0", factor)}
+            there, here = (make_project(tmp_path / f"{place}{number}", files) for place in ("there", "here"))
+            there.call("dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "remote"))
+            done = there.call("pfl", "run", "--cluster", cluster.address)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "--- on one" in logs(there)
+            assert here.call("pfl", "run").returncode == 0
+            assert made(there) == made(here)
+            results.append({path: text for path, text in made(there).items() if "/mine-" in path})
+    assert results[0].keys() == results[1].keys() and results[0] != results[1]
 
 
 def test_no_cluster_and_no_remote_are_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,196 @@
+"""Entries from elsewhere: a study's own, in folders beside its specs, and those of installed packages.
+
+A study's ``methods/mine.py`` is the module ``study.methods.mine``, so that its files find each other by relative
+imports. A package says in its entry points, group ``pfl.methods``, which of its modules are entries. To know their
+names nothing is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from types import FrameType
+
+from pflcore import sources
+from pflcore.errors import UserError
+
+STUDY = "study"
+"""The package that a study's modules belong to."""
+FOLDERS = ("methods", "backbones", "datasets", "partitions", "analyses", "figures")
+"""Where a study's entries lie; also, after ``pfl.``, the groups of entry points."""
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_home: Path | None = None
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A module that holds an entry.
+
+    Attributes:
+        origin: Where it is from, for a reader: a file of the study, or a package and its module.
+    """
+
+    module: str
+    path: Path
+    origin: str
+
+
+def enter(home: Path) -> bool:
+    """Let `home` be the study, and read anew what it has.
+
+    Returns:
+        Whether modules were forgotten, as they are those of another study or not on disk any more as they were read.
+    """
+    global _home
+    home = home.absolute()
+    stale = home != _home or sources.edited(STUDY) is not None
+    _home = home
+    for memory in (found, modules, _points, _locate):
+        memory.cache_clear()
+    if stale:
+        for name in [name for name in sys.modules if name.partition(".")[0] == STUDY]:
+            del sys.modules[name]
+        sources.forget(STUDY)
+        package = ModuleSpec(STUDY, None, is_package=True)
+        package.submodule_search_locations = [str(home)]
+        sys.modules[STUDY] = module_from_spec(package)
+        sources.note(STUDY)
+    importlib.invalidate_caches()
+    return stale
+
+
+def folders() -> list[str]:
+    """Those of the study that have modules, in the order of :data:`FOLDERS`."""
+    return [name for name in FOLDERS if _home is not None and any((_home / name).glob("*.py"))]
+
+
+@cache
+def found(folder: str, beside: Path) -> dict[str, Extension]:
+    """The entries of one kind by their names.
+
+    Args:
+        folder: One of :data:`FOLDERS`.
+        beside: The folder of the built-in ones, whose names are taken.
+
+    Raises:
+        UserError: Two have the same name, a file of the study has a name that no entry can have, or a package names a
+            module that it does not have.
+    """
+    entries: dict[str, Extension] = {}
+    for name, one in (*_of_study(folder), *_of_packages(folder)):
+        other = beside / f"{name}.py"
+        taken = f"the built-in {other}" if other.exists() else entries[name].origin if name in entries else ""
+        if taken:
+            raise UserError(f"{one.origin}: {name!r} is also the name of {taken}; rename one of them")
+        entries[name] = one
+    return entries
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Dotted name → file, of every module of the study's folders and of the packages that have entries."""
+    known: dict[str, Path] = {}
+    for folder in folders():
+        assert _home is not None
+        known |= _below(f"{STUDY}.{folder}", _home / folder)
+    for point in _points():
+        package = point.module.partition(".")[0]
+        for place in _locate(package, point).submodule_search_locations or ():
+            known |= _below(package, Path(place))
+        known.setdefault(point.module, _file(point))
+    return known
+
+
+def place(path: str | Path) -> str | None:
+    """A file of the study relative to it, one of a package as it is; None for any other."""
+    path = Path(path)
+    if _home is not None and path.is_relative_to(_home):
+        return path.relative_to(_home).as_posix() if path.relative_to(_home).parts[0] in FOLDERS else None
+    return str(path) if any(path == other for other in modules().values()) else None
+
+
+def load(one: Extension, what: str) -> None:
+    """Import the module of an entry.
+
+    Args:
+        what: What it is, for messages.
+
+    Raises:
+        UserError: It cannot be imported; with its line.
+    """
+    try:
+        importlib.import_module(one.module)
+    except UserError as error:
+        raise UserError(f"{one.origin}: {error}") from error
+    except Exception as error:
+        where, said = one.origin, str(error)
+        if isinstance(error, SyntaxError) and error.filename and place(error.filename):
+            where, said = f"{place(error.filename)}:{error.lineno}", error.msg
+        elif lines := [f"{place(file.f_code.co_filename)}:{number}" for file, number in _frames(error)]:
+            where = lines[-1]
+        raise UserError(f"{where}: the {what} cannot be imported: {type(error).__name__}: {said}") from error
+
+
+def _frames(error: Exception) -> Iterator[tuple[FrameType, int]]:
+    return (pair for pair in traceback.walk_tb(error.__traceback__) if place(pair[0].f_code.co_filename))
+
+
+def _of_study(folder: str) -> Iterator[tuple[str, Extension]]:
+    for path in sorted((_home / folder).glob("[!_.]*.py")) if _home else ():
+        origin = f"{folder}/{path.name}"
+        if not _NAME.fullmatch(path.stem):
+            raise UserError(
+                f"{origin}: the file's name is the entry's; use a-z, 0-9 and '_', and begin with a letter, or with '_' "
+                "where it is no entry"
+            )
+        yield path.stem, Extension(f"{STUDY}.{folder}.{path.stem}", path, origin)
+
+
+def _of_packages(folder: str) -> Iterator[tuple[str, Extension]]:
+    for point in _points():
+        if point.group == f"pfl.{folder}":
+            sources.note(point.module.partition(".")[0])
+            made_by = f"{point.dist.name} {point.dist.version}, " if point.dist else ""
+            yield point.name, Extension(point.module, _file(point), f"{made_by}{point.module}")
+
+
+@cache
+def _points() -> tuple[EntryPoint, ...]:
+    everything = entry_points()
+    return tuple(point for folder in FOLDERS for point in everything.select(group=f"pfl.{folder}"))
+
+
+def _file(point: EntryPoint) -> Path:
+    origin = _locate(point.module, point).origin
+    assert origin is not None
+    return Path(origin)
+
+
+@cache
+def _locate(module: str, point: EntryPoint) -> ModuleSpec:
+    """Where a module lies, without importing what it lies in."""
+    top, *rest = module.split(".")
+    spec = find_spec(top)
+    for part in rest:
+        inside = spec.submodule_search_locations if spec else None
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", inside) if spec and inside else None
+    if spec is None or (module == point.module and not spec.origin):
+        raise UserError(f"entry point {point.name} = {point.value!r} of {point.group}: there is no module {module}")
+    return spec
+
+
+def _below(package: str, folder: Path) -> dict[str, Path]:
+    known = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = (package, *path.relative_to(folder).with_suffix("").parts)
+        known[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return known

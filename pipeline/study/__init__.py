@@ -1,0 +1,1 @@
+"""A person's own study: beginning one, and adding parts to it."""

@@ -1,0 +1,137 @@
+"""A new study: a folder with a first spec, settings for DVC, git, editors and continuous integration."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+
+from pflcore.errors import UserError
+from pflcore.files import write_text
+from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.generated import write
+from pipeline.dvc.program import initialise
+from pipeline.study.papers import needed
+from pipeline.study.schema_file import SCHEMA, write_schema
+from pipeline.workspace import Workspace
+
+_FIRST = """\
+title: First comparison
+grid:
+  base:
+    dataset: digits                     # others: pfl list datasets
+    clients: 10
+    backbone: {name: convnet, kernel: 3, padding: 1, channels: [8, 16], hidden: [32]}
+    training: {rounds: 10, sample_rate: 0.5, local_epochs: 2, batch_size: 16, lr: 0.1}
+    evaluation: {every: 1, window: 2, curve_every: 1}
+  axes:                                 # every combination is a run
+    method:                             # pfl list methods, pfl describe fedper
+      Local: local
+      FedAvg: fedavg
+      FedAvg + FT: {name: fedavg, finetune_epochs: 2}
+      FedPer: fedper
+    partition:                          # pfl describe partition dirichlet --dataset digits
+      Dirichlet(0.3): {name: dirichlet, alpha: 0.3}
+    seed: [0, 1, 2]
+table:
+  caption: Test accuracy (%) of ten clients; mean and spread over three seeds.
+  rows: [method]
+  columns: [partition]
+  average_over: [seed]
+"""
+_PYPROJECT = """\
+# This section makes the folder a study: `pfl` and `dvc repro` find it from anywhere inside.
+[tool.pfl]
+default = {default}    # what a bare `dvc repro` and a bare `pfl run` bring up to date
+compile = []    # further specs that all who work on the study shall see in DVC; on one machine: pfl add SPEC
+"""
+_IGNORED = """\
+# What runs produce: cached by DVC, never committed to git.
+/artifacts/
+/reports/*
+/data/
+/build/
+# Checkpoints, logs and caches of this machine.
+/.pfl/
+__pycache__/
+.venv/
+"""
+_EDITOR = f"""\
+{{
+  "yaml.schemas": {{"./{SCHEMA}": "specs/**/*.yaml"}}
+}}
+"""
+_CHECKS = """\
+name: study
+on: [push, pull_request]
+jobs:
+  specs:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with: {python-version: "3.11"}
+      - run: pip install torch --index-url https://download.pytorch.org/whl/cpu
+      - run: pip install -r requirements.txt
+      - run: pfl setup
+      - run: pfl validate                 # every spec, and every part of its own
+      - run: pfl run --profile smoke      # the whole study in miniature, on generated data
+"""
+_README = """\
+# {title}
+
+    pip install -r requirements.txt
+    pfl plan             # what there is to do, and how long it takes
+    dvc repro            # runs what is missing or stale; or: pfl run -j 4
+    pfl new method mine  # a method of your own, methods/mine.py
+
+Experiments are in `specs/`, tables and figures come to `reports/`. `git add .` takes what belongs into git.
+"""
+
+
+def create(folder: Path, source: str | None = None) -> list[str]:
+    """Make a study that is compiled and ready for `dvc repro`; returns the names of its specs.
+
+    Args:
+        source: A spec of a paper, or a folder of them, to begin with.
+
+    Raises:
+        UserError: There is something in the folder already, or no such spec; nothing is left then.
+    """
+    folder = folder.absolute()
+    existed = folder.is_dir()
+    if folder.exists() and (not existed or {path.name for path in folder.iterdir()} - {".git"}):
+        raise UserError(f"{folder}: there is something already; name a folder that is not there yet, or an empty one")
+    names, specs = needed(source) if source else (["first"], {"first.yaml": _FIRST})
+    try:
+        for name, text in _files(folder.name, names, specs).items():
+            write_text(folder / name, text)
+        initialise(folder, inside=True)
+        workspace = Workspace.find(folder)
+        compilation = compile_workspace(workspace)
+        write(workspace, compilation)
+        write_schema(workspace.home)
+    except BaseException:
+        for path in [folder] if not existed else [path for path in folder.iterdir() if path.name != ".git"]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        raise
+    return names
+
+
+def _files(title: str, names: list[str], specs: dict[str, str]) -> dict[str, str]:
+    default = "[" + ", ".join(f'"{name}"' for name in names) + "]"
+    return {
+        **{f"specs/{name}": _modeline(name) + text for name, text in specs.items()},
+        "pyproject.toml": _PYPROJECT.format(default=default),
+        "requirements.txt": f"pfl-pipeline=={version('pfl-pipeline')}\n",
+        "README.md": _README.format(title=title),
+        ".gitignore": _IGNORED,
+        ".vscode/settings.json": _EDITOR,
+        ".github/workflows/study.yml": _CHECKS,
+    }
+
+
+def _modeline(name: str) -> str:
+    """The comment by which language servers for YAML find the schema."""
+    up = "../" * len(PurePosixPath("specs", name).parent.parts)
+    return f"# yaml-language-server: $schema={up}{SCHEMA}\n" if name.endswith(".yaml") else ""

@@ -1,0 +1,166 @@
+"""Files to begin parts of one's own with: each runs as it is, and says where to go on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pflcore.errors import UserError
+from pflcore.files import write_text
+from pflcore.registry import KINDS, registry_of, use_study
+
+_METHOD = '''\
+"""TITLE: what it does otherwise than others, in a line."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pflcore.groups import Tensors
+from pflcore.method import Batch, ClientView, Method
+from pflcore.methods import METHODS
+from pflcore.options import option
+
+
+@METHODS.register
+class CLASS(Method):
+    """A personal classifier on a shared body, whose clients stay near the body that they received."""
+
+    citation = "where it is from"
+    personal = ("head",)  # groups of the backbone that stay on the client: pfl describe convnet
+
+    mu: float = option(0.1, ge=0, help="Weight of the distance from what was received; 0 is FedPer.")
+
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
+        shared = local.parameters & local.roles.shared
+        apart = sum((params[name] - local.received[name]).square().sum() for name in params if name in shared)
+        return super().loss(local, params, batch) + 0.5 * self.mu * apart
+'''
+_BACKBONE = '''\
+"""TITLE: what kind of model it is, in a line."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from pflcore.backbones import BACKBONES
+
+
+@BACKBONES.register
+class CLASS(nn.Module):
+    """A convolution over the image, then a hidden layer."""
+
+    citation = "where it is from"
+    # Group → pattern over the names of the state; what a spec or a method calls personal are groups.
+    groups: ClassVar[dict[str, str]] = {"conv": "conv", "fc": "fc", "head": "head"}
+
+    def __init__(self, shape: tuple[int, ...], classes: int, width: int = 16) -> None:
+        super().__init__()
+        channels, _, _ = shape
+        self.conv = nn.Conv2d(channels, width, kernel_size=3, padding=1)
+        self.pool = nn.AdaptiveAvgPool2d(4)
+        self.fc = nn.Linear(width * 4 * 4, 4 * width)
+        self.head = nn.Linear(4 * width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (batch, classes) of images (batch, channels, height, width)."""
+        features = self.pool(self.conv(images).relu()).flatten(1)
+        logits: Tensor = self.head(self.fc(features).relu())
+        return logits
+'''
+_DATASET = '''\
+"""TITLE: what is in it, in a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pflcore.data.samples import Samples
+from pflcore.datasets import DATASETS, Dataset
+
+
+@DATASETS.register
+class CLASS(Dataset):
+    """Three kinds of stripes, 600 grey images of 8x8, made by a generator."""
+
+    citation = "where it is from"
+    licence = "of the data"
+    access = "included"  # or "folder", with files = ("*.npz",): then it lies in data/NAME/
+    download_size = "none"
+    original = (1, 8, 8)  # channels, height, width
+    class_names = ("rows", "columns", "diagonals")
+    counts = (450, 150)  # samples for training and for test; for none of the latter, partitions draw them
+    mean = (0.38,)  # per channel, of values from 0 to 1
+    std = (0.31,)
+
+    def load(self, folder: Path) -> Samples:
+        """Arrays of bytes [n, channels, height, width], labels [n], and which samples are for training [n]."""
+        rng = np.random.default_rng(0)
+        labels = np.arange(600, dtype=np.int64) % self.classes
+        row, column = np.mgrid[:8, :8]
+        patterns = np.stack([row, column, row + column]) % 3 * 100
+        noisy = patterns[labels, None] + rng.normal(0, 40, (600, 1, 8, 8))
+        images = noisy.clip(0, 255).astype(np.uint8)
+        return self.complete(images, labels, np.arange(600) < 450, where="a generator", source="a generator")
+'''
+_PARTITION = '''\
+"""TITLE: who gets which samples, in a line."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pflcore.data.samples import Rows, Samples
+from pflcore.options import option
+from pflcore.partitions import PARTITIONS, Partition
+from pflcore.partitions._base import Sides
+
+
+@PARTITIONS.register
+class CLASS(Partition):
+    """Some share of each client's samples is of one class, the others are of any."""
+
+    citation = "where it is from"
+
+    own: float = option(0.5, ge=0, le=1, help="Share of the samples that go to the clients whose class they are of.")
+
+    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
+        """The client of each sample; -1 leaves it out. Training and test samples are dealt alike."""
+        owners = np.full(len(samples), -1)
+        for rows in sides:
+            anyone = rng.integers(0, clients, len(rows))
+            steps = -(-clients // samples.classes)  # clients whose class it is
+            whose = (samples.labels[rows] + samples.classes * rng.integers(0, steps, len(rows))) % clients
+            owners[rows] = np.where(rng.random(len(rows)) < self.own, whose, anyone)
+        return owners
+'''
+TEMPLATES = {"method": _METHOD, "backbone": _BACKBONE, "dataset": _DATASET, "partition": _PARTITION}
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def begin(kind: str, name: str, home: Path) -> Path:
+    """Write the file of a part of the study's own, which runs as it is; returns its path.
+
+    Args:
+        kind: One of :data:`TEMPLATES`.
+
+    Raises:
+        UserError: The name is no name of a part, or is taken.
+    """
+    if kind not in TEMPLATES:
+        raise UserError(f"pfl new {kind}: there is a file to begin with for {', '.join(TEMPLATES)}")
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{name!r} cannot be the name of a {kind}; use a-z, 0-9 and '_', and begin with a letter")
+    use_study(home)
+    path = home / KINDS[kind][0].rpartition(".")[2] / f"{name}.py"
+    if path.exists() or name in registry_of(kind).names():
+        raise UserError(f"there is a {kind} {name!r} already; pfl describe {kind} {name}")
+    title = "".join(word.capitalize() for word in name.split("_"))
+    write_text(
+        path, TEMPLATES[kind].replace("CLASS", title).replace("TITLE", title).replace("data/NAME", f"data/{name}")
+    )
+    return path

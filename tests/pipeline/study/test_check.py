@@ -1,0 +1,175 @@
+"""`pfl new` and `pfl check`: what is begun with passes, and a mistake is found by the test that is for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.own_parts import BACKBONE, DATASET, METHOD, PARTITION
+from support.project import Project
+from typer.testing import CliRunner
+
+from pflcore.backbones import BACKBONES
+from pflcore.errors import UserError
+from pflcore.registry import registry_of, use_study
+from pipeline.cli.commands import app
+from pipeline.study.check import Verdict, check_training
+from pipeline.study.check_data import check_dataset, check_partition
+from pipeline.study.parts import TEMPLATES, begin
+
+PLAIN = METHOD.replace("from ._scaling import factor\n", "").replace("factor()", "1.0")
+SERVER = """
+    def update_server(self, server, roles, updates):
+        server = super().update_server(server, roles, updates)
+        {edit}
+        return server
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    project = Project(tmp_path)
+    project.write("pyproject.toml", "[tool.pfl]\n")
+    project.write("specs/.keep", "")
+    monkeypatch.chdir(tmp_path)
+    yield project
+    use_study(tmp_path / "nowhere")
+
+
+def found(kind: str, name: str, folder: Path) -> list[Verdict]:
+    if kind == "dataset":
+        return list(check_dataset(name, {}, folder))
+    return list(check_partition(name, {}) if kind == "partition" else check_training(kind, name, {}))
+
+
+def failing(study: Project, kind: str, text: str) -> dict[str, str]:
+    """The tests that an entry with this source does not pass, and what they say."""
+    folder = {"analysis": "analyses"}.get(kind, f"{kind}s")
+    study.write(f"{folder}/faulty.py", text)
+    use_study(study.root)
+    return {one.test: one.said for one in found(kind, "faulty", study.root) if not one.passed}
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_what_is_begun_with_passes(kind: str, study: Project) -> None:
+    path = begin(kind, "my_own", study.root)
+    use_study(study.root)
+    assert registry_of(kind).get("my_own").__name__ == "MyOwn" and path.read_text().startswith('"""MyOwn: ')
+    verdicts = found(kind, "my_own", study.root)
+    assert len(verdicts) >= 6 and [one for one in verdicts if not one.passed] == []
+    with pytest.raises(UserError, match=f"there is a {kind} 'my_own' already"):
+        begin(kind, "my_own", study.root)
+
+
+def test_a_name_for_a_new_part_is_free_and_a_name(study: Project) -> None:
+    for kind, name, words in (
+        ("method", "fedavg", "there is a method 'fedavg' already; pfl describe method fedavg"),
+        ("method", "My-own", "'My-own' cannot be the name of a method"),
+        ("optimiser", "mine", "pfl new optimiser: there is a file to begin with for method, backbone"),
+    ):
+        with pytest.raises(UserError, match=words):
+            begin(kind, name, study.root)
+    assert not list(study.root.glob("methods/*"))
+
+
+MISTAKES = {
+    "no docstring": ('    """FedAvg whose loss is scaled."""\n', "", "described", "Mine has no docstring"),
+    "a group that there is not": (
+        "    scale: ",
+        '    personal = ("heads",)\n    scale: ',
+        "fits",
+        "no parameter group 'heads'; did you mean 'head'?",
+    ),
+    "the wrong sign": ("self.scale *", "-self.scale *", "trains", "diverged in round"),
+    "a global generator": ("self.scale *", "__import__('torch').rand(()) *", "repeats", "rounds.parquet is another"),
+    "memory of a process": ("self.scale *", "next(COUNT) *", "pooled", "rounds.parquet is another"),
+    "a step that goes by values": (
+        "return self",
+        "assert float(params['head.bias'].detach().sum()) < 99\n        return self",
+        "stacked",
+        "methods/faulty.py:14",
+    ),
+    "another shape": (
+        "\n    def loss",
+        SERVER.format(edit="server.shared['head.bias'] = server.shared['head.bias'].view(1, -1)") + "\n    def loss",
+        "state",
+        "head.bias has become float32 [1, 10], and was float32 [10]",
+    ),
+    "a lost entry": (
+        "\n    def loss",
+        SERVER.format(edit="del server.shared['head.bias']") + "\n    def loss",
+        "trains",
+        "head.bias",
+    ),
+    "one sample": ("* super", "/ (len(batch.labels) - 1) * super", "one sample", "ZeroDivisionError: float division"),
+}
+
+
+QUICK = ("a group that there is not", "memory of a process", "another shape")
+
+
+@pytest.mark.parametrize(
+    "mistake", [pytest.param(one, marks=() if one in QUICK else pytest.mark.matrix) for one in MISTAKES]
+)
+def test_a_mistake_in_a_method_is_found(study: Project, mistake: str) -> None:
+    old, new, test, words = MISTAKES[mistake]
+    text = PLAIN.replace(old, new).replace(
+        "\n\n@METHODS", "\nCOUNT = __import__('itertools').count(1)\n\n\n@METHODS", 1
+    )
+    failed = failing(study, "method", text)
+    assert words in failed[test], failed
+
+
+BUILT_IN = [(kind, name) for kind in ("method", "backbone", "partition") for name in registry_of(kind).names()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), BUILT_IN)
+def test_nothing_is_found_in_what_is_built_in(kind: str, name: str, study: Project) -> None:
+    wrong = [one for one in found(kind, name, study.root) if not one.passed]
+    if kind == "backbone" and BACKBONES.get(name).predicts == "boxes":
+        assert [one.test for one in wrong] == ["fits"] and "is a detector" in wrong[0].said
+    else:
+        assert not wrong
+
+
+def test_a_mistake_in_a_backbone_is_found(study: Project) -> None:
+    ungrouped = BACKBONE.replace('"head": "head"', '"head": "heads"')
+    assert "state 'head.weight' matches no group" in failing(study, "backbone", ungrouped)["fits"]
+    wrong = BACKBONE.replace("nn.Linear(width, classes)", "nn.Linear(width, 3)")
+    assert "trains" in failing(study, "backbone", wrong)
+
+
+def test_a_mistake_in_a_dataset_is_found(study: Project) -> None:
+    assert "mean is stated as [0.1]" in failing(study, "dataset", DATASET.replace("(0.5,)", "(0.1,)"))["normalised"]
+    short = DATASET.replace("(60, 0)", "(70, 0)")
+    assert "has 70 training and 0 test samples, found 60 and 0" in failing(study, "dataset", short)["loads"]
+    drawn = DATASET.replace("default_rng(0)", "default_rng()")
+    assert failing(study, "dataset", drawn)["repeats"] == "inputs are others when they are loaded again"
+    assert "'c'" in failing(study, "dataset", DATASET.replace("% 3", "% 2"))["as stated"]
+
+
+def test_a_mistake_in_a_partition_is_found(study: Project) -> None:
+    alone = PARTITION.replace("np.arange(len(samples)) % clients", "np.zeros(len(samples), int)")
+    assert "deals" in failing(study, "partition", alone)
+    drawn = PARTITION.replace("np.arange(len(samples))", "np.random.default_rng().integers(0, 99, len(samples))")
+    assert "draw from `rng` alone" in failing(study, "partition", drawn)["repeats"]
+
+
+def test_the_verdict_on_the_command_line(study: Project) -> None:
+    study.write("methods/mine.py", PLAIN)
+    good = CliRunner().invoke(app, ["check", "mine", "--with", "tiny_vit", "--set", "scale=0.5"])
+    lines = good.output.splitlines()
+    assert good.exit_code == 0 and lines[0] == "mine · method · methods/mine.py" and 10 <= len(lines) <= 13
+    assert all(line.startswith("ok  ") for line in lines[1:-1]) and "mine on tiny_vit" in lines[2]
+    assert lines[-1].startswith("all passed, in ")
+    study.write("methods/mine.py", PLAIN.replace('    """FedAvg whose loss is scaled."""\n', ""))
+    bad = CliRunner().invoke(app, ["check", "method", "mine"])
+    assert bad.exit_code == 1 and "FAIL  described   Mine has no docstring" in bad.output
+    assert bad.output.splitlines()[-1].startswith("1 failed, in ")
+    for words, said in (
+        (["min"], "is called 'min'; did you mean 'mine'?"),
+        (["backbone", "mine"], "no backbone is called"),
+    ):
+        assert said in str(CliRunner().invoke(app, ["check", *words]).exception)

@@ -1,0 +1,137 @@
+"""A study's own parts in the pipeline: what specs, listings, fingerprints, stages and reports make of them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.own_parts import METHOD, SCALING, own_parts
+from support.pages import squeezed
+from support.project import Project, make_project
+
+from pflcore.errors import UserError
+from pflcore.registry import use_study
+from pipeline.browse.listing import describe, list_kind
+from pipeline.cli.common import console
+from pipeline.compile.compilation import Compilation
+from pipeline.running.cluster.cluster import own_sources
+from pipeline.spec.catalog import load_catalog
+from pipeline.spec.schema import json_schema
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Project]:
+    yield make_project(tmp_path / "study", own_parts(), default=["own"])
+    use_study(tmp_path)
+
+
+def commands(compilation: Compilation) -> dict[str, str]:
+    """Stage → command, which changes with whatever the stage is made of."""
+    return {stage.name.split("-small-")[0]: stage.command for stage in compilation.stages}
+
+
+def stale(study: Project, name: str, text: str) -> set[str]:
+    """The stages whose commands an edit changes."""
+    before = commands(study.compiled())
+    study.write(name, text)
+    after = commands(study.compiled())
+    assert before.keys() == after.keys()
+    return {stage for stage in before if before[stage] != after[stage]}
+
+
+def test_they_are_listed_described_and_completed(study: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    workspace = study.workspace()
+    catalog = load_catalog(workspace.home)
+    for kind in ("methods", "backbones", "datasets", "partitions", "analyses"):
+        list_kind(kind, workspace, catalog, console())
+    listed = capsys.readouterr().out
+    for name in ("methods/mine", "backbones/small", "datasets/noise", "partitions/turns", "analyses/count"):
+        assert f"{name}.py" in listed
+    describe("mine", workspace, catalog, console())
+    told = capsys.readouterr().out
+    assert "own: methods/mine.py" in told and "What the loss is multiplied by." in told
+    assert "mine" in str(json_schema(catalog)) and catalog.entry("method", "fedavg").origin == ""
+
+
+def test_the_catalogue_follows_their_files(study: Project) -> None:
+    home = study.workspace().home
+    assert load_catalog(home).entry("method", "mine").summary == "FedAvg whose loss is scaled."
+    study.write("methods/mine.py", METHOD.replace("loss is scaled", "loss is doubled"))
+    assert load_catalog(home).entry("method", "mine").summary == "FedAvg whose loss is doubled."
+    (home / "methods/mine.py").unlink()
+    assert "mine" not in load_catalog(home).names("method")
+    with pytest.raises(UserError, match=r"specs/own\.yaml:12: grid\.axes\.method\.Mine: unknown method 'mine'"):
+        study.compiled()
+
+
+def test_an_edit_makes_exactly_its_runs_stale(study: Project) -> None:
+    assert stale(study, "methods/mine.py", METHOD.replace("self.scale *", "2 * self.scale *")) == {"train-mine"}
+    assert stale(study, "methods/_scaling.py", SCALING.replace("1.0", "2.0")) == {"train-mine"}
+    assert stale(study, "methods/_scaling.py", f"# a comment\n{SCALING.replace('1.0', '2.0')}") == set()
+    assert stale(study, "methods/_other.py", "x = 1\n") == set()
+    parts = own_parts()
+    assert stale(study, "backbones/small.py", parts["backbones/small.py"].replace("relu", "tanh")) == {
+        "train-mine",
+        "train-fedavg",
+    }
+    figure = parts["figures/plain.py"].replace("Drawn", "Made")
+    assert stale(study, "figures/plain.py", figure) == {"own"}
+    data = parts["datasets/noise.py"].replace("default_rng(0)", "default_rng(1)")
+    assert [name[:6] for name in stale(study, "datasets/noise.py", data)] == ["noise-"]
+
+
+def test_what_stages_depend_on(study: Project) -> None:
+    compilation = study.compiled()
+    files = compilation.files
+    assert [line.split()[0] for line in files["stages/code/method.mine.txt"].splitlines()] == [
+        "study.methods._scaling",
+        "study.methods.mine",
+    ]
+    (guard,) = (stage for stage in compilation.stages if stage.name == "guard")
+    assert {"methods", "backbones", "datasets", "partitions", "analyses", "figures"} <= set(guard.deps)
+
+
+def test_two_studies_never_share_a_run(study: Project, tmp_path: Path) -> None:
+    other = make_project(tmp_path / "other", own_parts() | {"methods/_scaling.py": SCALING.replace("1.0", "2.0")})
+    one, two = commands(study.compiled()), commands(other.compiled())
+    assert [run.id for run in study.compiled().runs.values()] == [run.id for run in other.compiled().runs.values()]
+    assert one["train-mine"] != two["train-mine"] and one["train-fedavg"] == two["train-fedavg"]
+
+
+def test_what_nodes_of_a_cluster_are_sent(study: Project) -> None:
+    files = study.compiled().files
+    code = [files[f"stages/code/{name}.txt"] for name in ("method.mine", "method.fedavg", "backbone.small")]
+    parts = own_parts()
+    sent = own_sources(code)
+    assert sent == {name: parts[name] for name in ("methods/mine.py", "methods/_scaling.py", "backbones/small.py")}
+    study.write("methods/_scaling.py", SCALING.replace("1.0", "2.0"))
+    with pytest.raises(UserError, match=r"study\.methods\._scaling was edited after it was compiled"):
+        own_sources(code)
+
+
+def call(study: Project, *command: str) -> subprocess.CompletedProcess[str]:
+    done = study.call(*command, PFL_DEVICE="cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_they_run_in_workers_and_are_in_the_report(study: Project) -> None:
+    call(study, "pfl", "run")
+    lines = squeezed((study.root / "reports/own/report.md").read_text(encoding="utf-8"))
+    assert "Drawn by the study." in lines and "| FedAvg | entries | 3 | 4 | 0 | 4 | 4 |" in lines
+
+
+@pytest.mark.matrix
+def test_they_run_in_miniature_and_under_dvc(study: Project) -> None:
+    call(study, "pfl", "run")
+    call(study, "pfl", "run", "--profile", "smoke")
+    assert (study.root / "build/smoke/reports/own/report.md").is_file()
+    study.write("methods/_scaling.py", SCALING.replace("1.0", "0.5"))
+    first = study.repro()  # which compiles
+    assert first.code and "1 code fingerprint changed" in first.output
+    again = study.repro()
+    assert again.code == 0, again.output
+    assert [name.split("-small-")[0] for name in again.ran if name.startswith("train")] == ["train-mine"]
+    assert study.call("dvc", "status", "--quiet").returncode == 0
