@@ -77,10 +77,12 @@ def import_split(
     """Find the samples of a split of PFLlib in a dataset, and write it for `partition: {name: from_file, path: …}`."""
     from pflcore.data.split_files import write_split
     from pflcore.datasets import DATASETS
+    from pflcore.registry import use_study
     from pipeline.browse.given import given_options
     from pipeline.library.pfllib import read_pfllib
 
     workspace = Workspace.find()
+    use_study(workspace.home)  # whose own datasets count, too
     entry = DATASETS.create(dataset, **given_options(set_ or [], dataset))
     assignment = read_pfllib(folder, entry.load(raw_data_folder(workspace.home) / dataset))
     write_split(out, assignment)
