@@ -67,6 +67,7 @@ RUNS = {
     "table2": 56, "table3": 72, "table4": 14, "table4_last": 14, "table5": 16, "table6": 16, "table7": 50, "table8": 48,
     "fig1": 3, "fig4": 7, "fig5": 5, "fig6": 5, "fig8": 5, "fig9": 1, "fig10": 30, "fig10_released": 30, "fig11": 10,
     "v1_fig3": 8, "v1_fig10a": 10, "v1_fig10b": 10, "backbones": 56, "code_settings": 32,
+    "table3_jpeg": 36,
 }  # fmt: skip
 ONCE = {"table4_last": "table4", "fig1": "fig6", "fig4": "table2"}  # specs all of whose runs are another's
 FIFTY = list(itertools.product(DATASETS, PARTITIONS))
@@ -188,6 +189,20 @@ def test_the_runs_are_the_paper_s(tables: dict[str, Resolved]) -> None:
     assert (convnet["clients"], convnet["training"]["sample_rate"]) == (50, 0.1)
 
 
+def test_the_copy_in_jpeg_differs_in_nothing_but_the_images(tables: dict[str, Resolved]) -> None:
+    copy, original = (runs_by_labels(tables[name]) for name in ("table3_jpeg", "table3"))
+    assert copy.keys() == {labels for labels in original if labels[1] == "CIFAR-10"}
+    for labels in copy:
+        run, expected = (record(tables[name], *labels) for name in ("table3_jpeg", "table3"))
+        assert {**run, "dataset": {**run["dataset"], "source": "official"}} == expected
+        assert run["dataset"]["source"] == "parquet"
+    published = [
+        {tuple(cell.labels.values()): cell.published for cell in tables[name].table.cells if cell.published}
+        for name in ("table3_jpeg", "table3")
+    ]
+    assert published[0] == {labels: value for labels, value in published[1].items() if labels[1] == "CIFAR-10"}
+
+
 def test_every_spec_is_looked_at(tables: dict[str, Resolved], catalog: Catalog) -> None:
     specs = {name: load_spec(SPECS / f"{name}.yaml", SPECS, catalog) for name in find_specs(SPECS)}
     assert {f"fedtp/{name}" for name in tables} == {
@@ -195,7 +210,7 @@ def test_every_spec_is_looked_at(tables: dict[str, Resolved], catalog: Catalog) 
     }
     assert {name: len(resolved.runs) for name, resolved in tables.items()} == RUNS
     distinct = {run.id for resolved in tables.values() for run in resolved.runs}
-    assert len(distinct) == 200 + 14 + 12 + 12 + 5 + 5 + 5 + 1 + 30 + 30 + 8 + 4 + 8 + 8 + 24
+    assert len(distinct) == 200 + 14 + 12 + 12 + 5 + 5 + 5 + 1 + 30 + 30 + 8 + 4 + 8 + 8 + 24 + 36
 
 
 def test_figures_share_runs_with_tables(tables: dict[str, Resolved]) -> None:

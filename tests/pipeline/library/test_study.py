@@ -73,7 +73,9 @@ def test_unknown_and_untrained_specs_are_one_line_each(study: pfl.Study, reprodu
         with pytest.raises(pfl.UserError, match=r"^later: nothing is trained yet; type `pfl run later`$"):
             ask("later")
     assert list(later.runs("later")["state"]) == ["missing"]
-    with pytest.raises(pfl.UserError, match="no folder specs/"):
+    with pytest.raises(
+        pfl.UserError, match=r"neither here nor above is a pyproject.toml with \[tool.pfl\] or a folder specs/"
+    ):
         pfl.open(reproduced.root.parent)
 
 

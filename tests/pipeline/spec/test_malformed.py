@@ -367,7 +367,7 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "axis name": (
         GRID.replace("clients: [20, 50]", "mean: {A: {clients: 20}}"),
         "specs/a.yaml:6: grid.axes.mean: 'mean' cannot name an axis; use letters, digits, '_', '-', and a name that is "
-        "none of mean, std, quoted, note",
+        "none of mean, std, quoted, note, misprint, explained",
     ),
     "free axis without a patch": (
         GRID.replace("clients: [20, 50]", "setting: {A: 20}"),
