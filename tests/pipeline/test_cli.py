@@ -229,11 +229,11 @@ def test_plan_says_how_many_seeds_a_claim_needs(project: Project, pfl: Pfl) -> N
     claims = "claims: [{text: It is., better: {method: FedPer}, than: {method: FedAvg}, margin: 0.001}]\n"
     text = spec(more=f"    seed: [0, 1]\ntable: {{rows: [method], average_over: [seed]}}\n{claims}")
     project.write("specs/tiny.yaml", text)
-    assert "\nseeds " not in pfl("plan").out
+    assert "\nseeds: " not in pfl("plan").out
     assert pfl("run").code == 0
-    (line,) = [line for line in pfl("plan").out.splitlines() if line.startswith("seeds ")]
+    (line,) = [line for line in pfl("plan").out.splitlines() if line.startswith("seeds: ")]
     assert re.fullmatch(
-        r"seeds +tiny: 'It is\.' is undecided over 2 seeds; to tell .* takes (about|more than) \d+", line
+        r"seeds: tiny: 'It is\.' is undecided over 2 seeds; to tell .* takes (about|more than) \d+", line
     )
 
 
