@@ -102,14 +102,17 @@ def _build(run: Run) -> None:
             return
         if run.record["partition"].get("validation_share"):
             data = replace(data, validation=data.test)
-        method = METHODS.create(run.method, **run.options("method"))
-        backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
         try:
+            method = METHODS.create(run.method, **run.options("method"))
+            backbone = BACKBONES.create(run.backbone, **run.options("backbone"))
             with torch.random.fork_rng(devices=[]), torch.device(device):
                 RunState(data, backbone, method, run.training, run.evaluation, 0, None)
             return
-        except NotImplementedError:  # it needs numbers
-            continue
+        except UserError:
+            raise
+        except Exception as error:  # of anybody's module; without numbers, perhaps for lack of them
+            if device == "cpu":
+                raise UserError(f"{run.method} on {run.backbone}: {type(error).__name__}: {error}") from error
 
 
 def _draw(run: Run) -> None:

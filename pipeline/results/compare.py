@@ -150,7 +150,7 @@ def _compared(name: str, one: Cell, other: Cell, apart: bool | None, why: str, d
     before, after = (_shown(cell, decimals) for cell in (one, other))
     if not one.obtained or not other.obtained:
         return Compared(name, before, after, "", ONE_SIDE if one.obtained or other.obtained else NOT_RUN, why)
-    if one.by_seed == other.by_seed:
+    if one.by_seed == other.by_seed and one.obtained == other.obtained:
         verdict = SAME
     elif apart is None:
         verdict = ONE_SEED

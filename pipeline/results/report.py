@@ -44,6 +44,7 @@ PAGE = "docs/results.md"
 EARLIER = "°"
 """Marks a number that was obtained with an earlier state of the code."""
 
+_WRITTEN = "<!-- Written by `pfl results report`. -->"
 _PLACE = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -73,7 +74,11 @@ class Section:
     @property
     def picture(self) -> str:
         """The address of its curves, relative to the page."""
-        return f"results/{self.spec.replace('/', '-')}.svg"
+        return _picture(self.spec)
+
+
+def _picture(spec: str) -> str:
+    return f"results/{spec.replace('/', '-')}.svg"
 
 
 def write_report(workspace: Workspace) -> list[Path]:
@@ -82,8 +87,12 @@ def write_report(workspace: Workspace) -> list[Path]:
     A place is between the lines ``<!-- results: SPEC -->`` and ``<!-- end -->``.
 
     Raises:
-        UserError: A spec is invalid, or the README has a place for a spec of which nothing is kept.
+        UserError: A spec is invalid, the README has a place for a spec of which nothing is kept, or the page is
+            somebody's own.
     """
+    page = workspace.root / PAGE
+    if page.is_file() and not page.read_text(encoding="utf-8", errors="replace").startswith(_WRITTEN):
+        raise UserError(f"{PAGE}: was not written by this command; move it away")
     compilation = compile_workspace(workspace, list(find_specs(workspace.specs)), ledger=False)
     entries = _entries(workspace, compilation)
     papers: list[tuple[Summary, list[Section]]] = []
@@ -96,16 +105,15 @@ def write_report(workspace: Workspace) -> list[Path]:
         for paper in papers_of(compilation.tables, compilation.every_run).values():
             if paper.citation:
                 papers.append(_paper(paper, workspace, root, entries, compilation))
-    page = workspace.root / PAGE
     files = {page: _page(papers, entries.values())}
     sections = {section.spec: section for _, several in papers for section in several}
     files |= {page.parent / section.picture: section.svg for section in sections.values()}
     readme = workspace.root / "README.md"
     if readme.is_file():
         files[readme] = _filled(readme.read_text(encoding="utf-8"), sections)
-    for left in (page.parent / "results").glob("*.svg"):
-        if left not in files:
-            left.unlink()
+    for spec in compilation.tables:
+        if (left := page.parent / _picture(spec)) not in files:
+            left.unlink(missing_ok=True)
     return [path for path, text in files.items() if put(path, text)]
 
 
@@ -239,6 +247,7 @@ def _page(papers: list[tuple[Summary, list[Section]]], entries: Iterable[Entry])
         overview.append([escape_markdown(summary.title), *(f"{number:,}" for number in numbers)])
     return markdown(
         "results.md.j2",
+        written=_WRITTEN,
         words=f"Of {sum(summary.published for summary, _ in papers):,} published accuracies {in_words(several)}",
         hours=f"{hours:,.1f}",
         overview=aligned(overview, 1),

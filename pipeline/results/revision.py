@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -13,9 +14,11 @@ from pflcore.errors import UserError
 from pipeline.dvc.program import cached_file, read_lock
 from pipeline.report.table.results import Results
 from pipeline.spec.table import read_resolved, read_runs
-from pipeline.workspace import Workspace, record_path, shard_path, table_path
+from pipeline.workspace import Workspace, record_path, run_path, shard_path, table_path
 
-_OF_A_RUN = ("rounds.parquet", "evaluation.parquet")
+_OF_A_RUN = {"rounds.parquet": ("train", "recall"), "evaluation.parquet": ("evaluate",)}
+_ID = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
+_MD5 = re.compile(r"[0-9a-f]{32}")
 
 Code = Mapping[str, Mapping[str, str]]
 """Run → file with a fingerprint of code that it depends on → the hash of that file."""
@@ -56,32 +59,35 @@ def at_commit(workspace: Workspace, spec: str, commit: str, scratch: Path) -> Re
         table = read_resolved(scratch / table_path(spec))
     except UserError as error:
         raise UserError(f"{spec}@{commit}: compiled by another version of this program ({error})") from None
-    federations = dict.fromkeys(table.runs.values())
+    if not all(_ID.fullmatch(name) for pair in table.runs.items() for name in pair):
+        raise UserError(f"{spec}@{commit}: {table_path(spec)} names runs as no run is named")
     locks = {
-        federation: str(Path(shard_path(federation)).with_name("dvc.lock").as_posix()) for federation in federations
+        federation: Path(shard_path(federation)).with_name("dvc.lock").as_posix()
+        for federation in dict.fromkeys(table.runs.values())
     }
-    records = [record_path(federation, run) for run, federation in table.runs.items()]
-    files = git.files([*records, *locks.values()])
+    files = git.files([*(record_path(federation, run) for run, federation in table.runs.items()), *locks.values()])
     _write(scratch, files)
     code: dict[str, dict[str, str]] = {}
     absent = 0
     for run, federation in table.runs.items():
         stages = read_lock(files.get(locks[federation], b""), locks[federation])
         code[run] = code_of(stages, run)
-        outs = [
-            out
-            for name in ("train", "recall", "evaluate")
-            for out in (stages.get(f"{name}-{run}") or {}).get("outs", [])
-        ]
-        wanted = {out["path"]: str(out.get("md5")) for out in outs if out["path"].endswith(_OF_A_RUN)}
-        cached = {path: cached_file(workspace.root, known) for path, known in wanted.items()}
-        if wanted and not all(path.is_file() for path in cached.values()):
+        known = {name: _hash_of(stages, makers, run, name) for name, makers in _OF_A_RUN.items()}
+        cached = {name: cached_file(workspace.root, md5) for name, md5 in known.items() if md5}
+        if not all(path.is_file() for path in cached.values()):
             absent += 1
             continue
-        for path, source in cached.items():
-            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, scratch / path)
+        for name, source in cached.items():
+            (scratch / run_path(run, name)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, scratch / run_path(run, name))
     return Revision(f"{spec}@{commit}", Results.read(table, read_runs(table, scratch), scratch), code, absent)
+
+
+def _hash_of(stages: Mapping[str, Mapping[str, Any]], makers: tuple[str, ...], run: str, name: str) -> str:
+    """What a lock file says of a file of a run; "" where it says nothing, or what is no hash."""
+    outs = (out for maker in makers for out in stages.get(f"{maker}-{run}", {}).get("outs") or [])
+    found = next((str(out.get("md5")) for out in outs if out.get("path") == run_path(run, name)), "")
+    return found if _MD5.fullmatch(found) else ""
 
 
 def code_of(stages: Mapping[str, Mapping[str, Any]], run: str) -> dict[str, str]:

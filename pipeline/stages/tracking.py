@@ -101,11 +101,15 @@ class MLflow:
 SINKS: dict[str, Callable[..., Sink]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
+class Unreachable(UserError):
+    """A viewer that is installed cannot be told anything now: its server, say, does not answer."""
+
+
 def open_sinks(names: list[str], run: Run, private: Path, *, anew: bool = False) -> list[Sink]:
     """Viewers by their names.
 
     Raises:
-        UserError: There is no such viewer, or it is not installed.
+        UserError: There is no such viewer, it is not installed, or it is :class:`Unreachable`.
     """
     sinks = []
     for name in names:
@@ -115,6 +119,8 @@ def open_sinks(names: list[str], run: Run, private: Path, *, anew: bool = False)
             sinks.append(SINKS[name](run, private, anew=anew))
         except ImportError as error:
             raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
+        except Exception as error:  # of a library or a server; whatever it is
+            raise Unreachable(f"{name}: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
     return sinks
 
 
@@ -126,8 +132,13 @@ def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterat
     Raises:
         UserError: As :func:`open_sinks`.
     """
+    from pflcore.engine import is_first
+
+    if not is_first():  # of several processes that train it together
+        yield tell
+        return
     names = [name.strip() for name in os.environ.get("PFL_TRACK", "").split(",") if name.strip()]
-    sinks, curve = _Patient(open_sinks(names, run, private)), LiveCurve(run.id, private)
+    sinks, curve = _Patient(_reachable(names, run, private)), LiveCurve(run.id, private)
 
     def all_told(progress: Progress) -> None:
         tell(progress)
@@ -142,7 +153,18 @@ def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterat
         yield all_told
     finally:
         sinks.close()
-    curve.end()
+    with contextlib.suppress(OSError):
+        curve.end()
+
+
+def _reachable(names: list[str], run: Run, private: Path) -> list[Sink]:
+    sinks = []
+    for name in names:
+        try:
+            sinks += open_sinks([name], run, private)
+        except Unreachable as error:
+            print(f"pfl: not told of this run: {error}", file=sys.stderr)
+    return sinks
 
 
 class _Patient:

@@ -65,6 +65,38 @@ def test_a_misfit_is_a_line_with_its_place(name: str, tmp_path: Path) -> None:
     assert told.startswith(line) and "\n" not in told
 
 
+OWN = """\
+from torch import nn, zeros
+
+from pflcore.backbones import BACKBONES
+
+
+@BACKBONES.register
+class Own(nn.Module):
+    \"\"\"It looks at its own numbers.\"\"\"
+
+    def __init__(self, shape: tuple[int, ...], classes: int, wrong: bool = False) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, classes)
+        assert zeros(1).item() == 0.0
+        if wrong:
+            raise IndexError("beyond")
+
+    def forward(self, images):
+        return self.head(images.flatten(1))
+"""
+
+
+def test_a_module_that_looks_at_numbers_is_built_with_them_and_its_faults_are_lines(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]", backbone="own")}, default=["tiny"])
+    project.write("backbones/own.py", OWN)
+    assert project.call("pfl", "validate").returncode == 0
+    project.write("specs/tiny.yaml", spec("[fedavg]", backbone="{name: own, wrong: true}"))
+    done = project.call("pfl", "validate")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "specs/tiny.yaml:11: fedavg: fedavg on own: IndexError: beyond" in done.stderr
+
+
 def test_several_specs_are_told_of_each_and_the_command_ends_with_2(tmp_path: Path) -> None:
     project = make_project(
         tmp_path, {"specs/a.yaml": spec("[fedavg, fedtp]"), "specs/b.yaml": spec("[fedbn]"), "specs/good.yaml": spec()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 from support.project import Project, make_project, spec
 
 from pflcore.errors import UserError
+from pipeline.report.table.measured import Value
 from pipeline.results import compare as module
 from pipeline.results.compare import CHANCE, DIFFERS, NOT_RUN, ONE_SEED, ONE_SIDE, SAME, compare
 
@@ -104,9 +108,43 @@ def test_what_cannot_be_compared_is_one_line(repository: Project) -> None:
         assert done.stderr.count("\n") == 1
 
 
-def test_what_the_cache_has_lost_is_counted(repository: Project) -> None:
-    import shutil
+def test_a_commit_cannot_make_files_outside(repository: Project) -> None:
+    table = repository.root / "stages/tables/tiny.json"
+    name = next(iter(json.loads(table.read_text("utf-8"))["runs"]))
+    text = table.read_text(encoding="utf-8")
+    table.write_text(text.replace(name, "../../../../outside"), encoding="utf-8")
+    commit(repository)
+    table.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"tiny@HEAD: .* names runs as no run is named"):
+        compare(repository.workspace(), "tiny@HEAD", "tiny")
+    # Nor can its lock files name what is copied, or where to.
+    secret = repository.write("secret", "secret")
+    originals = {
+        lock: lock.read_text(encoding="utf-8") for lock in repository.root.glob("stages/federations/*/dvc.lock")
+    }
+    replaced = 0
+    for lock, text in originals.items():
+        for path, md5 in re.findall(r"path: (artifacts/runs/\S+/rounds.parquet)\n\s+hash: md5\n\s+md5: (\w+)", text):
+            lock.write_text(
+                lock.read_text("utf-8").replace(md5, f"../../../../{secret.name}").replace(path, f"../{path}"), "utf-8"
+            )
+            replaced += 1
+    assert replaced
+    commit(repository)
+    for lock, text in originals.items():
+        lock.write_text(text, encoding="utf-8")
+    seen = compare(repository.workspace(), "tiny@HEAD", "tiny")
+    assert all(cell.verdict in (SAME, ONE_SIDE) for cell in seen.cells)
+    assert not list(repository.root.parent.glob("artifacts"))
 
+
+def test_numbers_that_have_no_seeds_are_compared_by_value() -> None:
+    a, b = (module.Cell({}, ("r",), Value(mean), 1, None, False, "", None, "") for mean in (1.0, 2.0))
+    assert module._compared("x", a, a, None, "", 2).verdict == SAME
+    assert module._compared("x", a, b, None, "", 2).verdict != SAME
+
+
+def test_what_the_cache_has_lost_is_counted(repository: Project) -> None:
     shutil.rmtree(repository.root / ".dvc/cache")
     seen = compare(repository.workspace(), "tiny@HEAD", "tiny")
     assert seen.first.absent == 6 and [cell.verdict for cell in seen.cells] == [ONE_SIDE] * 2

@@ -99,6 +99,21 @@ def test_a_readme_gets_the_tables_that_it_has_a_place_for(kept: Project) -> None
     assert Path(kept.root / "README.md").read_text(encoding="utf-8") == text.replace("mine/table1", "mine/table2")
 
 
+def test_what_is_somebodys_own_is_left_alone(kept: Project) -> None:
+    picture = kept.write("docs/results/mine.svg", "my own")
+    write_report(kept.workspace())
+    assert picture.read_text(encoding="utf-8") == "my own"
+    (drawn,) = kept.root.glob("docs/results/mine-table1.svg")
+    for path in Ledger(kept.root).paths():
+        path.unlink()
+    write_report(kept.workspace())
+    assert not drawn.exists() and picture.exists()
+    page = kept.write("docs/results.md", "# My results\n")
+    with pytest.raises(UserError, match=r"docs/results.md: was not written by this command; move it away"):
+        write_report(kept.workspace())
+    assert page.read_text(encoding="utf-8") == "# My results\n"
+
+
 def test_without_anything_kept_the_page_says_so(reproduced: Project) -> None:
     reproduced.write("specs/mine/table1.yaml", SPEC)
     reproduced.write("specs/mine/table1.csv", PUBLISHED)

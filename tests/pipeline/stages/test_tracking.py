@@ -26,6 +26,8 @@ class Notes:
     fails: ClassVar[int | None] = None
 
     def __init__(self, run: Run, private: Path, *, anew: bool) -> None:
+        if Notes.fails == 0:
+            raise ConnectionError("no server\nthere")
         self.run, self.anew, self.closed = run, anew, False
         self.figures: dict[int, dict[str, float]] = {}
         Notes.made.append(self)
@@ -81,6 +83,31 @@ def test_a_viewer_that_fails_is_let_go_with_a_line(
     assert told == [1, 2] and notes.made[0].figures == {} and not notes.made[0].closed
     line = capsys.readouterr().err
     assert line == "pfl: notes is told no more of this run (ConnectionError: the server is away)\n"
+
+
+def test_a_viewer_that_cannot_be_opened_costs_a_line_and_not_the_run(
+    original: Project,
+    notes: type[Notes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PFL_TRACK", "notes")
+    notes.fails = 0
+    told: list[int] = []
+    training(a_run(original), told)
+    assert told == [1, 2]
+    assert capsys.readouterr().err == "pfl: not told of this run: notes: ConnectionError: no server there\n"
+    # `pfl track` has nothing else to do, so there it is an error.
+    with pytest.raises(UserError, match=r"^notes: ConnectionError: no server there$"):
+        open_sinks(["notes"], a_run(original), Path(".pfl"))
+
+
+def test_of_several_processes_one_tells(original: Project, notes: type[Notes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_TRACK", "notes")
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    training(a_run(original), [])
+    assert not notes.made
 
 
 def test_an_unknown_viewer_is_one_line(original: Project, monkeypatch: pytest.MonkeyPatch) -> None:
