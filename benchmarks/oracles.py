@@ -2,7 +2,7 @@
 
     python benchmarks/oracles.py                             # plain loops (benchmarks/oracle/plain.py)
     python benchmarks/oracles.py --pflib FOLDER              # a copy of PFLlib
-    python benchmarks/oracles.py --fedtp FOLDER --dataset cifar10 --generated 400      # one of FedTP's code
+    python benchmarks/oracles.py --fedtp FOLDER --dataset cifar10 --generated 400 --lr 0.01     # one of FedTP's code
     python benchmarks/oracles.py --adapter mine.py           # your own; benchmarks/oracle/setting.py says what it needs
     python benchmarks/oracles.py --adapter mine.py --methods ditto --rounds 50 --dataset mnist --data data --curve
 
@@ -41,6 +41,7 @@ from pflcore.partitions import PARTITIONS, partition
 from pflcore.settings import Evaluation, Training
 
 _ENOUGH = 0.1  # points of accuracy
+_TRANSFORMER = {"depth": 2, "dropout": 0.0}  # nobody else draws the same masks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dataset", default="digits")
     parser.add_argument("--data", type=Path, default=Path("data"), help="where raw data lies")
     parser.add_argument("--generated", type=int, help="so many generated images in place of the dataset's own")
+    parser.add_argument("--backbone", choices=("convnet", "tiny_vit"), default="convnet")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--alpha", type=float, default=0.3, help="of the Dirichlet partition")
     parser.add_argument("--rounds", type=int, default=20)
@@ -131,7 +133,7 @@ def _adapter(chosen: argparse.Namespace) -> Any:
     if chosen.pflib:
         return pflib.load(chosen.pflib)
     if chosen.fedtp:
-        return fedtp.load(chosen.fedtp)
+        return fedtp.load(chosen.fedtp, chosen.backbone)
     if not chosen.adapter:
         return plain
     if not chosen.adapter.is_file():
@@ -158,8 +160,10 @@ def _setting(chosen: argparse.Namespace) -> Setting:
         batch_size=chosen.batch_size,
         lr=chosen.lr,
     )
-    small = min(data.shape[1:]) < 16
-    backbone = BACKBONES.create("convnet", **({"kernel": 3, "padding": 1} if small else {}))
+    options = dict(_TRANSFORMER)
+    if chosen.backbone == "convnet":
+        options = {"kernel": 3, "padding": 1} if min(data.shape[1:]) < 16 else {}
+    backbone = BACKBONES.create(chosen.backbone, **options)
     model, groups = backbone.create(data.shape, data.classes, chosen.seed)
     return Setting(data, backbone, model, groups, training, chosen.seed)
 

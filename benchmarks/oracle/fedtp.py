@@ -1,8 +1,9 @@
-"""An adapter to FedTP's code (zhyczy/FedTP), with its small ConvNet; it needs einops, and images of 3×32×32.
+"""An adapter to FedTP's code (zhyczy/FedTP), with its small ConvNet or its Transformer; it needs einops, and images of
+3×32×32.
 
 Its ``main.py`` runs as it is. Given to it are: the samples and the batches, in place of its loaders; the partition; who
-takes part, in place of its shuffles; and the initial weights. What it measures after a round is what it would print; it
-cannot measure the first.
+takes part, in place of its shuffles; the initial weights, those of a hypernetwork too; and no dropout. What it measures
+after a round is what it would print; it cannot measure the first, except of local training.
 """
 
 from __future__ import annotations
@@ -15,26 +16,55 @@ import runpy
 import sys
 import tempfile
 import types
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 from oracle.setting import After, Epochs, Setting
 from torch import nn
 
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
+from pflcore.methods import METHODS as OURS
+from pflcore.operators.hypernetworks import HyperNetwork
 
+_LR = 0.01  # its hypernetworks learn at the rate of its clients, ours have one of their own: this
+_GENERATED = {"embedding": 128, "hidden": 150, "server_clip": None, "server_lr": _LR}
 # Ours → what it calls it, options of ours under which both are alike, and arguments of its.
-_KNOWN: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+_EITHER: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "fedavg": ("fedavg", {}, []),
     "fedprox": ("fedprox", {"mu": 0.1}, ["--mu", "0.1"]),
     "fedper": ("fedPer", {}, []),
+    "local": ("local_training", {}, []),
+    "pfedme": ("pfedMe", {}, []),
+    "fedrod": ("fedRod", {}, ["--balanced_soft_max"]),
 }
-METHODS: dict[str, dict[str, Any]] = {name: options for name, (_, options, _) in _KNOWN.items()}
-_MEASURES = ("compute_accuracy_per_client_simple", "compute_accuracy_personally")
+_KNOWN = {
+    "convnet": {**_EITHER, "pfedhn": ("pFedHN", _GENERATED, [])},
+    "tiny_vit": {**_EITHER, "vanilla_attention": ("Personalized-T", {}, []), "fedtp": ("FedTP", _GENERATED, [])},
+}
+METHODS: dict[str, dict[str, Any]] = {}
+
+# Ours → its, of parts of the models, and of what its hypernetwork for the ConvNet generates.
+_PARTS = {
+    "convnet": {"head.": "fc3."},
+    "tiny_vit": {
+        "patch_embed.": "to_patch_embedding.1.",
+        "pos_embed": "pos_embedding",
+        "head.": "mlp_head.1.",
+        ".attention_norm.": ".0.norm.",
+        ".attention.qkv.": ".0.fn.to_qkv.",
+        ".attention.out.": ".0.fn.to_out.0.",
+        ".mlp_norm.": ".1.norm.",
+        ".mlp.": ".1.fn.net.",
+        "blocks.": "transformer.layers.",
+    },
+}
+_HEADS = {"conv1": "c1", "conv2": "c2", "fc1": "l1", "fc2": "l2", "fc3": "l3", ".weight": "_weights", ".bias": "_bias"}
 _folder = Path()
 
 
@@ -44,7 +74,7 @@ class _Rows(list[int]):
     client: int
 
 
-def load(folder: Path) -> types.ModuleType:
+def load(folder: Path, backbone: str) -> types.ModuleType:
     """This module, working with that copy. Raises :class:`UserError` where there is none, or no einops."""
     global _folder
     if not all((folder / name).is_file() for name in ("main.py", "methods/method.py", "models/cnn.py")):
@@ -60,18 +90,20 @@ def load(folder: Path) -> types.ModuleType:
         stand_in = types.ModuleType(absent)
         vars(stand_in)[name] = None
         sys.modules[absent] = stand_in
+    METHODS.update({name: options for name, (_, options, _) in _KNOWN[backbone].items()})
     return sys.modules[__name__]
 
 
 def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[After]:
     """Run its program; the rounds are told when it has ended."""
     if setting.data.shape != (3, 32, 32):
-        raise UserError("FedTP's ConvNet takes images of 3×32×32; take --dataset cifar10, or --generated with it")
-    name, _, more = _KNOWN[method]
-    training = setting.training
+        raise UserError("FedTP's networks take images of 3×32×32; take --dataset cifar10, or --generated with it")
+    name, _, more = _KNOWN[setting.backbone.name][method]
+    if "server_lr" in options and setting.training.lr != _LR:
+        raise UserError(f"{method}: FedTP's hypernetworks learn at the rate of its clients; take --lr {_LR}")
     utils = importlib.import_module("utils")
     round_ = 0
-    measured: list[Sequence[int] | None] = [None]
+    measured: list[Sequence[int] | None] = [] if method == "local" else [None]
     models: list[Tensors] = []
 
     def shuffle(clients: np.ndarray) -> None:
@@ -81,50 +113,45 @@ def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[A
         clients[:] = cohort + sorted(set(clients.tolist()) - set(cohort))
 
     def loaders(_: str, __: str, ___: int, ____: int, rows: _Rows, *_____: Any, **______: Any) -> tuple[Any, ...]:
-        return Epochs(setting.epochs(round_, rows.client)), Epochs([[setting.test(rows.client)]]), None, None
+        now = round_ or len(measured) + 1  # local training does not shuffle, and is measured in every round
+        return Epochs(setting.epochs(now, rows.client)), Epochs([[setting.test(rows.client)]]), None, None
 
     def split(*_: Any, **__: Any) -> tuple[Any, ...]:
-        sides = [{client: _rows(client, side(client)) for client in range(setting.clients)} for side in _sides(setting)]
-        return None, setting.data.labels, None, None, *sides, {}, {}
+        sides = [{client: _rows(client, side[client]) for client in range(setting.clients)} for side in _sides(setting)]
+        counts = {
+            client: dict(enumerate(setting.train(client)[1].bincount().tolist())) for client in range(setting.clients)
+        }
+        return None, setting.data.labels, None, None, *sides, counts, {}
 
-    def watched(measure: Any) -> Any:
-        def measuring(first: Any, *given: Any, **named: Any) -> Any:
-            found = measure(first, *given, **named)
+    def watched(measure: Callable[..., Any], models_of: Callable[..., Sequence[Tensors]]) -> Callable[..., Any]:
+        def measuring(*given: Any, **named: Any) -> Any:
+            found = measure(*given, **named)
             measured.append([found[4][client]["correct"] for client in range(setting.clients)])
-            if len(measured) == training.rounds:
-                personal, shared = (first, given[0]) if isinstance(first, list) else ([{}] * setting.clients, first)
-                entries = shared.state_dict()
-                models.extend(_renamed({**entries, **own}, setting.head) for own in personal)
+            if len(measured) == setting.training.rounds:
+                with torch.no_grad():
+                    models.extend(_ours(own, setting) for own in models_of(setting.clients, *given))
             return found
 
         return measuring
 
-    replaced = {measure: watched(getattr(utils, measure)) for measure in _MEASURES}
+    replaced = {name: watched(getattr(utils, name), models_of) for name, models_of in _MEASURES.items()}
     replaced |= {
         "partition_data": split,
         "get_divided_dataloader": loaders,
         "get_dataloader": lambda *_: ([], [], [], []),
     }
-    words = ["--alg", name, "--model", "cnn", "--dataset", "cifar10", "--n_parties", str(setting.clients)]
-    words += ["--comm_round", str(training.rounds), "--epochs", str(training.local_epochs), "--lr", str(training.lr)]
-    words += [
-        "--sample",
-        str(len(setting.cohort(1)) / setting.clients),
-        "--reg",
-        "0",
-        "--eval_step",
-        "1",
-        "--test_round",
-        "2",
-    ]
     with contextlib.ExitStack() as stack:
         for one, replacement in replaced.items():
             stack.enter_context(patch.object(utils, one, replacement))
-        cnn = importlib.import_module("models.cnn")
-        stack.enter_context(patch.object(cnn.CNNTarget, "__init__", _beginning(cnn.CNNTarget.__init__, setting)))
+        for kind, entries, fixed in _beginnings(method, options, setting):
+            stack.enter_context(patch.object(kind, "__init__", _beginning(kind.__init__, entries, fixed)))
+        if method == "fedrod":
+            stack.enter_context(patch.object(nn.Linear, "__init__", _second_classifier(setting)))
         stack.enter_context(patch.object(np.random, "shuffle", shuffle))
-        stack.enter_context(patch.object(sys, "argv", ["main.py", *words, *more]))
+        stack.enter_context(patch.object(sys, "argv", ["main.py", *_words(name, setting), *more]))
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # what it is warned of is its own affair
         stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
         stack.enter_context(contextlib.chdir(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -134,8 +161,48 @@ def run(method: str, options: Mapping[str, Any], setting: Setting) -> Iterator[A
         yield After(correct, lambda: models)
 
 
+def _words(name: str, setting: Setting) -> list[str]:
+    """Its arguments."""
+    training, model = setting.training, {"convnet": "cnn", "tiny_vit": "vit"}[setting.backbone.name]
+    words: dict[str, object] = {
+        "alg": name,
+        "model": model,
+        "dataset": "cifar10",
+        "n_parties": setting.clients,
+        "comm_round": training.rounds,
+        "epochs": training.local_epochs,
+        "lr": training.lr,
+        "sample": len(setting.cohort(1)) / setting.clients,
+        "reg": 0,
+        "eval_step": 1,
+        "test_round": training.rounds if name == "local_training" else 2,
+    }
+    if model == "vit":
+        words["depth"] = vars(setting.backbone)["depth"]
+    return [word for key, value in words.items() for word in (f"--{key}", str(value))]
+
+
+def _with_own(personal: Sequence[Tensors], shared: nn.Module) -> list[Tensors]:
+    return [{**shared.state_dict(), **own} for own in personal]
+
+
+# What measures its clients → the models that it does so with, given what it is given.
+_MEASURES: dict[str, Callable[..., Sequence[Tensors]]] = {
+    "compute_accuracy_per_client_simple": lambda clients, shared, *_: [shared.state_dict()] * clients,
+    "compute_accuracy_personally": lambda clients, personal, shared, *_: _with_own(personal, shared),
+    "compute_accuracy_local": lambda clients, nets, *_: [nets[client].state_dict() for client in range(clients)],
+    "compute_accuracy_perRod": lambda clients, heads, shared, *_: [shared.state_dict()] * clients,
+    "compute_accuracy_percnn_client": lambda clients, hyper, shared, *_: _with_own(
+        [hyper(torch.tensor([client])) for client in range(clients)], shared
+    ),
+    "compute_accuracy_per_client": lambda clients, hyper, nets, shared, *_: _with_own(
+        [hyper(torch.tensor([client]), True) for client in range(clients)], shared
+    ),
+}
+
+
 def _sides(setting: Setting) -> tuple[Any, Any]:
-    return (lambda client: setting.data.train[client]), (lambda client: setting.data.test[client])
+    return setting.data.train, setting.data.test
 
 
 def _rows(client: int, rows: Any) -> _Rows:
@@ -144,16 +211,78 @@ def _rows(client: int, rows: Any) -> _Rows:
     return made
 
 
-def _beginning(make: Any, setting: Setting) -> Any:
-    """What makes its model, and then gives it the initial weights."""
+def _beginnings(
+    method: str, options: Mapping[str, Any], setting: Setting
+) -> Iterator[tuple[type[nn.Module], Tensors, dict[str, Any]]]:
+    """Classes of its, what their modules begin with, and arguments that they get in place of its own."""
+    cnn, vit = importlib.import_module("models.cnn"), importlib.import_module("models.vit")
+    hypernetworks = importlib.import_module("models.Hypernetworks")
+    small = setting.backbone.name == "convnet"
+    fixed = {} if small else {"dropout": 0.0, "emb_dropout": 0.0}
+    yield cnn.CNNTarget if small else vit.ViT, _theirs(setting.model().state_dict(), setting), fixed
+    if "server_lr" in options:
+        yield cnn.CNNHyper if small else hypernetworks.ViTHyper, _hypernetwork(method, options, setting), {}
+
+
+def _hypernetwork(method: str, options: Mapping[str, Any], setting: Setting) -> Tensors:
+    """What our hypernetwork begins with, under its names."""
+    made: Any = OURS.create(method, **options)
+    generated = made.roles(setting.groups).generated
+    entries = {name: entry for name, entry in setting.model().state_dict().items() if name in generated}
+    shapes = {name: tuple(entry.shape) for name, entry in entries.items()}
+    begun = HyperNetwork(setting.clients, made.embedding, made.hidden, made.layers, shapes).init(setting.seed)
+    named = {"embeddings.weight": begun.pop("embedding")}
+    for name, entry in begun.items():
+        path, _, kind = name.rpartition(".")
+        part, _, target = path.partition(".")
+        if part == "mlp":  # with a ReLU between two layers
+            path = f"mlp.{2 * int(target)}"
+        elif setting.backbone.name == "convnet":
+            (path,) = _theirs({target: entry}, setting)
+            for ours, theirs in _HEADS.items():
+                path = path.replace(ours, theirs)
+        else:
+            path = f"to_qkv_value_list.{target.split('.')[1]}"
+        named[f"{path}.{kind}"] = entry
+    return named
+
+
+def _beginning(make: Callable[..., None], entries: Tensors, fixed: dict[str, Any]) -> Callable[..., None]:
+    """What makes a module of its, and then gives it the initial weights."""
 
     def create(model: nn.Module, *given: Any, **named: Any) -> None:
-        make(model, *given, **named)
-        head, ours = f"{setting.head}.", setting.model().state_dict()
-        model.load_state_dict({name.replace(head, "fc3.", 1): entry for name, entry in ours.items()})
+        make(model, *given, **{**named, **fixed})
+        model.load_state_dict(entries)
 
     return create
 
 
-def _renamed(entries: Tensors, head: str) -> Tensors:
-    return {name.replace("fc3.", f"{head}.", 1): entry.clone() for name, entry in entries.items()}
+def _second_classifier(setting: Setting) -> Callable[..., None]:
+    """What makes a linear layer, and copies our classifier to one of its size: personal ones begin so, of ours."""
+    make, entries = nn.Linear.__init__, setting.model().get_submodule(setting.head).state_dict()
+
+    def create(layer: nn.Linear, *given: Any, **named: Any) -> None:
+        make(layer, *given, **named)
+        if layer.weight.shape == entries["weight"].shape:
+            layer.load_state_dict(entries)
+
+    return create
+
+
+def _theirs(entries: Tensors, setting: Setting) -> Tensors:
+    """Our entries under its names."""
+    return {_translated(name, setting): entry for name, entry in entries.items()}
+
+
+def _ours(entries: Tensors, setting: Setting) -> Tensors:
+    """Its entries under our names."""
+    names = {_translated(name, setting): name for name in setting.initial.state_dict()}
+    return {names[name]: entry.clone() for name, entry in entries.items()}
+
+
+def _translated(name: str, setting: Setting) -> str:
+    if setting.backbone.name == "tiny_vit" and name.startswith("norm."):
+        return name.replace("norm.", "mlp_head.0.")
+    for ours, theirs in _PARTS[setting.backbone.name].items():
+        name = name.replace(ours, theirs)
+    return name

@@ -46,6 +46,12 @@ class Compilation:
     skipped: dict[str, str] = field(default_factory=dict)
     unprobed: str | None = None
 
+    def table(self, spec: str) -> ResolvedTable:
+        """What one of the specs shows. Raises :class:`UserError` where it is abstract."""
+        if spec not in self.tables:
+            raise UserError(f"specs/{spec}.yaml: abstract; name a spec that extends it")
+        return self.tables[spec]
+
     @property
     def every_run(self) -> dict[str, Run]:
         """Those that are trained and those that are not."""

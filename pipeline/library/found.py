@@ -56,8 +56,7 @@ class Found:
         if others:
             raise UserError(f"{word}: a folder of specs; name one of them: {', '.join([name, *others])}")
         compilation = compile_workspace(workspace, [name])
-        if name not in compilation.tables:
-            raise UserError(f"specs/{name}.yaml: abstract; name a spec that extends it")
+        compilation.table(name)
         return cls(workspace, name, compilation, Recorded(workspace.root, compilation))
 
     @property

@@ -101,9 +101,7 @@ def _side(workspace: Workspace, word: str, scratch: Path) -> Revision:
     if spec not in known:
         raise UserError(f"unknown spec {spec!r}{did_you_mean(spec, known)}")
     compilation = compile_workspace(workspace, [spec])
-    if spec not in compilation.tables:
-        raise UserError(f"specs/{spec}.yaml: abstract; compare a spec that extends it")
-    table = compilation.tables[spec]
+    table = compilation.table(spec)
     locked = locked_stages(workspace.root / shard_path(federation) for federation in set(table.runs.values()))
     code = {
         run: code_of(

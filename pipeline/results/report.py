@@ -164,7 +164,7 @@ def _section(results: Results, obtained: list[Obtained], entries: Mapping[str, E
         elsewhere=_elsewhere(table.axes, beyond),
         why=_why(beyond),
         svg=draw_curves(results.layout, curves).svg,
-        alt=curves_alt(curves),
+        alt=curves_alt(results.layout, curves),
         small=_small(results, obtained),
     )
 

@@ -81,7 +81,7 @@ class Request:
         compilation.check_probed()
         specs = [name for name in wanted if name in compilation.tables]
         if not specs:
-            raise UserError(f"specs/{wanted[0]}.yaml: abstract; run a spec that extends it")
+            compilation.table(wanted[0])
         new = [name for name in specs if name not in selected]
         if new and workspace.root == workspace.home:
             if wish.dry:

@@ -277,7 +277,7 @@ def test_setup_with_git_and_then_without(tmp_path: Path, pfl: Pfl) -> None:
 WRONG: list[tuple[list[str], str]] = [
     (["validate", "tinny"], "unknown spec 'tinny'; did you mean 'tiny'?"),
     (["run", "../tiny"], "unknown spec '../tiny'; did you mean 'tiny'?"),
-    (["run", "base"], "specs/base.yaml: abstract; run a spec that extends it"),
+    (["run", "base"], "specs/base.yaml: abstract; name a spec that extends it"),
     (["add", "base"], "base: only to be extended; add a spec that extends it"),
     (["drop"], "name specs, or give --all"),
     (["drop", "tiny"], "tiny: pyproject.toml names it; there is nothing to drop"),

@@ -65,20 +65,25 @@ class Chart:
         return "".join([*said, self.left_out])
 
     @property
+    def figure(self) -> str:
+        """What is measured."""
+        return next((cell.figure for cell in self._cells()), ACCURACY)
+
+    @property
     def alt(self) -> str:
         """The picture in a sentence, for those who do not see it."""
         of, means = self.arrangement, [cell.obtained.mean for cell in self._cells() if cell.obtained]
         over = f" over {short(of.axis)}" if of.axis else ""
         return (
-            f"Test accuracy{over}, {len(self._series())} series in {counted(len(self.panels), 'panel')}: "
-            f"from {min(means):.2f} to {max(means):.2f} percent."
+            f"Test {self.figure}{over}, {len(self._series())} series in {counted(len(self.panels), 'panel')}: "
+            f"from {min(means):.2f} to {max(means):.2f}."
         )
 
     def draw(self, draw: DrawSeries) -> Figure:
         """Panels with ticks and what `draw` puts into them, published values, and a legend."""
         of = self.arrangement
         titles = [of.panels[panel] for panel in self.panels]
-        figure, all_axes = panel_grid(titles, of.title, next((cell.figure for cell in self._cells()), ACCURACY))
+        figure, all_axes = panel_grid(titles, of.title, self.figure)
         styles = {
             key: style if of.numeric else {**style, "linestyle": "none"} for key, style in styles_of(of.series).items()
         }

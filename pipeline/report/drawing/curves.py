@@ -69,15 +69,15 @@ def panels_of(layout: Layout, curves: list[Curve]) -> tuple[list[Key], str]:
     return with_room(columns_of(layout, curves), "curves")
 
 
-def curves_alt(curves: list[Curve]) -> str:
+def curves_alt(layout: Layout, curves: list[Curve]) -> str:
     """The picture in a sentence, for those who do not see it."""
-    words = f"Test accuracy over rounds, {len(curves)} curve{'' if len(curves) == 1 else 's'}"
+    words = f"Test {layout.figure} over rounds, {len(curves)} curve{'' if len(curves) == 1 else 's'}"
     # A run that diverged at once has none.
     best = max((c for c in curves if len(c.points)), key=lambda c: float(c.points.iloc[-1]), default=None)
     if best is None:
         return f"{words}."
     what = " · ".join((*best.row, *best.column))
-    return f"{words}; the highest ends at {best.points.iloc[-1]:.2f} percent ({what})."
+    return f"{words}; the highest ends at {best.points.iloc[-1]:.2f} ({what})."
 
 
 def _series(cell: Cell, runs: dict[str, Measured]) -> list[pd.Series[float]]:

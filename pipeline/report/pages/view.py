@@ -146,7 +146,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         partitions=[(one.words, _page_of(table.spec, one)) for one in table.partitions],
         has_curves=bool(curves),
         curves_caption=_curves_caption(bool(layout.client_names), layout.figure) + panels_of(layout, curves)[1],
-        curves_alt=curves_alt(curves),
+        curves_alt=curves_alt(layout, curves),
         sections=sections,
         provenance=where_from,
         alike=alike,

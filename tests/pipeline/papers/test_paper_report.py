@@ -310,7 +310,7 @@ def test_a_run_that_diverged_at_once_has_no_curve(tmp_path: Path) -> None:
     rounds, meta = read_table(path, "rounds/2")
     write_table(path, rounds.slice(0, 0), "rounds/2", **meta | {"diverged": {"round": 1, "client": 3}})
     text = write(tmp_path, table([cell({"method": "A"}, ["a"])], ["method"], []))
-    assert "Test accuracy over rounds, 1 curve." in text["md"]
+    assert "Test accuracy (%) over rounds, 1 curve." in text["md"]
     data = data_of(text["html"])
     assert [panel["curves"] for panel in data["curves"]["s1"]["panels"]] == [[]]
     assert data["runs"]["a"]["diverged"] == {"round": 1, "client": 3}

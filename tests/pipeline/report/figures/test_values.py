@@ -135,9 +135,7 @@ def test_a_line_per_row_that_breaks_where_a_number_is_missing(tmp_path: Path, dr
     assert one.get_linestyle() != "None" and axes.get_xlabel() == "rate"
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["A", "B"]
     assert "\n## The table as a figure\n" in markdown and "A line breaks where a number is missing." in markdown
-    assert (
-        "![Test accuracy over rate, 2 series in 1 panel: from 50.00 to 62.00 percent.](figures/values.svg)" in markdown
-    )
+    assert "![Test accuracy (%) over rate, 2 series in 1 panel: from 50.00 to 62.00.](figures/values.svg)" in markdown
     assert "evenly spaced" not in markdown and "published" not in markdown and "scale of its own" not in markdown
     rows = rows_of(out / "figures/values.csv")
     assert [row["obtained_mean"] for row in rows] == ["50", "54", "60", "61.5", "62"]
