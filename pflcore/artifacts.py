@@ -79,12 +79,15 @@ def _read(path: Path, schema: str, reader: Any) -> Any:
         raise UserError(f"{path}: no such {schema.split('/')[0]} artifact; run the stage that makes it")
     try:
         return reader(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a readable Parquet file ({error}); delete it and run again") from None
 
 
 def _header(path: Path, metadata: dict[bytes, bytes] | None, schema: str) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads((metadata or {}).get(_KEY, b"{}"))
+    try:
+        header: dict[str, Any] = dict(json.loads((metadata or {}).get(_KEY, b"{}")))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: its facts are damaged ({error}); delete it and run again") from None
     found = header.pop("schema", "none")
     if found != schema:
         raise UserError(f"{path}: expected the artifact schema {schema}, found {found}; delete it and run again")

@@ -95,28 +95,21 @@ def _read_safetensors(path: Path) -> Tensors:
 
 
 def _read_state_dict(path: Path) -> Tensors:
-    if not zipfile.is_zipfile(path):
-        raise UserError(f"{path}: truncated, or not what torch.save writes since PyTorch 1.6")
     try:
+        if not zipfile.is_zipfile(path):
+            raise UserError(f"{path}: truncated, or not what torch.save writes since PyTorch 1.6")
         with zipfile.ZipFile(path) as archive:
             _check_size(path, sum(member.file_size for member in archive.infolist()))
         with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
             content = torch.load(path, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
     except pickle.UnpicklingError:  # PyTorch's own message says how to read it all the same
         raise UserError(
             f"{path}: has more in it than tensors, which is not read since that could run code; save its state dict as "
             "safetensors"
         ) from None
-    except (
-        RuntimeError,
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-    ) as error:
+    except Exception as error:  # neither zipfile nor pickle promises particular ones for damaged input
         raise UserError(f"{path}: damaged ({_first_line(error)})") from None
     for wrapper in _WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):

@@ -141,11 +141,13 @@ def read(path: Path, identity: str, misfit: Callable[[Tensors], str]) -> tuple[s
         return f"not a checkpoint ({error})", None
     except (SafetensorError, ValueError) as error:
         return f"not a checkpoint ({error})", None
-    if header.get("identity") != identity:
+    if not isinstance(header, dict) or header.get("identity") != identity:
         return "it belongs to another run", None
+    if not isinstance(header.get("round"), int):
+        return "it does not say of which round it is", None
     if reason := misfit(tensors):
         return reason, None
-    return "", Checkpoint(int(header["round"]), tensors)
+    return "", Checkpoint(header["round"], tensors)
 
 
 def _digest(path: Path) -> str:

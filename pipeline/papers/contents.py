@@ -6,8 +6,6 @@ and reason, which says why there is no spec.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.papers.coverage import Coverage
+from pipeline.spec.csvfile import csv_lines
 
 CONTENTS = "contents.csv"
 _COLUMNS = ["place", "holds", "specs", "reason"]
@@ -78,11 +77,10 @@ def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Plac
     if not path.is_file():
         return []
     label, places = f"specs/{paper}/{CONTENTS}", []
-    lines = csv.reader(io.StringIO(path.read_text(encoding="utf-8"), newline=""))
-    if next(lines, []) != _COLUMNS:
+    lines = csv_lines(path, label)
+    if next(lines, ("", []))[1] != _COLUMNS:
         raise UserError(f"{label}:1: the columns are {', '.join(_COLUMNS)}")
-    for cells in lines:
-        where = f"{label}:{lines.line_num}"
+    for where, cells in lines:
         if len(cells) != len(_COLUMNS) or not (cells[0] and cells[1]):
             raise UserError(f"{where}: a line has a place, what it holds, specs and, without these, a reason")
         place = Place(cells[0], cells[1], tuple(cells[2].split()), cells[3])

@@ -11,6 +11,7 @@ from typing import Any
 
 from pflcore.datasets import DATASETS, Dataset, stand_in_counts
 from pipeline.spec.run import Run
+from pipeline.timing import read_timing
 
 # Training and test samples of a dataset of which only the data tell.
 _UNKNOWN = (10_000, 2_000)
@@ -80,10 +81,10 @@ class Speed:
         done: dict[Kind, float] = defaultdict(float)
         took: dict[Kind, float] = defaultdict(float)
         for run in runs:
-            rounds, seconds = _timing(timings / f"{run.id}.json")
-            if rounds > 0 and seconds > 0:
-                done[kind_of(run)] += visits(run) * rounds / run.training.rounds
-                took[kind_of(run)] += seconds
+            timing = read_timing(timings / f"{run.id}.json")
+            if timing and timing.rounds > 0 and timing.seconds > 0:
+                done[kind_of(run)] += visits(run) * timing.rounds / run.training.rounds
+                took[kind_of(run)] += timing.seconds
         self.rates = {kind: done[kind] / took[kind] for kind in done if done[kind] > 0}
         self._any = sum(done.values()) / sum(took.values()) if self.rates else _GUESS
 
@@ -94,12 +95,3 @@ class Speed:
     def seconds(self, run: Run) -> float:
         """Expected seconds of training; a guess when no run like it has been timed here."""
         return visits(run) / self.rates.get(kind_of(run), self._any)
-
-
-def _timing(path: Path) -> tuple[float, float]:
-    """Rounds and seconds; zeros when there are none or they cannot be read: an estimate can do without."""
-    try:
-        timing: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return float(timing["rounds"]), float(timing["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0, 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from pipeline.ledger.entry import FACTS, Entry
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.measurements import to_lines
 from pipeline.spec.run import Run
+from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
 
 
@@ -76,12 +76,11 @@ def _entry(workspace: Workspace, run: Run, made_by: dict[str, str]) -> Entry:
 
 def _time(path: Path, rounds: int) -> tuple[str, float | None]:
     """The day on which a run of `rounds` was trained and how long that took, as far as this machine knows."""
-    try:
-        timing = json.loads(path.read_text(encoding="utf-8"))
-        whole = float(timing["seconds"]) * rounds / timing["rounds"]  # it may have been resumed
-        moment = path.stat().st_mtime
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+    timing = read_timing(path)
+    if not timing or not timing.rounds:
         return datetime.datetime.now(datetime.UTC).date().isoformat(), None
+    whole = timing.seconds * rounds / timing.rounds  # it may have been resumed
+    moment = path.stat().st_mtime
     return datetime.datetime.fromtimestamp(moment, datetime.UTC).date().isoformat(), round(whole, 1)
 
 

@@ -6,8 +6,6 @@ is obtained is another value.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from dataclasses import dataclass
@@ -15,9 +13,10 @@ from pathlib import Path
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
+from pipeline.spec.csvfile import csv_lines
 from pipeline.spec.metrics import read_printed
 from pipeline.spec.table import Published
-from pipeline.spec.yamlfile import read_text, show
+from pipeline.spec.yamlfile import show
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _VALUES = ("mean", "std", "quoted", "note")
@@ -45,29 +44,22 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
     Raises:
         UserError: With file and line, for anything but a complete table of finite numbers without duplicates.
     """
-    lines = csv.reader(io.StringIO(read_text(path, label), newline=""), strict=True)
-    columns = [*axes, *_VALUES]
     rows: list[PublishedRow] = []
     seen: dict[tuple[str, ...], str] = {}
     header: list[str] | None = None
-    try:
-        for cells in lines:
-            where = f"{label}:{lines.line_num}"
-            if not cells:
-                continue
-            if header is None:
-                header = _header(cells, columns, where)
-                continue
-            if len(cells) != len(header):
-                raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns")
-            row = _row(dict(zip(header, cells, strict=True)), axes, where, units)
-            key = tuple(row.labels.values())
-            if key in seen:
-                raise UserError(f"{where}: a second value for {', '.join(key)}; the first is in {seen[key]}")
-            seen[key] = where
-            rows.append(row)
-    except csv.Error as error:
-        raise UserError(f"{label}:{lines.line_num}: not valid CSV: {error}") from None
+    columns = [*axes, *_VALUES]
+    for where, cells in csv_lines(path, label):
+        if header is None:
+            header = _header(cells, columns, where)
+            continue
+        if len(cells) != len(header):
+            raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns")
+        row = _row(dict(zip(header, cells, strict=True)), axes, where, units)
+        key = tuple(row.labels.values())
+        if key in seen:
+            raise UserError(f"{where}: a second value for {', '.join(key)}; the first is in {seen[key]}")
+        seen[key] = where
+        rows.append(row)
     if header is None:
         raise UserError(f"{label}:1: the file is empty; its first line names the columns {', '.join(columns)}")
     return rows

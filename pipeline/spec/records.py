@@ -53,6 +53,6 @@ def read_run(path: Path) -> Run:
     try:
         for name in SETTINGS:
             getattr(run, name)
-    except TypeError as error:
+    except (TypeError, UserError) as error:
         raise UserError(f"{path}: {error}; run `pfl compile`") from None
     return run

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from pflcore.files import write_text
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, told_once
+from pipeline.report.formats import escape_markdown
 from pipeline.report.table.measured import Measured
 from pipeline.spec.table import ResolvedTable
+from pipeline.timing import read_timing
 from pipeline.workspace import timings_path
 
 NAMES = ("run", "data", "partition", "code", "device", "torch")
@@ -45,11 +46,9 @@ def write_timings(table: ResolvedTable, root: Path) -> None:
     """
     lines, total = [], 0.0
     for run in sorted(table.runs):
-        path = root / ".pfl" / "timings" / f"{run}.json"
-        if path.is_file():
-            timing = json.loads(path.read_text(encoding="utf-8"))
-            total += timing["seconds"]
-            lines.append(f"| {run} | {timing['device']} | {timing['seconds']:.1f} |\n")
+        if timing := read_timing(root / ".pfl" / "timings" / f"{run}.json"):
+            total += timing.seconds
+            lines.append(f"| {run} | {escape_markdown(timing.device)} | {timing.seconds:.1f} |\n")
     if lines:
         head = f"# Training time of {table.spec}\n\n| run | device | seconds |\n|:---|:---|---:|\n"
         write_text(root / timings_path(table.spec), head + "".join(lines) + f"| **all** | | {total:.1f} |\n")

@@ -77,8 +77,8 @@ def _counted(run: Run, root: Path, flops: bool) -> dict[str, float]:
     key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
     path = root / COUNTS / f"{key}.json"
     try:
-        known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known = {str(name): float(count) for name, count in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
         known = import_module(COUNTING).count_run(run, flops=flops)
         write_text(path, json.dumps(known))
     return known

@@ -1,0 +1,126 @@
+"""Damaged copies of what the pipeline reads: specs, published values, records, artifacts, kept results, locks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.fuzzing import Seal, fuzz
+from support.project import Project, make_project, spec
+
+from pflcore.artifacts import read_meta, read_table
+from pflcore.engine.checkpoint import read as read_checkpoint
+from pflcore.engine.checkpoint import write as write_checkpoint
+from pipeline.dvc.program import read_lock
+from pipeline.ledger import entry as entries
+from pipeline.ledger.entry import read_entry
+from pipeline.papers.contents import read_contents
+from pipeline.running.board import Board, StageState
+from pipeline.spec.published import read_published
+from pipeline.spec.records import read_run
+from pipeline.spec.table import read_resolved
+from pipeline.timing import read_timing
+
+FEW, MANY = 40, 3000
+Reader = Callable[[Path], object]
+
+
+def _sealed_entry(path: Path, content: bytes) -> tuple[Path, bytes]:
+    """A kept result with the digest of what is in it."""
+    head = entries._HEAD.encode()
+    rest = content.removeprefix(head).partition(b"\n")[2]
+    digest = hashlib.sha256(rest).hexdigest()[:16].encode()
+    return path, head + b"digest: " + digest + b"\n" + rest
+
+
+def _named_checkpoint(path: Path, content: bytes) -> tuple[Path, bytes]:
+    """A checkpoint under the name of what is in it."""
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    return path.with_name(f"round-000001-{digest}.safetensors"), content
+
+
+@pytest.fixture(params=[FEW, pytest.param(MANY, marks=pytest.mark.matrix)])
+def copies(request: pytest.FixtureRequest) -> int:
+    """How many damaged copies are read."""
+    number: int = request.param
+    return number
+
+
+# What is read → the file of a reproduced project, what reads it, and what makes a protected one fit.
+FILES: dict[str, tuple[str, Reader, Seal | None]] = {
+    "resolved table": ("stages/tables/tiny.json", read_resolved, None),
+    "record of a run": ("stages/federations/*/fed*.yaml", read_run, None),
+    "lock": ("stages/federations/*/dvc.lock", lambda path: read_lock(path.read_bytes(), path.name), None),
+    "rounds": ("artifacts/runs/*/rounds.parquet", lambda path: read_table(path, "rounds/2"), None),
+    "facts of rounds": ("artifacts/runs/*/rounds.parquet", lambda path: read_meta(path, "rounds/2"), None),
+    "evaluation": ("artifacts/runs/*/evaluation.parquet", lambda path: read_table(path, "evaluation/2"), None),
+    "timing": (".pfl/timings/*.json", read_timing, None),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_a_project(name: str, copies: int, original: Project, tmp_path: Path) -> None:
+    pattern, reader, seal = FILES[name]
+    source = min(original.root.glob(pattern))
+    path = tmp_path / source.name
+    path.write_bytes(source.read_bytes())
+    refused = fuzz(path, reader, copies=copies, seed=1, seal=seal)
+    assert refused > 0 or name == "timing"  # which nothing depends on
+
+
+def test_kept_results(copies: int, reproduced: Project) -> None:
+    assert reproduced.call("pfl", "results", "keep", "tiny").returncode == 0
+    path = next(iter(sorted(reproduced.root.glob("results/*/*"))))
+    assert fuzz(path, read_entry, copies=copies, seed=2) == copies
+    assert fuzz(path, read_entry, copies=copies, seed=3, seal=_sealed_entry) > 0
+
+
+def test_the_state_of_a_run(copies: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    Board("tiny", entries={"train a": StageState("train a", "train", "a")}, path=path).save(now=True)
+    assert Board.load(path)
+    assert fuzz(path, Board.load, copies=copies, seed=10) > 0
+
+
+def test_checkpoints(copies: int, tmp_path: Path) -> None:
+    import torch
+
+    path = write_checkpoint(tmp_path, "identity", 1, {"a": torch.arange(9.0), "b": torch.ones(2, 3, dtype=torch.int64)})
+    why = lambda path: read_checkpoint(path, "identity", lambda tensors: "")  # noqa: E731
+    fuzz(path, why, copies=copies, seed=4)
+    fuzz(path, why, copies=copies, seed=5, seal=_named_checkpoint)
+
+
+PUBLISHED = 'method,share,mean,std,quoted,note\nFedAvg,0.5,61.25,0.3,,\n"Fed, Per",1,72.5,,yes,a note\n'
+CONTENTS = "place,holds,specs,reason\nTable I,all,tiny,\nFigure 2,a curve,,not here\n"
+
+
+def test_published_values(copies: int, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(PUBLISHED)
+    refused = fuzz(path, lambda path: read_published(path, "table.csv", ["method", "share"]), copies=2 * copies, seed=6)
+    assert refused > copies // 2
+
+
+def test_contents_of_a_paper(copies: int, tmp_path: Path) -> None:
+    path = tmp_path / "paper/contents.csv"
+    path.parent.mkdir()
+    path.write_text(CONTENTS)
+    assert fuzz(path, lambda path: read_contents(path.parent.parent, "paper", ["tiny"]), copies=copies, seed=7) > 0
+
+
+SPEC = spec("{FedAvg: fedavg, FedPer: {name: fedper, averaging: samples}}").replace(
+    "table:", "claims: [{text: a, better: {method: FedPer}, than: others}]\ntable:"
+)
+
+
+def test_specs(copies: int, tmp_path: Path) -> None:
+    project = make_project(tmp_path, {"specs/tiny.yaml": SPEC}, default=["tiny"])
+    assert fuzz(project.root / "specs/tiny.yaml", lambda _: project.compiled(), copies=copies, seed=8) > copies // 2
+
+
+def test_settings_of_the_project(copies: int, tmp_path: Path) -> None:
+    project = make_project(tmp_path, {"specs/tiny.yaml": SPEC}, default=["tiny"])
+    assert fuzz(project.root / "pyproject.toml", lambda _: project.compiled(), copies=copies, seed=9) > 0
