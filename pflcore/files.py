@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,12 +22,28 @@ def atomic_path(path: Path) -> Iterator[Path]:
             left.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with named(path):
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Let an error of the system in a block that writes a file say which; those of libraries often do not."""
+    try:
+        yield
+    except OSError as error:
+        if not error.errno or error.filename:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+    except Exception as error:
+        if not (found := re.search(r"\(os error (\d+)\)", str(error))):  # how safetensors has it
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
 
 
 def _runs(process: str) -> bool:

@@ -46,7 +46,9 @@ class Workspace:
     def find(cls, start: Path | None = None, profile: str = PAPER) -> Workspace:
         """The workspace around `start` (default: the current folder).
 
-        Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``, or else that has `specs/`.
+        Its home is the nearest folder whose pyproject.toml has a section ``[tool.pfl]``. Without any it is `start`, if
+        that has `specs/`, or the nearest folder above with `specs/` in which pfl has been at work: others have folders
+        of that name too, and nothing is to be written there.
 
         Raises:
             UserError: There is none.
@@ -54,7 +56,8 @@ class Workspace:
         start = (start or Path.cwd()).absolute()
         above = (start, *start.parents)
         marked = (folder for folder in above if _is_marked(folder / "pyproject.toml"))
-        home = next(marked, None) or next((folder for folder in above if (folder / "specs").is_dir()), None)
+        used = (folder for folder in above if folder == start or (folder / ".pfl").is_dir())
+        home = next(marked, None) or next((folder for folder in used if (folder / "specs").is_dir()), None)
         if home is None:
             raise UserError(
                 f"{start}: neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/; go to a "

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pflcore.errors import UserError
+from pflcore.files import named
 from pflcore.groups import Tensors
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
@@ -116,7 +117,8 @@ def write(folder: Path, identity: str, round_: int, tensors: Mapping[str, Tensor
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         # One key: the order of several would vary from process to process.
-        save_file(flat, temporary, {"pfl": json.dumps({"identity": identity, "round": round_})})
+        with named(folder):
+            save_file(flat, temporary, {"pfl": json.dumps({"identity": identity, "round": round_})})
         path = folder / f"round-{round_:06d}-{_digest(temporary)}.safetensors"
         with temporary.open("rb") as file:
             os.fsync(file.fileno())

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 
-from pflcore.errors import UserError
+from pflcore.errors import UserError, in_words
+from pipeline.printing import print_everywhere
 from pipeline.running import repro
+from pipeline.running.addresses import check_address_space
 
 
 def main() -> None:
     """Entry point. A :class:`UserError` or a failing disk becomes one line and exit code 2; an interruption one line
     and 130."""
+    print_everywhere()
     if sys.argv[1:2] == ["stage"]:
         repro.execute(_call)
     else:
@@ -20,6 +23,8 @@ def main() -> None:
 
 def _call() -> None:
     try:
+        if sys.argv[1:2] == ["stage"] and sys.argv[2:3] != ["guard"]:  # which only compiles
+            check_address_space()
         from pipeline.cli.commands import app
 
         app()
@@ -29,7 +34,7 @@ def _call() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:  # a file cannot be written or read, and is left as it was
-        print(f"pfl: {error.filename2 or error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        print(f"pfl: {in_words(error)}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what Typer makes of a KeyboardInterrupt

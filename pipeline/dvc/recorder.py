@@ -284,7 +284,9 @@ class Recorder:
         except self._error as error:
             raise UserError(f"DVC: {_line(error)}") from None
         except OSError as error:  # such as a disk that is full
-            raise UserError(f"DVC: {error}; what is recorded so far stays, the same command goes on") from None
+            where = error.filename2 or error.filename or Path(".dvc")  # whose cache has copies of all outputs
+            why = error.strerror or error
+            raise UserError(f"DVC: {where}: {why}; what is recorded so far stays, the same command goes on") from None
 
     def _mend(self, files: list[str]) -> None:
         """Remove lock files that cannot be read; DVC itself would stop at them."""

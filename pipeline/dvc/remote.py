@@ -21,6 +21,8 @@ from pflcore.errors import UserError
 from pflcore.files import atomic_path
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
+_SECRET = re.compile(r"secret|token|pass|account_key|access_key|connection_string|credential")
+_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
 _HOW = "set one that all machines reach: `dvc remote add -d NAME URL`"
 
 
@@ -65,7 +67,7 @@ class Remote:
     """A DVC remote.
 
     Args:
-        settings: As in DVC's configuration, with ``url``; may contain secrets.
+        settings: As in DVC's configuration, with ``url``; may contain secrets, which no message and no node gets.
 
     Raises:
         UserError: They cannot be used here.
@@ -77,16 +79,24 @@ class Remote:
         from dvc_objects.fs.base import ObjectFileSystem
 
         self.settings = dict(settings)
-        self.url = str(settings["url"])
+        self.url = _PASSWORD.sub(r"\1@", str(settings["url"]))
+        self.withheld = sorted(name for name, value in settings.items() if _SECRET.search(name) and value)
+        if self.url != str(settings["url"]):
+            self.withheld.append("the password in its url")
         try:
             kind, config, self.root = get_cloud_fs({}, **self.settings)
             self.fs: Any = kind(**config)
-        except RemoteMissingDepsError as error:
-            raise UserError(f"remote {self.url}: {str(error).partition('. ')[0]}") from None
+        except (RemoteMissingDepsError, ImportError) as error:
+            raise UserError(f"remote {self.url}: {self._veiled(str(error).partition('. ')[0])}") from None
         except DvcException as error:
-            raise UserError(f"remote {self.url}: {error}") from None
+            raise UserError(f"remote {self.url}: {self._veiled(str(error))}") from None
         # Others put a file in place with its first byte, except for DVC's local one, which renames it itself.
         self._renames = not isinstance(self.fs, ObjectFileSystem) and self.fs.protocol != "local"
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """The settings without secrets, which are for the machine alone that has them."""
+        return {name: value for name, value in self.settings.items() if name not in self.withheld} | {"url": self.url}
 
     def object(self, md5: str) -> str:
         """Where DVC keeps a file with this content."""
@@ -217,7 +227,14 @@ class Remote:
             if isinstance(error, FileNotFoundError) and not all_of_it:
                 raise
             text = next(iter(str(error).splitlines()), "") or type(error).__name__
-            raise UserError(f"remote {self.url}: {text}") from None
+            raise UserError(f"remote {self.url}: {self._veiled(text)}") from None
+
+    def _veiled(self, text: str) -> str:
+        """What a filesystem says, which may repeat what it was given, without secrets."""
+        for name in self.withheld:
+            if isinstance(value := self.settings.get(name), str):
+                text = text.replace(value, "***")
+        return _PASSWORD.sub(r"\1@", text)
 
 
 class Missing(UserError):

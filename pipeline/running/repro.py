@@ -30,6 +30,8 @@ from types import FrameType
 from typing import NoReturn
 
 from pflcore import sources
+from pflcore.errors import UserError
+from pipeline.running.addresses import check_address_space
 
 _FOLDER = Path(".pfl/warm")  # short, since the path of a socket may have a hundred bytes
 _PATIENCE = 10.0  # seconds until a process that does not answer is not waited for
@@ -63,9 +65,10 @@ def _forked() -> bool:
     if sys.argv[2:3] == ["guard"]:  # it compiles, for which nothing of this is needed
         return False
     try:
+        check_address_space()
         path = _path()
         return path is not None and not _ask(path) and _start(path)
-    except OSError:
+    except (OSError, UserError):
         return False
     except KeyboardInterrupt:
         _end(-signal.SIGINT)

@@ -6,6 +6,7 @@ and nothing that a stage does to its process can reach the next one.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -21,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflcore.errors import UserError
+from pflcore.errors import UserError, in_words
 from pflcore.faults import in_a_line
 from pflcore.memory import is_memory
 from pipeline.dvc.finished import Finished
@@ -30,6 +31,7 @@ from pipeline.running.jobs import Ended, Job, Outcome, Progressed
 if TYPE_CHECKING:
     from pflcore.engine import Progress
 
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 TELL_EVERY = 0.2  # seconds between two messages about rounds
 
 
@@ -115,10 +117,19 @@ def _attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
     except UserError as error:
         print(f"pfl: {error}", flush=True)
         return ("memory" if is_memory(error) else "failed"), str(error)
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            return _failed(error)
+        print(f"pfl: {in_words(error)}", flush=True)
+        return "failed", in_words(error)
     except BaseException as error:
-        traceback.print_exc()
-        return ("memory" if is_memory(error) else "failed"), in_a_line(error)
+        return _failed(error)
     return "done", ""
+
+
+def _failed(error: BaseException) -> tuple[Outcome, str]:
+    traceback.print_exception(error)
+    return ("memory" if is_memory(error) else "failed"), in_a_line(error)
 
 
 def _redirect(log: Path) -> None:

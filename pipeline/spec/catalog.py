@@ -26,6 +26,8 @@ from pflcore.registry import KINDS, joined, registry_of, use_study
 from pipeline.spec.run import SETTINGS
 
 _STARTED = time.time()
+_READ: dict[str, Catalog] = {}
+"""The last that was read, by its text: a process that compiles for hours has one, and the models made from it."""
 
 STAND_IN = OptionInfo(
     name="stand_in",
@@ -107,7 +109,12 @@ def load_catalog(root: Path) -> Catalog:
     use_study(root)
     path = root / ".pfl" / f"catalog-{fingerprint()}.json"
     try:
-        return Catalog.from_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if text not in _READ:
+            catalog = Catalog.from_json(text)
+            _READ.clear()
+            _READ[text] = catalog
+        return _READ[text]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         catalog = build_catalog()
     if any(path.stat().st_mtime > _STARTED for path in _sources().values()):

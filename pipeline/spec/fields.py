@@ -66,9 +66,9 @@ class Fields:
     @classmethod
     def of(cls, catalog: Catalog) -> Fields:
         """The fields of a catalog, made once: every spec needs them, and models are slow to make."""
-        if id(catalog) not in _MADE:
-            _MADE[id(catalog)] = cls(catalog)  # which keeps the catalog, so that no other gets its id
-        return _MADE[id(catalog)]
+        if not _MADE or _MADE[0].catalog is not catalog:
+            _MADE[:] = [cls(catalog)]  # the last alone, or a process that compiles for hours would keep them all
+        return _MADE[0]
 
     def known(self, kind: str, name: str) -> list[str]:
         """The options of an entry, or of a group of settings."""
@@ -149,7 +149,7 @@ class Fields:
         return Invalid(str(option), index, explain(details, self.known(kind, name)))
 
 
-_MADE: dict[int, Fields] = {}
+_MADE: list[Fields] = []
 
 
 def explain(details: Any, known: list[str]) -> str:

@@ -18,9 +18,14 @@ def inside(specs_dir: Path, document: Document, address: Address, name: str) -> 
         raise document.error(address, f"{show(name)} must be a relative path with forward slashes")
     origin = specs_dir.parent / document.mark(address).file
     path = absolute(origin.parent / name)
-    if not path.is_relative_to(specs_dir) or not path.resolve().is_relative_to(specs_dir.resolve()):
+    try:
+        stays = path.is_relative_to(specs_dir) and path.resolve().is_relative_to(specs_dir.resolve())
+        exists = path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise document.error(address, f"{show(name)} cannot be read: {error.strerror}") from None
+    if not stays:
         raise document.error(address, f"{show(name)} leads out of {specs_dir.name}/")
-    if not path.is_file():
+    if not exists:
         raise document.error(address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
     return path
 

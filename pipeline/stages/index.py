@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pflcore.artifacts import read_meta
 from pflcore.files import write_text
+from pipeline.report.formats import escape_markdown
 from pipeline.spec.table import read_resolved
 
 
@@ -18,6 +19,6 @@ def run(tables: list[Path], reports: Path) -> str:
         read_meta(folder / "table.parquet", "table/1")
         obtained = sum(bool(cell.runs) for cell in table.cells)
         links = " · ".join(f"[{kind}]({table.spec}/report.{kind})" for kind in ("md", "html", "tex"))
-        rows.append(f"| {table.title} | {obtained} | {len(table.cells)} | {links} |")
+        rows.append(f"| {escape_markdown(table.title)} | {obtained} | {len(table.cells)} | {links} |")
     write_text(reports / "index.md", "# Reports\n\n" + "\n".join(rows) + "\n")
     return f"reports: {reports / 'index.md'}"

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from mmap import mmap
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -171,8 +172,7 @@ class Pooled:
             context: Any = torch.multiprocessing.get_context(_START)
             for _ in range(self.count):
                 ours, theirs = context.Pipe()
-                buffer: Tensor = torch.zeros(packed_size(self.like), dtype=torch.uint8)
-                buffer.share_memory_()  # type: ignore[no-untyped-call]
+                buffer = _shared(packed_size(self.like))
                 # A worker must not hold the pipes of the others open, or these would outlive this process.
                 code = {} if _START == "fork" else sources.digests()  # which is imported anew there
                 inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
@@ -223,6 +223,18 @@ class _Worker:
             f"a worker process died (exit code {self.process.exitcode}), most likely for lack of memory; "
             "set PFL_WORKERS to a smaller number"
         )
+
+
+def _shared(size: int) -> Tensor:
+    """So many bytes that worker processes share.
+
+    Those that are forked inherit memory without a name; in /dev/shm, where it has one, containers have little room.
+    """
+    if _START == "fork":
+        return torch.frombuffer(mmap(-1, size), dtype=torch.uint8)
+    buffer: Tensor = torch.zeros(size, dtype=torch.uint8)
+    buffer.share_memory_()  # type: ignore[no-untyped-call]
+    return buffer
 
 
 def _work(

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -73,6 +74,11 @@ class Cluster:
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
         self._begin(self._watch)
+        if remote.withheld:
+            line = (
+                f"pfl: not sent to nodes, which need their own: {', '.join(remote.withheld)} of the remote {remote.url}"
+            )
+            print(line, file=sys.stderr)
 
     @property
     def capacity(self) -> int:
@@ -168,7 +174,7 @@ class Cluster:
             texts=texts | own_sources([texts[path] for path in code]),
             code=code,
             inputs={dep: self._give(dep) for dep in stage.deps if dep not in small},
-            remote=self.remote.settings,
+            remote=self.remote.public,
             cpus=resources.cpus,
             gpus=resources.gpus,
             variables={name: os.environ[name] for name in _FORWARDED if name in os.environ},

@@ -53,7 +53,7 @@ class Order:
         texts: Small generated files that it reads, and the study's own modules, by path.
         code: Those of them that are fingerprints of code.
         inputs: Artifacts that it reads, by path.
-        remote: The settings of the remote; may contain secrets.
+        remote: The settings of the remote without secrets: arguments of tasks pass through memory and disks of others.
         cpus, gpus: What it has been given.
         variables: Of its environment, as far as the node does not set them.
     """

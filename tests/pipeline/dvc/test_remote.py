@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.project import make_project
@@ -124,6 +125,25 @@ def test_what_is_wrong_with_a_remote_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UserError, match=f"^remote {tmp_path}/file: "):
         Remote({"url": str(tmp_path / "file")}).give(tmp_path / "file", Content.of(tmp_path / "file"))
+
+
+def test_secrets_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"url": "webdav://me:pass-word@localhost:9/pfl", "password": "hidden", "token": "taken", "timeout": 1}
+    with monkeypatch.context() as installed:
+        installed.setattr("dvc.fs.get_cloud_fs", lambda *_, **__: (SimpleNamespace, {"protocol": "webdav"}, "pfl"))
+        remote = Remote(settings)
+    assert remote.public == {"url": "webdav://me@localhost:9/pfl", "timeout": 1}, "what a node is sent"
+    assert remote.withheld == ["password", "token", "the password in its url"]
+
+    def refuse(*_: object) -> None:
+        raise ConnectionError("webdav://me:pass-word@localhost:9/pfl/x does not take hidden, nor taken")
+
+    remote.fs = SimpleNamespace(cat_file=refuse, join=lambda *parts: "/".join(parts))
+    with pytest.raises(UserError) as refusal:
+        remote.result(KEY, (OUT,))
+    assert str(refusal.value) == (
+        "remote webdav://me@localhost:9/pfl: webdav://me@localhost:9/pfl/x does not take ***, nor ***"
+    )
 
 
 @pytest.fixture

@@ -293,6 +293,9 @@ def test_an_index_needs_its_reports(tmp_path: Path) -> None:
     report.run(table, made.project.root, reports / "a")
     index.run([table], reports)
     assert "| Tiny | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
+    table.write_text(table.read_text(encoding="utf-8").replace('"Tiny"', '"<script>a|b*"'), encoding="utf-8")
+    index.run([table], reports)
+    assert r"| &lt;script&gt;a\|b\* | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
 
 
 def test_lists_in_records_become_tuples() -> None:
