@@ -22,7 +22,11 @@ SPECS = list(find_specs(ROOT / "specs"))
 OURS = {name.partition("/")[0] for name in SPECS if "/" in name}
 # What answers at once, and changes nothing.
 QUICK = re.compile(r"list|describe|plan(?!.*--gpu)")
-TUTORIALS = {"docs/ablations.md", "docs/studies.md"}  # go by files of their own, and have tests of their own
+TUTORIALS = {
+    "docs/ablations.md",
+    "docs/studies.md",
+    "docs/tutorial.md",
+}  # go by files of their own, and have tests of their own
 
 pages = pytest.mark.parametrize("page", [Page(path) for path in PAGES], ids=lambda page: page.name)
 
