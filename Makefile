@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: quickstart test test-all lint setup clean
+.PHONY: quickstart test test-all lint docs setup clean
 .DEFAULT_GOAL := quickstart
 
 quickstart: setup  ## Train six methods on handwritten digits and print the table.
@@ -26,6 +26,11 @@ lint: setup
 	@$(BIN)/lint-imports
 	@$(BIN)/pfl compile --check
 	@$(BIN)/pfl validate
+
+docs: setup  ## The docs as a site in build/docs; a link that leads nowhere is an error.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	@$(BIN)/python -m sphinx -q -n -W --keep-going -c docs -d build/doctrees . build/docs
+	@cp build/docs/README.html build/docs/index.html && echo build/docs/index.html
 
 setup: $(READY)  ## The environment, and DVC with or without git.
 	@$(BIN)/pfl setup

@@ -58,7 +58,8 @@ def compile_workspace(
     defaults = [name for name in selection.default if name in compilation.tables]
     code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
     kept = Ledger(workspace.root) if ledger else None
-    Emitter(compilation, StageFiles(StageCode(code)), defaults, workspace, kept).emit()
+    files = StageFiles(StageCode(code))
+    Emitter(compilation, files, defaults, workspace, kept, watching=selection.watching).emit()
     compilation.unprobed = unprobed(code)
     code.remember()
     return compilation

@@ -52,8 +52,14 @@ class Emitter:
         defaults: list[str],
         workspace: Workspace,
         ledger: Ledger | None,
+        *,
+        watching: bool = False,
     ) -> None:
-        """Without a ledger all runs are trained; `defaults` are the specs that a bare ``dvc repro`` ends with."""
+        """Without a ledger all runs are trained; `defaults` are the specs that a bare ``dvc repro`` ends with.
+
+        Args:
+            watching: Every ``dvc repro`` runs the guard, which notices what lies outside of the workspace.
+        """
         self.compilation = compilation
         self.files = files
         self.code = files.code
@@ -63,6 +69,7 @@ class Emitter:
         self.guarded = workspace.root == workspace.home
         self.records = Records()
         self.ledger = ledger
+        self.watching = watching
 
     def emit(self) -> None:
         """Fill in the files and stages of the compilation, which runs are kept, and what made each."""
@@ -81,7 +88,7 @@ class Emitter:
         for name, table in sorted(self.compilation.tables.items()):
             self._report(name, table)
         if self.guarded:
-            self.files.add_stage(ROOT, "guard", "guard", [], self._compiled_from(), [GUARD])
+            self.files.add_stage(ROOT, "guard", "guard", [], self._compiled_from(), [GUARD], always=self.watching)
         if self.defaults:
             self._index()
         self.compilation.files = self.files.rendered(self._shown())

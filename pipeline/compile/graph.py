@@ -21,6 +21,7 @@ class Stage:
         name: Its name in there.
         command: What DVC runs.
         deps, outs: Paths relative to the workspace.
+        always: DVC runs it at every call, since more can change than what it sees.
     """
 
     file: str
@@ -28,6 +29,7 @@ class Stage:
     command: str
     deps: tuple[str, ...]
     outs: tuple[str, ...]
+    always: bool = False
 
     @property
     def address(self) -> str:

@@ -31,7 +31,17 @@ class StageFiles:
         """Add a record that a stage's command names."""
         self.texts[path] = HEADER + yaml
 
-    def add_stage(self, file: str, name: str, kind: str, named: list[str], deps: list[str], outs: list[str]) -> None:
+    def add_stage(
+        self,
+        file: str,
+        name: str,
+        kind: str,
+        named: list[str],
+        deps: list[str],
+        outs: list[str],
+        *,
+        always: bool = False,
+    ) -> None:
         """Add a stage to a stage file, unless it has it already.
 
         Args:
@@ -40,7 +50,7 @@ class StageFiles:
         """
         self.texts.update({dep: self.code.texts[dep] for dep in deps if dep in self.code.texts})
         line = command(kind, named, seal(self._hashes(deps))) if named else f"pfl stage {kind}"
-        stage, stages = Stage(file, name, line, tuple(deps), tuple(outs)), self.stages.setdefault(file, [])
+        stage, stages = Stage(file, name, line, tuple(deps), tuple(outs), always), self.stages.setdefault(file, [])
         if stage not in stages:
             stages.append(stage)
 
@@ -65,5 +75,6 @@ def _entries(stages: list[Stage]) -> dict[str, dict[str, Any]]:
     for stage in sorted(stages, key=lambda stage: stage.name):
         depth = stage.file.count("/")
         wdir = {"wdir": "/".join([".."] * depth)} if depth else {}
-        entries[stage.name] = {"cmd": stage.command, **wdir, "deps": list(stage.deps), "outs": list(stage.outs)}
+        always = {"always_changed": True} if stage.always else {}
+        entries[stage.name] = {"cmd": stage.command, **wdir, "deps": [*stage.deps], "outs": [*stage.outs], **always}
     return entries

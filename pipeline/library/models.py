@@ -46,7 +46,10 @@ def find_run(workspace: Workspace, word: str, seed: int | None) -> tuple[Found, 
                 return found, found.compilation.runs[word]
         known = list(compilation.runs)
     near = did_you_mean(word, known) if difflib.get_close_matches(word, known, n=1, cutoff=0.6) else ""
-    raise UserError(f"no spec asks for a run {word!r}{near}; see study.runs(spec)")
+    raise UserError(
+        f"no spec asks for a run {word!r}{near}; name a cell, as 'first: FedPer, iid', "
+        "or a run that a click on its cell in report.html shows"
+    )
 
 
 def _of_cell(found: Found, labels: str, seed: int | None) -> tuple[Found, Run]:

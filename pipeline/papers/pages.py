@@ -19,7 +19,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.papers.contents import PLACES, Places, read_contents
 from pipeline.papers.obtained import RULE, in_words
 from pipeline.papers.paper import Paper, Summary, in_order, papers_of, summary
-from pipeline.papers.paper_page import mark_of, write_paper
+from pipeline.papers.paper_page import html_pages, mark_of, write_paper
 from pipeline.papers.recalled import recall
 from pipeline.report.pages.render import html
 from pipeline.report.pages.study import put
@@ -178,7 +178,9 @@ class Papers:
         put(self.index, text)
 
     def _complete(self, name: str) -> bool:
-        return all(self.page(name).with_suffix(f".{kind}").is_file() for kind in ("md", "tex", "html"))
+        parts = {page.partition("#")[0] for page in html_pages(self.papers[name]).values()}
+        files = [f"{name}.md", f"{name}.tex", f"{name}.html", *parts]
+        return all((self.workspace.root / PAPERS / file).is_file() for file in files)
 
     def _state(self, name: str) -> str:
         """What the page of a paper depends on, as a hash: specs, code, and which files there are."""

@@ -1,4 +1,7 @@
-"""The page of a paper in three formats: a section per spec, each with what the spec's own report has."""
+"""The page of a paper in three formats: a section per spec, each with what the spec's own report has.
+
+In HTML a paper of many specs is a page with an overview, and a page per spec.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,9 @@ from pipeline.report.pages.view import Page, banner
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PAPER, PAPERS, report_path
 
+MOST_TABLES = 4
+"""On one HTML page."""
+
 
 @dataclass(frozen=True)
 class SpecSection:
@@ -27,12 +33,14 @@ class SpecSection:
     Attributes:
         key: Its name in the page's scripts and drawings.
         anchor: Its name in addresses.
+        href: Where it is, from the paper's page: ``#table2``, or ``fedtp/table2.html``.
         folder: Where its pictures lie, relative to the page.
         report: Where its own report lies, relative to the page; "" when it has not been made.
     """
 
     key: str
     anchor: str
+    href: str
     folder: str
     report: str
     heading: str
@@ -51,6 +59,8 @@ class PaperPage:
         uncovered: What of the paper no spec is about, and why, a line each.
         notes: Those that all specs share, which their sections do not repeat.
         data: What scripts of the HTML page need.
+        up: What leads from the HTML page to ``reports/papers/``.
+        here: The section that the HTML page is about; None on a page about the whole paper.
     """
 
     name: str
@@ -68,10 +78,20 @@ class PaperPage:
     alike: str
     data: Markup
     live: bool
+    up: str = ""
+    here: SpecSection | None = None
+
+    @property
+    def shown(self) -> list[SpecSection]:
+        """The sections that are on the HTML page."""
+        if self.here:
+            return [self.here]
+        return self.sections if len(self.sections) <= MOST_TABLES else []
 
 
 def write_paper(paper: Paper, root: Path, *, live: bool = False) -> Summary:
-    """Write ``reports/papers/<name>.md .tex .html`` and the pictures they need; a file that would not change is left.
+    """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
+    and the pictures they need; a file that would not change is left.
 
     Args:
         live: The HTML page loads itself again and again, as it is about to change.
@@ -79,7 +99,11 @@ def write_paper(paper: Paper, root: Path, *, live: bool = False) -> Summary:
     Raises:
         UserError: An artifact is damaged.
     """
-    sections = [_section(f"s{i}", paper, table, root) for i, table in enumerate(paper.tables.values(), start=1)]
+    pages = html_pages(paper)
+    sections = [
+        _section(f"s{i}", paper, table, root, pages[spec])
+        for i, (spec, table) in enumerate(paper.tables.items(), start=1)
+    ]
     briefs = [section.brief for section in sections]
     summary = Summary(paper.name, paper.title, paper.citation, briefs, list(paper.places))
     page = _page(paper, summary, sections, live)
@@ -88,8 +112,24 @@ def write_paper(paper: Paper, root: Path, *, live: bool = False) -> Summary:
         write_pictures(section.study, out / section.folder, tidy=True)
     put(out / f"{paper.name}.md", markdown("paper.md.j2", paper=page))
     put(out / f"{paper.name}.tex", latex("paper.tex.j2", paper=page))
-    put(out / f"{paper.name}.html", html("paper.html.j2", paper=page, states=STATES))
+    parts = {section.href: _alone(page, section) for section in sections if not section.href.startswith("#")}
+    for name, part in {f"{paper.name}.html": page, **parts}.items():
+        put(out / name, html("paper.html.j2", paper=part, states=STATES))
+    for path in (out / paper.name).rglob("*.html"):
+        if path.relative_to(out).as_posix() not in parts:
+            path.unlink(missing_ok=True)
     return summary
+
+
+def html_pages(paper: Paper) -> dict[str, str]:
+    """Spec → where it is told of in HTML, relative to ``reports/papers/``; of a short paper, on its only page."""
+    if len(paper.tables) <= MOST_TABLES:
+        return {spec: f"{paper.name}.html#{_anchor(paper, spec)}" for spec in paper.tables}
+    return {spec: f"{paper.folder(spec)}.html" for spec in paper.tables}
+
+
+def _anchor(paper: Paper, spec: str) -> str:
+    return paper.folder(spec).removeprefix(f"{paper.name}/")
 
 
 def mark_of(profile: str) -> str:
@@ -99,12 +139,9 @@ def mark_of(profile: str) -> str:
 
 def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: bool) -> PaperPage:
     mark, notes = mark_of(paper.profile), _common([section.page.notes for section in sections])
-    details = Details()
-    for section in sections:
-        details.add(section.key, section.study)
     runs = {id_: run for section in sections for id_, run in section.study.results.runs.items()}
     where_from, alike = provenance(dict(sorted(runs.items())))
-    return PaperPage(
+    page = PaperPage(
         name=paper.name,
         heading=f"{paper.title} ({mark})" if mark else paper.title,
         citation=paper.citation,
@@ -118,9 +155,32 @@ def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: boo
         sections=[_without(section, notes) for section in sections],
         provenance=where_from,
         alike=alike,
-        data=details.script(),
+        data=Markup(),
         live=live,
     )
+    return replace(page, data=_data(page.shown))
+
+
+def _alone(page: PaperPage, section: SpecSection) -> PaperPage:
+    """One section of a long paper as a page of its own."""
+    up = "../" * section.href.count("/")
+    links = [(words, href and up + href) for words, href in section.page.partitions]
+    here = replace(section, page=replace(section.page, partitions=links), report=section.report and up + section.report)
+    return replace(
+        page,
+        provenance=section.page.provenance,
+        alike=section.page.alike,
+        data=_data([section]),
+        up=up,
+        here=here,
+    )
+
+
+def _data(sections: list[SpecSection]) -> Markup:
+    details = Details()
+    for section in sections:
+        details.add(section.key, section.study)
+    return details.script()
 
 
 def _overview(sections: list[SpecSection]) -> list[list[str]]:
@@ -147,14 +207,15 @@ def _without(section: SpecSection, notes: list[str]) -> SpecSection:
     return replace(section, page=replace(section.page, notes=own))
 
 
-def _section(key: str, paper: Paper, table: ResolvedTable, root: Path) -> SpecSection:
+def _section(key: str, paper: Paper, table: ResolvedTable, root: Path, href: str) -> SpecSection:
     study = examine(table, paper.runs, root)
     folder, report = paper.folder(study.spec), f"{report_path(study.spec)}/report.html"
     partitions = [(words, _from_page(href, study.spec, root)) for words, href in study.page.partitions]
     in_brief = brief(study.results, study.judgements)
     return SpecSection(
         key=key,
-        anchor=folder.removeprefix(f"{paper.name}/"),
+        anchor=_anchor(paper, study.spec),
+        href=href.removeprefix(f"{paper.name}.html"),
         folder=folder,
         report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
         heading=in_brief.heading,

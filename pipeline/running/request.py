@@ -82,6 +82,7 @@ class Request:
         specs = [name for name in wanted if name in compilation.tables]
         if not specs:
             compilation.table(wanted[0])
+        runs = _runs(wish, specs, compilation)
         new = [name for name in specs if name not in selected]
         if new and workspace.root == workspace.home:
             if wish.dry:
@@ -90,7 +91,7 @@ class Request:
             add(workspace, new)
         for problem in compilation.skipped.values():
             print(f"pfl: left alone: {problem}", file=sys.stderr)
-        return cls(workspace, wish, specs, compilation, _runs(wish, specs, compilation))
+        return cls(workspace, wish, specs, compilation, runs)
 
     @property
     def command(self) -> str:
@@ -115,6 +116,11 @@ def _runs(wish: Wish, specs: list[str], compilation: Compilation) -> list[str] |
     if not (wish.cells or wish.seeds):
         return None
     tables = [compilation.tables[spec] for spec in specs if not compilation.tables[spec].counted]
+    if not tables:
+        raise UserError(
+            f"{specs[0]}: what it shows is counted, no run of it is trained; type `pfl run {specs[0]}`, "
+            "without --cell and --seed"
+        )
     cells = [(", ".join(cell.labels.values()), cell.runs) for table in tables for cell in table.cells]
     for pattern in wish.cells:
         if not any(fnmatchcase(labels, pattern) for labels, runs in cells if runs):

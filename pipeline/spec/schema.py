@@ -254,7 +254,8 @@ def _entries(fields: Fields, kind: str, definitions: dict[str, Any]) -> list[dic
     """What names an entry of a kind, alone or with its options, which are added to the definitions."""
     names = fields.catalog.names(kind)
     definitions |= {f"{kind}_{name}": fields.model(kind, name).model_json_schema() for name in names}
-    return [{"enum": names}, *({"$ref": f"#/$defs/{kind}_{name}"} for name in names)]
+    told = [fields.catalog.entry(kind, name).summary for name in names]  # which editors show beside the names
+    return [{"enum": names, "enumDescriptions": told}, *({"$ref": f"#/$defs/{kind}_{name}"} for name in names)]
 
 
 def _with_settings(fields: Fields, kind: str, run: dict[str, Any]) -> dict[str, Any]:

@@ -26,11 +26,13 @@ class SpecSelection:
         default: What a bare ``dvc repro`` and a bare ``pfl run`` bring up to date.
         shared: What pyproject.toml names; their stage files belong into git.
         added: What `pfl add` and `pfl run` added beside these, on this machine.
+        watching: Every ``dvc repro`` asks whether this project, installed elsewhere, has been upgraded.
     """
 
     default: list[str]
     shared: list[str]
     added: list[str]
+    watching: bool = False
 
     @property
     def compiled(self) -> list[str]:
@@ -42,7 +44,8 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
     """What is selected of the specs in `known`.
 
     In pyproject.toml ``[tool.pfl]`` has ``default``, a list of names, which is the first spec when it is left out; and
-    ``compile``, a list of names and patterns such as ``studies/*``, which is all specs.
+    ``compile``, a list of names and patterns such as ``studies/*``, which is all specs; and ``watch_upgrades``, true or
+    false.
 
     Raises:
         UserError: pyproject.toml cannot be read, or names what does not exist.
@@ -59,7 +62,10 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
             raise UserError(f"pyproject.toml: tool.pfl.compile: unknown spec {pattern!r}{near}")
     shared = [name for name in known if name in default or any(fnmatchcase(name, pattern) for pattern in patterns)]
     added = [name for name in _added(workspace) if name in known and name not in shared]
-    return SpecSelection(default, shared, added)
+    watching = settings.get("watch_upgrades", False)
+    if not isinstance(watching, bool):
+        raise UserError(f"pyproject.toml: tool.pfl.watch_upgrades = {watching!r} must be true or false")
+    return SpecSelection(default, shared, added, watching)
 
 
 def add(workspace: Workspace, names: Iterable[str]) -> None:

@@ -35,7 +35,8 @@ def run(workspace: Workspace) -> str:
     changes = write(workspace, compilation)
     if changes:
         again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"
-        raise UserError(f"specs or code changed: {changes.summary()}. Compiled; type `{again} to run it")
+        told = f"specs or code changed: {changes.summary()}"
+        raise UserError(f"{told}. Compiled; type `{again} to run it; `pfl plan` says what that is")
     leave_output(workspace)
     kept = _keep(workspace, compilation)
     told = f"; {kept} of them were lost from DVC's cache and are in it again" if kept else ""

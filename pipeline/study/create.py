@@ -44,6 +44,7 @@ _PYPROJECT = """\
 [tool.pfl]
 default = {default}    # what a bare `dvc repro` and a bare `pfl run` bring up to date
 compile = []    # further specs that all who work on the study shall see in DVC; on one machine: pfl add SPEC
+watch_upgrades = true    # every `dvc repro` asks whether pfl was upgraded; false: `dvc status` can be clean
 """
 _IGNORED = """\
 # What runs produce: cached by DVC, never committed to git.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.project import BIN
+from support.tutorial import check, follow
 
 from pipeline.compile.compiler import source_folder
 
@@ -95,3 +96,14 @@ def test_a_study_can_begin_with_a_wheel_alone(built: tuple[Path, Path], tmp_path
     assert "56 distinct" in pfl("plan", cwd=tmp_path / "mine")
     assert "1 specs are valid" in pfl("validate", cwd=tmp_path / "mine")
     assert "--install-completion" in pfl("--help")
+
+
+@pytest.mark.slow
+def test_the_tutorial_does_what_it_says_with_a_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target", site]
+    subprocess.run([*pip, built[1]], check=True)
+    (tmp_path / "empty").mkdir()
+    path = os.pathsep.join([str(site / "bin"), str(BIN), os.environ["PATH"]])
+    check(follow(tmp_path / "empty", PYTHONPATH=str(site), PATH=path))
+    assert f"pip install {built[1].name}" in (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")

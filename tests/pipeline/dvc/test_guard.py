@@ -16,9 +16,11 @@ from support.project import Project, make_project, spec, tree
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
+from pipeline.compile.compiler import source_folder
 from pipeline.compile.emitter import GUARD
 from pipeline.stages import guard
 
+ROOT = source_folder()
 MORE = "{FedAvg: fedavg, FedPer: fedper, FedProx: fedprox}"
 STOPPED = "specs or code changed: 1 run and 1 code fingerprint added, 1 report changed. Compiled; type `dvc repro`"
 
@@ -200,3 +202,20 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> No
         assert one.read_bytes() == other.read_bytes()
     assert (killed.root / "reports/a/report.md").read_bytes() == (calm.root / "reports/a/report.md").read_bytes()
     assert killed.call("dvc", "status").stdout == "Data and pipelines are up to date.\n"
+
+
+def test_an_upgrade_is_noticed_by_a_study_that_watches(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "study", {"specs/tiny.yaml": spec("[local]", rounds=1)}, ["tiny"])
+    for name in ("pflcore", "pipeline"):
+        shutil.copytree(ROOT / name, tmp_path / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    method, site = tmp_path / "site/pflcore/methods/local.py", str(tmp_path / "site")
+    project.compile()
+    assert project.repro(PYTHONPATH=site).code == 0
+    project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\nwatch_upgrades = true\n')
+    assert project.repro(PYTHONPATH=site).code == 255  # compiles
+    passed = project.repro(PYTHONPATH=site)
+    assert (passed.code, passed.ran) == (0, ["guard"]), passed.output
+    method.write_text(method.read_text(encoding="utf-8") + "\nUPGRADED = True\n", encoding="utf-8")
+    stopped = project.repro(PYTHONPATH=site)
+    assert (stopped.code, stopped.ran) == (255, ["guard"])
+    assert "specs or code changed: 1 code fingerprint changed. Compiled; type `dvc repro` again" in stopped.output

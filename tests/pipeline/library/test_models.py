@@ -41,7 +41,10 @@ def test_a_cell_is_named_by_its_labels_and_seed(study: pfl.Study) -> None:
         ("saved: FedPer + kN", r"^saved: no cell 'FedPer \+ kN' with runs; did you mean 'FedPer \+ kNN'\?$"),
         ("saved: FedAvg", r"^saved: FedAvg: trained under several seeds; give seed=, one of \[0, 1\]$"),
         ("saved", r"^saved: a spec; name one of its runs, or a cell as 'saved: label, label'$"),
-        ("fedavg-convnet-digits-0", r"^no spec asks for a run .*; did you mean 'fedavg-convnet-digits-\w+'\?; see"),
+        (
+            "fedavg-convnet-digits-0",
+            r"^no spec asks for .*; did you mean 'fedavg-convnet-digits-\w+'\?; name a cell",
+        ),
     ]:
         with pytest.raises(pfl.UserError, match=line):
             study.model(words, client=0)

@@ -10,10 +10,8 @@ from typing import Any
 import matplotlib
 import pytest
 from support.project import Project, make_project
-from typer.main import get_command
 
 import pfl
-from pipeline.cli.commands import app
 from pipeline.library.export import export
 
 ROOT = Path(__file__).parents[3]
@@ -102,15 +100,3 @@ def test_every_cell_of_the_notebook_runs(there: Project) -> None:
 def test_the_notebook_has_no_outputs() -> None:
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in NOTEBOOK["cells"])
     assert NOTEBOOK["nbformat"] == 4 and {cell["cell_type"] for cell in NOTEBOOK["cells"]} == {"markdown", "code"}
-
-
-@pytest.mark.parametrize("line", re.findall(r"^    (pfl .*?)(?:  +#.*)?$", PAGE, re.MULTILINE))
-def test_commands_of_the_page_have_these_options(line: str) -> None:
-    _, name, *words = line.split()
-    known = {option for one in get_command(app).commands[name].params for option in one.opts}  # type: ignore[attr-defined]
-    assert {word for word in words if word.startswith("--")} <= known
-
-
-def test_links_of_the_page_lead_somewhere() -> None:
-    for link in re.findall(r"\]\(([^)#]+)", PAGE):
-        assert (ROOT / "docs" / link).exists(), link

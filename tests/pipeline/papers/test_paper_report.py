@@ -40,7 +40,7 @@ from pipeline.papers.contents import read_contents
 from pipeline.papers.coverage import Claims, Coverage, cover
 from pipeline.papers.pages import Papers
 from pipeline.papers.paper import Paper, Summary, papers_of, summary
-from pipeline.papers.paper_page import write_paper
+from pipeline.papers.paper_page import MOST_TABLES, write_paper
 from pipeline.papers.refresh import refresh
 from pipeline.papers.watch import watch
 from pipeline.report.drawing.curves import draw_curves
@@ -241,6 +241,28 @@ def test_links_lead_somewhere(tmp_path: Path) -> None:
         assert target == "../index.html" or (tmp_path / "reports/papers" / target).exists(), target
     for anchor in re.findall(r'href="#([^"]+)"', text["html"]):
         assert f'id="{anchor}"' in text["html"], anchor
+
+
+def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(tmp_path: Path) -> None:
+    href = "../partitions/digits-iid-n3-s0-00000000/index"
+    for name in (f"reports/papers/{href}.html", "reports/demo/t1/report.html"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("made")
+    tables = [changed(figures(tmp_path), spec=f"demo/t{i}", notes=["In all."]) for i in range(1, MOST_TABLES + 2)]
+    first = write(tmp_path, *tables)["html"]
+    papers = tmp_path / "reports/papers"
+    parts = {path.name: path.read_text(encoding="utf-8") for path in papers.glob("demo/*.html")}
+    assert set(parts) == {f"t{i}.html" for i in range(1, MOST_TABLES + 2)}
+    assert "In all." in first and all(text.count("<li>In all.</li>") == 1 for text in parts.values())
+    assert "../../demo/t1/report.html" in parts["t1.html"] and f"../{href}.html" in parts["t1.html"]
+    for folder, text in [(papers, first), *((papers / "demo", text) for text in parts.values())]:
+        for target in re.findall(r'href="([^"#]+)"', text):
+            assert target.endswith("../index.html") or (folder / target).exists(), target
+        for anchor in re.findall(r'href="#([^"]+)"', text):
+            assert f'id="{anchor}"' in text, anchor
+    assert set(data_of(parts["t1.html"])["tables"]) == {"s1"} and not data_of(first)["tables"]
+    write(tmp_path, *tables[:-1])
+    assert not list(papers.glob("demo/*.html")) and (papers / "demo/t1/curves.svg").is_file()
 
 
 def test_details_of_a_cell_and_its_runs(tmp_path: Path) -> None:

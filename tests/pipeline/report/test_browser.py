@@ -16,6 +16,7 @@ from support.figure_demo import record
 from support.pages import HOSTILE
 from support.report_demo import changed, demo, report, runs_of, with_note, with_records
 
+from pipeline.papers import paper_page
 from pipeline.papers.paper import papers_of
 from pipeline.papers.paper_page import write_paper
 
@@ -266,11 +267,52 @@ def test_rows_can_be_filtered_and_contents_lead_to_tables(folder: Path) -> None:
     assert seen["top"] and not seen["open"]
 
 
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a paper whose three tables have a page each."""
+    root = tmp_path_factory.mktemp("long")
+    tables = {f"demo/{name}": changed(figures(root), spec=f"demo/{name}", title=name) for name in ("a", "deep/b", "c")}
+    (paper,) = papers_of(tables, runs_of(tables["demo/a"], root)).values()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paper_page, "MOST_TABLES", 2)
+        write_paper(paper, root)
+    return root / "reports/papers"
+
+
+def test_a_long_paper_is_a_page_per_table(long: Path) -> None:
+    assert {path.relative_to(long).as_posix() for path in long.rglob("*.html")} == {
+        *("demo.html", "demo/a.html", "demo/c.html", "demo/deep/b.html")
+    }
+    look = """
+        const to = link => link.href.split("/papers/")[1] ?? link.href.split("/reports/")[1];
+        seen.tables = all(".results").length;
+        seen.contents = all(".contents a").map(to);
+        seen.here = all(".contents [aria-current]").map(link => link.textContent);
+        seen.around = all(".pages a").map(to);
+        seen.kicker = all(".kicker a").map(to);
+        const cell = document.querySelector(".results .cell");
+        if (cell) { cell.click(); seen.told = document.querySelector("dialog").innerText; }
+    """
+    first = browse(long / "demo.html", look + "seen.rows = all('.overview tbody tr').map(row => row.id);")
+    inside = browse(long / "demo/deep/b.html", look)
+    pages = ["demo/a.html", "demo/c.html", "demo/deep/b.html"]
+    assert (first["tables"], first["contents"], first["here"], first["around"]) == (0, pages, [], [])
+    assert first["rows"] == ["a", "c", "deep/b"] and first["kicker"] == ["index.html"]
+    assert (inside["tables"], inside["here"], inside["around"]) == (1, ["deep/b"], ["demo/c.html"])
+    assert inside["contents"] == [*pages, "demo/deep/probe-b.html#provenance"]
+    assert inside["kicker"] == ["index.html", "demo.html"] and "pfl run demo/deep/b" in inside["told"]
+
+
 @pytest.mark.parametrize("width", [1400, 390])
-def test_only_tables_and_drawings_scroll_sideways(folder: Path, width: int) -> None:
-    for page in ("papers/demo.html", "demo/table2/report.html"):
+def test_only_tables_and_drawings_scroll_sideways(folder: Path, long: Path, width: int) -> None:
+    for page in (
+        folder / "papers/demo.html",
+        folder / "demo/table2/report.html",
+        long / "demo.html",
+        long / "demo/a.html",
+    ):
         seen = browse(
-            folder / page,
+            page,
             """
             all("details").forEach(details => { details.open = true; });
             const page = document.documentElement;

@@ -15,6 +15,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.report.table.cells import collect_cells
 from pipeline.report.table.measured import Measured, Value
 from pipeline.report.table.printed import format_value, signed
+from pipeline.running.request import Request, Wish
 from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published
@@ -104,6 +105,11 @@ def test_nothing_is_trained_for_what_is_counted(workspace: Workspace) -> None:
     write_specs(workspace.root, {"specs/more.yaml": f"{base}  axes: {{method: [fedavg]}}\n"})
     trained = {stage.run for stage in compile_workspace(workspace).stages if stage.kind == "train"}
     assert len(trained) == 1  # of the same runs, as another table shows accuracies
+
+
+def test_there_is_no_run_to_choose_of_what_is_counted(workspace: Workspace) -> None:
+    with pytest.raises(UserError, match=r"^costs: what it shows is counted, .*; type `pfl run costs`, without"):
+        Request.compiled(workspace, Wish(("costs",), seeds=(0,)))
 
 
 def test_the_added_parameters_of_a_method_are_told_from_the_backbone(tmp_path: Path) -> None:

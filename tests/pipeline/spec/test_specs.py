@@ -112,12 +112,12 @@ def test_the_title_is_the_id_unless_stated(tmp_path: Path) -> None:
 
 
 def test_schema_completes_names_and_options() -> None:
-    schema = json_schema(CATALOG)
+    schema, names, kinds = json_schema(CATALOG), ["fedavg", "fedper", "fedtp"], ["maps", "weights"]
     definitions = schema["$defs"]
     assert "$comment" not in json.dumps(schema)
     assert _references(schema) <= {f"#/$defs/{name}" for name in definitions}
     assert definitions["method"]["anyOf"][:4] == [
-        {"enum": ["fedavg", "fedper", "fedtp"]},
+        {"enum": names, "enumDescriptions": [CATALOG.entry("method", name).summary for name in names]},
         {"$ref": "#/$defs/method_fedavg"},
         {"$ref": "#/$defs/method_fedper"},
         {"$ref": "#/$defs/method_fedtp"},
@@ -149,7 +149,10 @@ def test_schema_completes_names_and_options() -> None:
         "type": "array",
         "items": {
             "anyOf": [
-                {"enum": ["maps", "weights"]},
+                {
+                    "enum": ["maps", "weights"],
+                    "enumDescriptions": [CATALOG.entry("analysis", name).summary for name in kinds],
+                },
                 {"$ref": "#/$defs/analysis_maps"},
                 {"$ref": "#/$defs/analysis_weights"},
             ]

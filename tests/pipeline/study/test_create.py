@@ -37,7 +37,7 @@ def test_a_new_study_is_complete_and_compiled(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     assert create(folder) == ["first"]
     settings = tomllib.loads((folder / "pyproject.toml").read_text())
-    assert settings["tool"]["pfl"] == {"default": ["first"], "compile": []}
+    assert settings["tool"]["pfl"] == {"default": ["first"], "compile": [], "watch_upgrades": True}
     workspace = Workspace.find(folder / "specs")
     assert workspace.home == folder
     assert not compare(workspace, compile_workspace(workspace))

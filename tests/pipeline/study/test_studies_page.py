@@ -1,4 +1,4 @@
-"""docs/studies.md promises: its backbone is one, its spec compiles to the table shown, its commands exist."""
+"""docs/studies.md promises: its backbone is one, its spec compiles to the table shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from support.tiny import CLASSES, SHAPE
 
 from pflcore.backbones import BACKBONES
 from pflcore.registry import use_study
-from pipeline.cli.commands import app
 from pipeline.study.check import Trial
 from pipeline.study.create import _FIRST
 from pipeline.study.parts import begin
@@ -60,9 +59,3 @@ def test_it_lists_the_tests_that_there_are() -> None:
     assert set(trial.tests) <= named
     shown = re.findall(r"^ {4}ok    (\w+(?: \w+)?)  ", PAGE, re.MULTILINE)
     assert shown == list(trial.tests)
-
-
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"(?:^ {4}|\$ |`)pfl ([a-z]+)", PAGE, re.MULTILINE))))
-def test_commands_exist(command: str) -> None:
-    known = {info.name or info.callback.__name__.rstrip("_") for info in app.registered_commands if info.callback}
-    assert command in known

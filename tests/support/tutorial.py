@@ -1,0 +1,75 @@
+"""docs/tutorial.md, followed: its commands are typed, its files written, and what is printed is what it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.compile.compiler import source_folder
+from support.markdown import Page
+from support.project import Project
+
+ROOT = source_folder()
+PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]\d+)?")
+
+
+def steps() -> Iterator[tuple[str, str]]:
+    """Commands with what they print, and files with what is in them, in the order of the page."""
+    for token in Page(ROOT / "docs/tutorial.md").tokens:
+        if token.type == "fence":
+            name, _, text = token.content.partition("\n")
+            yield name.removeprefix("# "), text
+        elif token.type == "code_block":
+            for block in token.content.split("$ ")[1:]:
+                command, _, shown = block.partition("\n")
+                yield command, shown
+
+
+def masked(line: str) -> str:
+    """A line but for its numbers, which a machine may have of its own, and the blanks that align them."""
+    return re.sub(r"[ :-]+", " ", NUMBER.sub("#", line).replace("*", "")).strip()
+
+
+def numbers(line: str) -> list[float]:
+    return [float(number) for number in NUMBER.findall(line)]
+
+
+def follow(folder: Path, **environment: str) -> Project:
+    """Do what the page says, from an empty folder on."""
+    project = Project(folder)
+    for command, text in steps():
+        if not command.startswith("pfl "):
+            project.write(command, text)
+            continue
+        first, _, then = command.partition(" && cd ")
+        done = project.call(*first.split(), PFL_DEVICE="cpu", **environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed = [masked(line) for line in done.stdout.splitlines()]
+        for line in filter(str.strip, text.splitlines()):
+            assert masked(line) in printed, f"{command}\n{line}\n{done.stdout}"
+        if then:
+            project = Project(folder / then)
+    return project
+
+
+def accuracies(text: str) -> dict[str, list[float]]:
+    """The rows of tables by method, the last of each."""
+    rows = re.findall(r"^ *\| (\w[\w +]*?) +\| (.*±.*) \|$", text, re.MULTILINE)
+    return {method: numbers(cells) for method, cells in rows}
+
+
+def check(study: Project) -> None:
+    """The table is that of the page, but for rounding on another processor; so are the differences in its text."""
+    report = (study.root / "reports/own/report.md").read_text(encoding="utf-8")
+    shown, found = accuracies(PAGE), accuracies(report.partition("\n## ")[0])
+    assert shown.keys() == found.keys() == {"Local", "FedAvg", "FedAvg + FT", "FedPer", "CalmHead"}
+    for method, values in shown.items():
+        assert found[method] == pytest.approx(values, abs=2.5), method
+    claims = report.partition("\n## Claims\n")[2]
+    for verb, difference in zip(("better", "worse"), re.findall(r"\(([+−]\d+\.\d+)\)", PAGE)[-2:], strict=True):
+        (by,) = re.findall(rf"Obtained: .* {verb} by (\d+\.\d+) over", claims)
+        assert float(by) == pytest.approx(float(difference[1:]), abs=2.5)
