@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from pflcore.data.sample_files import read_facts
 from pflcore.engine.client_model import ClientModel
@@ -17,7 +17,6 @@ from pflcore.engine.program import program_of
 from pflcore.engine.trained import Trained
 from pflcore.errors import UserError
 from pflcore.files import atomic_path, write_text
-from pflcore.method import Method
 from pipeline.library.card import Card, card
 from pipeline.library.found import Found
 from pipeline.library.models import find_run, trained
@@ -77,7 +76,7 @@ def _told(found: Found, run: Run, what: Trained, model: ClientModel, lacking: st
         client=model.client,
         spec=found.spec,
         plain=model.plain,
-        timm=_timm_call(what) if model.plain else None,
+        timm=_timm_call(model.net, what.data.shape, what.data.classes) if model.plain else None,
         lacking=lacking,
         samples=samples,
         training_samples=len(what.data.train[model.client]),
@@ -88,19 +87,30 @@ def _told(found: Found, run: Run, what: Trained, model: ClientModel, lacking: st
     )
 
 
-def _timm_call(what: Trained) -> tuple[str, Mapping[str, Any]] | None:
-    """The arguments with which timm builds this very network, if it does: nothing of it is ours."""
-    if type(what.method).extend is not Method.extend or getattr(what.backbone, "attention", "none") != "none":
+def _timm_call(net: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[str, Mapping[str, Any]] | None:
+    """The arguments with which timm builds a network, if it does: they are read off the network, and tried."""
+    name = (getattr(net, "pretrained_cfg", None) or {}).get("architecture")
+    if not name:
         return None
     import timm
 
-    calls: list[tuple[str, Mapping[str, Any]]] = []
+    arguments = {"pretrained": False, "in_chans": shape[0], "num_classes": classes, **_read_off(net)}
+    with torch.device("meta"):
+        made = timm.create_model(name, **arguments)
+    same = {entry: tensor.shape for entry, tensor in made.state_dict().items()}
+    return (name, arguments) if same == {entry: tensor.shape for entry, tensor in net.state_dict().items()} else None
 
-    def noted(model: str, **arguments: Any) -> Any:
-        calls.append((model, arguments))
-        return made(model, **arguments)
 
-    made = timm.create_model
-    with patch.object(timm, "create_model", noted), torch.device("meta"):
-        what.backbone.build(what.data.shape, what.data.classes)
-    return calls[-1] if calls else None
+def _read_off(net: nn.Module) -> dict[str, Any]:
+    """What our backbones set of timm's networks, as the network shows it."""
+    from timm.models import ResNet, VisionTransformer
+
+    if isinstance(net, ResNet):
+        stages: list[Any] = [net.layer1, net.layer2, net.layer3, net.layer4]
+        channels = tuple(stage[0].conv1.out_channels for stage in stages)
+        return {"layers": tuple(map(len, stages)), "channels": channels}
+    side = getattr(getattr(net, "patch_embed", None), "img_size", None)
+    size = {"img_size": side} if side else {}
+    if isinstance(net, VisionTransformer):
+        return {**size, "patch_size": net.patch_embed.patch_size[0], "depth": len(net.blocks)}
+    return size

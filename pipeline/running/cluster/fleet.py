@@ -20,7 +20,7 @@ from typing import Any
 from pflcore.errors import UserError
 from pipeline.spec.schema import Resources
 
-JOIN_WITHIN = 15.0  # seconds in which a cluster must answer
+JOIN_WITHIN = 30.0  # seconds in which a cluster must answer, which takes a busy machine ten
 PATIENCE = 60.0  # seconds that a run waits for a lost node to come back when no other is large enough
 LOOK_EVERY = 1.0  # seconds between two looks at who belongs to the cluster
 GIB = 2**30
@@ -183,7 +183,8 @@ def join(address: str) -> Any:
         probe = [sys.executable, "-m", "ray.scripts.scripts", "status", *where]
         answer = subprocess.run(probe, capture_output=True, timeout=JOIN_WITHIN, check=False).returncode
     except subprocess.TimeoutExpired:
-        answer = 1
+        late = f"no Ray cluster answers there within {JOIN_WITHIN:.0f} s"
+        raise UserError(f"--cluster {address}: {late}; is the address right, or this machine overloaded?") from None
     if answer:
         raise UserError(f"--cluster {address}: no Ray cluster answers there; start one with `ray start --head`")
     with suppress(AttributeError):  # it prints what becomes of nodes, several lines each; here that is told otherwise

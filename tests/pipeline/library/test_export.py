@@ -116,7 +116,7 @@ def test_networks_of_timm_are_loaded_with_timm(net: str, size: int | None, tmp_p
         client=1,
         spec="tiny",
         plain=True,
-        timm=_timm_call(run),
+        timm=_timm_call(model.net, data.shape, data.classes),
         lacking="not asked for",
         samples=facts,
         training_samples=5,
