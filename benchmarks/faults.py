@@ -3,7 +3,7 @@
 A project of twelve runs is made, up to date. For each fault it is copied, a part of it is forgotten, and ``pfl run`` or
 ``dvc repro`` makes that again while something happens: a signal to one of the processes or to all, a disk that is full
 or read-only, files of the future, a file flipped, cut or removed, a second runner, a source that is edited and the edit
-undone. Then the same command is typed until it has nothing to do, and this is looked at:
+undone. Then the same command is typed until it ends well, after two refusals of DVC's ``pfl run``; looked at is this:
 
 - all artifacts, reports and lock files are those of the undisturbed project, to the byte;
 - ``dvc status`` is clean;
@@ -263,7 +263,7 @@ def violations(root: Path, calm: Path, expected: Entries, true: Entries) -> list
     told += [f"{name} differs" for name in sorted(found.keys() | expected) if found.get(name) != expected.get(name)]
     status = subprocess.run(["dvc", "status"], cwd=root, env=environment(root), capture_output=True, text=True)
     if "up to date" not in status.stdout:
-        told.append(f"dvc status: {' '.join(status.stdout.split())[:300]}{status.stderr[-300:]}")
+        told.append(f"dvc status: {' '.join(status.stdout.split())[:300]}{status.stderr[-300:].strip()}")
     known = set(_MD5.findall(repr(true)))  # entries about a damaged file are about just that
     for key, outs in recorded(root).items():
         if true.get(key, outs) != outs or (key not in true and known.issuperset(_MD5.findall(key))):
@@ -295,10 +295,10 @@ def tried(number: int, seed: int, root: Path, calm: Path, seconds: float, mounts
         undo()
     codes = [trial.process.returncode] if kind.startswith("SIG") and not trial.process.returncode else []
     while not codes or (codes[-1] and len(codes) < ATTEMPTS):
-        codes.append(finish(start(root, program)))
+        codes.append(finish(start(root, program if len(codes) < 2 else "pfl")))
     if codes[-1] != 0:
         problems.append(f"it does not settle: {codes}")
-    return kind, f"{program} at {at:.1f} s{late}, exit {trial.process.returncode}", problems
+    return kind, f"{program} at {at:.1f} s{late}, exit {trial.process.returncode}, then {codes}", problems
 
 
 def main() -> int:
