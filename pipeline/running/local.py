@@ -7,7 +7,7 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -50,7 +50,7 @@ class LocalPool:
         check_address_space()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pipeline.running.warm"])
-        forkserver.ensure_running()  # it takes seconds, in which there is other work
+        _run_forkserver()  # it takes seconds, in which there is other work
         self._alarm, self._bell = self._context.Pipe(duplex=False)
 
     @property
@@ -143,6 +143,16 @@ class LocalPool:
                 self._surplus[slot.name] -= 1
             else:
                 self.free.append(slot)
+
+
+def _run_forkserver() -> None:
+    """Start it deaf to Ctrl-C, which is for the scheduler: it would tell where in its imports it has been hit."""
+    resource_tracker.ensure_running()  # or it would be started in between, and let interruptions through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def slots(

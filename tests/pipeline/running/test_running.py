@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -344,3 +346,15 @@ def test_lines_where_there_is_no_terminal(board: Board, capsys: pytest.CaptureFi
 )
 def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_an_interruption_while_everything_is_imported_is_the_schedulers(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, time; from multiprocessing import forkserver; from pathlib import Path;"
+        "from pipeline.running.local import LocalPool, Slot; root = Path(sys.argv[1]);"
+        "pool = LocalPool(root, root / 'notes', [Slot('cpu')], {});"
+        "time.sleep(0.5); process = forkserver._forkserver._forkserver_pid; os.kill(process, signal.SIGINT);"
+        "time.sleep(0.5); print(os.waitpid(process, os.WNOHANG)); os.kill(process, signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("(0, 0)\n", "")
