@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -63,8 +64,7 @@ class LocalPool:
             return None
         here, there = self._context.Pipe()
         place = Place(self.root, self.notes, {**os.environ, **self.variables, **_merged(slots)})
-        process = self._context.Process(target=work, args=(jobs, place, there), name=jobs[0].address)
-        process.start()
+        process = self._fork(jobs, place, there)
         there.close()
         self.running[here] = _Running([job.address for job in jobs], slots, process)
         self._last.update({job.address: slots[0].name for job in jobs})
@@ -102,6 +102,21 @@ class LocalPool:
         for running in self.running.values():
             running.process.join()
         self.running.clear()
+
+    def _fork(self, jobs: tuple[Job, ...], place: Place, connection: Connection) -> BaseProcess:
+        """A worker. Who finds that the process that workers are forked from has been killed starts a new one."""
+        for pause in (0.1, 1.0, None):
+            process = self._context.Process(target=work, args=(jobs, place, connection), name=jobs[0].address)
+            try:
+                process.start()
+                return process
+            except (EOFError, ConnectionError):
+                if pause:
+                    time.sleep(pause)  # until the system knows of its end
+                    _run_forkserver()
+        raise UserError(
+            "the process that workers are forked from was killed, again and again; the same command goes on"
+        )
 
     def _take(self, gpus: int) -> list[Slot] | None:
         """Slots for a stage: one, or all of as many GPUs as it asks for."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,20 @@ def test_a_worker_that_vanishes_is_noticed_and_its_place_is_free_again(
             assert workers.start(job(tmp_path)) == "cpu"
             end = ended(workers)
             assert (end.outcome, end.message) == ("lost", "its process was ended by SIGKILL")
+    finally:
+        workers.close()
+
+
+def test_the_process_that_workers_are_forked_from_may_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = pool(tmp_path)
+    try:
+        monkeypatch.setattr(local, "work", vandals.look)
+        for _ in range(2):
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            assert workers.start(job(tmp_path)) == "cpu"
+            assert ended(workers).outcome == "done"
     finally:
         workers.close()
 
