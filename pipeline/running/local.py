@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -50,7 +51,7 @@ class LocalPool:
         check_address_space()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pipeline.running.warm"])
-        forkserver.ensure_running()  # it takes seconds, in which there is other work
+        _run_forkserver()  # it takes seconds, in which there is other work
         self._alarm, self._bell = self._context.Pipe(duplex=False)
 
     @property
@@ -63,8 +64,7 @@ class LocalPool:
             return None
         here, there = self._context.Pipe()
         place = Place(self.root, self.notes, {**os.environ, **self.variables, **_merged(slots)})
-        process = self._context.Process(target=work, args=(jobs, place, there), name=jobs[0].address)
-        process.start()
+        process = self._fork(jobs, place, there)
         there.close()
         self.running[here] = _Running([job.address for job in jobs], slots, process)
         self._last.update({job.address: slots[0].name for job in jobs})
@@ -102,6 +102,21 @@ class LocalPool:
         for running in self.running.values():
             running.process.join()
         self.running.clear()
+
+    def _fork(self, jobs: tuple[Job, ...], place: Place, connection: Connection) -> BaseProcess:
+        """A worker. Who finds that the process that workers are forked from has been killed starts a new one."""
+        for pause in (0.1, 1.0, None):
+            process = self._context.Process(target=work, args=(jobs, place, connection), name=jobs[0].address)
+            try:
+                process.start()
+                return process
+            except (EOFError, ConnectionError):
+                if pause:
+                    time.sleep(pause)  # until the system knows of its end
+                    _run_forkserver()
+        raise UserError(
+            "the process that workers are forked from was killed, again and again; the same command goes on"
+        )
 
     def _take(self, gpus: int) -> list[Slot] | None:
         """Slots for a stage: one, or all of as many GPUs as it asks for."""
@@ -143,6 +158,16 @@ class LocalPool:
                 self._surplus[slot.name] -= 1
             else:
                 self.free.append(slot)
+
+
+def _run_forkserver() -> None:
+    """Start it deaf to Ctrl-C, which is for the scheduler: it would tell where in its imports it has been hit."""
+    resource_tracker.ensure_running()  # or it would be started in between, and let interruptions through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def slots(

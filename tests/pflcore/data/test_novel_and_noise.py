@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from support.tiny import (
 
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result, train
+from pflcore.methods.fedper import FedPer
 from pflcore.settings import Evaluation
 
 
@@ -44,6 +46,28 @@ def test_novel_clients_never_train_and_are_measured(name: str) -> None:
     trained = {int(key.split(".")[1]) for key in result.weights if key.startswith("client.")}
     assert trained == {0, 2}
     assert set(result.client.tolist()) == {0, 1, 2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Everybody(FedPer):
+    """FedPer in which all clients take part in each round, whoever was sampled."""
+
+    def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
+        return range(clients)
+
+
+def test_a_method_cannot_let_novel_clients_train() -> None:
+    data = dataclasses.replace(federation(), novel=frozenset({1}))
+    result = train(
+        data=data,
+        backbone=backbone("convnet"),
+        method=Everybody(),
+        training=training(rounds=2, sample_rate=0.4),
+        evaluation=Evaluation(every=1, window=100),
+        seed=3,
+        executor="sequential",
+    )
+    assert {int(key.split(".")[1]) for key in result.weights if key.startswith("client.")} == {0, 2}
 
 
 def test_half_of_the_others_are_sampled() -> None:

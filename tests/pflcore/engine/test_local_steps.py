@@ -58,10 +58,11 @@ def test_a_client_of_few_samples_takes_steps_on_all_of_them() -> None:
     assert [sorted(batch.tolist()) for batch in made.batches(1, 1)] == [sorted(made.data.train[1].tolist())] * 3
 
 
+@pytest.mark.parametrize("limit", [0.5, 50.0])
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_clipping_is_pytorchs(executor: str) -> None:
-    """Against a plain loop with ``clip_grad_norm_``; the limit is one that gradients exceed."""
-    data, settings = federation((9,), (4,)), training(rounds=1, clip=0.5, momentum=0.5, sample_rate=1.0)
+def test_clipping_is_pytorchs(executor: str, limit: float) -> None:
+    """Against a plain loop with ``clip_grad_norm_``; one limit is exceeded by gradients, the other one never."""
+    data, settings = federation((9,), (4,)), training(rounds=1, clip=limit, momentum=0.5, sample_rate=1.0)
     result = run(method("fedavg"), backbone("convnet"), data, training=settings, seed=SEED, executor=executor)
     model, _ = create(backbone("convnet"), SEED)
     start = copy.deepcopy(model.state_dict())
@@ -70,9 +71,11 @@ def test_clipping_is_pytorchs(executor: str) -> None:
     for rows in batches(data, 0, 1, settings, SEED):
         sgd.zero_grad()
         F.cross_entropy(model(normalised(data, rows)), data.labels[rows]).backward()
-        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit)))
         sgd.step()
-    assert max(norms) > 0.5 and not all(torch.equal(start[name], result.weights[name]) for name in start)
+    assert (max(norms) > limit) == (limit < 1) and not all(
+        torch.equal(start[name], result.weights[name]) for name in start
+    )
     assert_states_close({name: result.weights[name] for name in start}, dict(model.state_dict()))
 
 

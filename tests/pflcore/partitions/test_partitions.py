@@ -12,7 +12,7 @@ from support.toy_samples import ROLES, SAMPLES, class_counts, flat, make_samples
 
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, Partition, _base, partition
-from pflcore.partitions._base import part_sizes
+from pflcore.partitions._base import part_sizes, redraw
 
 
 @pytest.fixture(params=PARTITIONS.names())
@@ -197,3 +197,9 @@ def test_ten_thousand_clients_are_quick() -> None:
         assignment = partition(PARTITIONS.create(name, **options.get(name, {})), samples, 10_000, 0)
         assert time.perf_counter() - start < 10  # well below one second on an idle core
         assert len(flat(assignment)) == len(samples)
+
+
+def test_a_client_with_one_sample_too_few_is_drawn_again() -> None:
+    draws = iter([np.array([[0.4, 0.6]]), np.array([[0.5, 0.5]]), np.array([[0.6, 0.4]])])
+    shares = redraw(lambda: next(draws), [np.array([10])], least=5, most=3, complaint="no")
+    assert shares.tolist() == [[0.5, 0.5]]

@@ -54,6 +54,23 @@ table: {{rows: [method], columns: [backbone, partition]}}
     return spec(f"{{{methods}}}", more=more)
 
 
+@pytest.mark.parametrize(
+    "imported",
+    ["from pflcore import b", "from . import b", "import pflcore.b", "from .b import B", "from pflcore.b import B"],
+)
+def test_every_form_of_an_import_is_followed(imported: str, tmp_path: Path) -> None:
+    for package in PACKAGES:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "pflcore/a.py").write_text(f"{imported}\n")
+
+    def found(text: str) -> str:
+        (tmp_path / "pflcore/b.py").write_text(text)
+        return Code(tmp_path).fingerprint("pflcore.a")
+
+    assert "pflcore.b " in found("B = 1\n") and found("B = 1\n") != found("B = 2\n")
+
+
 def test_what_was_parsed_is_remembered_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, known = tmp_path / "source", tmp_path / "known.json"
     for package in PACKAGES:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
+import subprocess
+import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -109,6 +113,20 @@ def test_a_worker_that_vanishes_is_noticed_and_its_place_is_free_again(
             assert workers.start(job(tmp_path)) == "cpu"
             end = ended(workers)
             assert (end.outcome, end.message) == ("lost", "its process was ended by SIGKILL")
+    finally:
+        workers.close()
+
+
+def test_the_process_that_workers_are_forked_from_may_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = pool(tmp_path)
+    try:
+        monkeypatch.setattr(local, "work", vandals.look)
+        for _ in range(2):
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            assert workers.start(job(tmp_path)) == "cpu"
+            assert ended(workers).outcome == "done"
     finally:
         workers.close()
 
@@ -344,3 +362,15 @@ def test_lines_where_there_is_no_terminal(board: Board, capsys: pytest.CaptureFi
 )
 def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_an_interruption_while_everything_is_imported_is_the_schedulers(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, time; from multiprocessing import forkserver; from pathlib import Path;"
+        "from pipeline.running.local import LocalPool, Slot; root = Path(sys.argv[1]);"
+        "pool = LocalPool(root, root / 'notes', [Slot('cpu')], {});"
+        "time.sleep(0.5); process = forkserver._forkserver._forkserver_pid; os.kill(process, signal.SIGINT);"
+        "time.sleep(0.5); print(os.waitpid(process, os.WNOHANG)); os.kill(process, signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("(0, 0)\n", "")
