@@ -36,6 +36,11 @@ def _call() -> None:
     except OSError as error:  # a file cannot be written or read, and is left as it was
         print(f"pfl: {in_words(error)}", file=sys.stderr)
         sys.exit(2)
+    except Exception as error:
+        if type(error).__module__ != "sqlite3":
+            raise
+        print(f"pfl: DVC's own database of files: {error}; is the disk full?", file=sys.stderr)
+        sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what Typer makes of a KeyboardInterrupt
             print("pfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)

@@ -56,9 +56,10 @@ class StageCode:
     def made_by(self, run: Run) -> dict[str, str]:
         """The code that the result of a run depends on: the results version, and name of a fingerprint → digest."""
         paths = dict.fromkeys(path for kind in ENGINE_STAGES for path in self.of_run(kind, run))
-        if run.tuned:
-            paths |= dict.fromkeys(self.of_stage("select"))
         made_by = {PurePosixPath(path).stem: self.hash(path)[:12] for path in paths}
+        # What measured its trials and chose, beside what the results version stands for.
+        for kind in ("evaluate", "select") if run.tuned else ():
+            made_by[kind] = text_hash(self._code.fingerprint(root_of(kind), without=root_of("train")))[:12]
         return made_by | {PurePosixPath(ENGINE).stem: self.texts[ENGINE].strip()}
 
     def hash(self, path: str) -> str:

@@ -105,7 +105,7 @@ class Found:
         places = [tuple(cell.labels[axis] for axis in axes) for cell in self.table.cells if run.id in cell.runs]
         return [dict(zip(axes, place, strict=True)) for place in dict.fromkeys(places)]
 
-    def nothing(self, states: Iterable[str] = (MISSING,)) -> UserError:
+    def nothing(self, states: Iterable[str]) -> UserError:
         """The error for a spec of which nothing is up to date."""
         why = "nothing of it is up to date, its code or data have changed" if STALE in states else "nothing is trained"
         return UserError(f"{self.spec}: {why} yet; type `{self.command}`")

@@ -13,6 +13,7 @@ import pandas as pd
 from pflcore.artifacts import read_table
 from pflcore.engine.client_model import ClientModel
 from pflcore.engine.trained import Trained
+from pflcore.errors import UserError
 from pipeline.library.found import KEPT, TRAINED, Found, NotUpToDate
 from pipeline.library.frames import owners, run_row, tidy
 from pipeline.library.models import find_run, trained
@@ -82,7 +83,7 @@ class Study:
         found = Found.of(self.workspace, spec)
         path = f"{report_path(found.spec)}/table.parquet"
         if not (self.workspace.root / path).is_file():
-            raise found.nothing()
+            raise UserError(f"{found.spec}: its report has not been made; type `{found.command}`")
         if not found.recorded.holds(path):
             self._warn(f"{path} is not up to date: specs, code or results have changed; type `{found.command}`")
         rows, _ = read_table(self.workspace.root / path, "table/1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.tiny import backbone, method, result_bytes, run
 
 from pflcore.errors import UserError, bounded
 from pflcore.files import atomic_path
+from pipeline import cli
 from pipeline.running.worker import _attempt
 from pipeline.spec.yamlfile import MAX_BYTES
 from pipeline.workspace import Workspace
@@ -132,3 +134,17 @@ def test_a_full_disk_is_told_with_the_file_and_without_a_traceback(
     assert capsys.readouterr().out == f"pfl: {message}\n" and not list(tmp_path.iterdir())
     outcome, message = _attempt(lambda: raise_(FileNotFoundError(2, "No such file", "mine")))
     assert message.startswith("FileNotFoundError: ") and "Traceback" in capsys.readouterr().err, "a fault of the code's"
+
+
+def test_a_full_disk_under_dvcs_database_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("pipeline.cli.commands.app", full)
+    monkeypatch.setattr("sys.argv", ["pfl", "run"])
+    with pytest.raises(SystemExit) as end:
+        cli._call()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "pfl: DVC's own database of files: disk I/O error; is the disk full?\n"

@@ -69,9 +69,10 @@ def test_unknown_and_untrained_specs_are_one_line_each(study: pfl.Study, reprodu
     reproduced.write("specs/later.yaml", spec("[ditto]"))
     later = pfl.open(reproduced.root)
     assert later.specs == ["later", "tiny"]
-    for ask in (later.results, later.table):
-        with pytest.raises(pfl.UserError, match=r"^later: nothing is trained yet; type `pfl run later`$"):
-            ask("later")
+    with pytest.raises(pfl.UserError, match=r"^later: nothing is trained yet; type `pfl run later`$"):
+        later.results("later")
+    with pytest.raises(pfl.UserError, match=r"^later: its report has not been made; type `pfl run later`$"):
+        later.table("later")
     assert list(later.runs("later")["state"]) == ["missing"]
     with pytest.raises(
         pfl.UserError, match=r"neither here nor above is a pyproject.toml with \[tool.pfl\] or a folder specs/"
