@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 # Read with the code and not when they are needed: a stage answers for both alike.
 _TEMPLATES = {path.name: sources.read(path) for path in sorted(Path(__file__).parent.glob("templates/*.j2"))}
 
-_MARKDOWN = str.maketrans(
-    {**{char: f"\\{char}" for char in "\\`*_{}[]#|$~"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
-)
-
-
 # What a spreadsheet executes; a number is none.
 _FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
 
@@ -38,11 +33,6 @@ def inline_svg(svg: str, name: str = "") -> Markup:
     """
     element = svg[svg.index("<svg") :]
     return Markup(_IDS.sub(rf"\g<1>{name}-", element) if name else element)
-
-
-def escape_markdown(text: object) -> str:
-    """Text in which nothing is Markdown, HTML or mathematics."""
-    return str(text).translate(_MARKDOWN)
 
 
 def legible(name: str) -> str:

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
+from pipeline.escape import escape_markdown
 from pipeline.ledger.entry import Entry
 from pipeline.ledger.ledger import Ledger, difference, trusted
 from pipeline.papers.contents import read_contents
@@ -30,7 +31,7 @@ from pipeline.papers.obtained import (
 from pipeline.papers.paper import Brief, Paper, Summary, heading, papers_of
 from pipeline.report.drawing.curves import collect_curves, curves_alt, draw_curves
 from pipeline.report.drawing.sections import NO_VALUE
-from pipeline.report.formats import aligned, escape_markdown
+from pipeline.report.formats import aligned
 from pipeline.report.pages.caption import protocol_in_words
 from pipeline.report.pages.render import markdown
 from pipeline.report.pages.study import put

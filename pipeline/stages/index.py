@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pflcore.artifacts import read_meta
 from pflcore.files import write_text
-from pipeline.report.formats import escape_markdown
+from pipeline.escape import escape_markdown
 from pipeline.spec.table import read_resolved
 
 

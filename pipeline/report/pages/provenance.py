@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pflcore.files import write_text
+from pipeline.escape import escape_markdown
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, told_once
-from pipeline.report.formats import escape_markdown
 from pipeline.report.table.measured import Measured
 from pipeline.spec.table import ResolvedTable
 from pipeline.timing import read_timing

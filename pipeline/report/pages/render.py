@@ -12,8 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pipeline.escape import escape_markdown
 from pipeline.report.drawing.sections import PlainTable
-from pipeline.report.formats import aligned, environment, escape_markdown, inline_svg
+from pipeline.report.formats import aligned, environment, inline_svg
 from pipeline.report.pages.details import Details
 from pipeline.report.pages.study import Study
 from pipeline.report.pages.view import Page, TableRow, Text

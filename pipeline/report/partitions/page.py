@@ -12,7 +12,8 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.data.samples import Samples
 from pflcore.files import write_text
-from pipeline.report.formats import aligned, csv_text, environment, escape_markdown, inline_svg, legible
+from pipeline.escape import escape_markdown
+from pipeline.report.formats import aligned, csv_text, environment, inline_svg, legible
 from pipeline.report.partitions.clients import Columns, client_columns, number, summarise
 from pipeline.report.partitions.picture import MAX_CLIENTS, alt_text, partition_svg, shown_clients
 from pipeline.spec.run import describe_component

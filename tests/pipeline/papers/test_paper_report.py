@@ -256,7 +256,7 @@ def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(tmp_pa
     assert "In all." in first and all(text.count("<li>In all.</li>") == 1 for text in parts.values())
     assert "../../demo/t1/report.html" in parts["t1.html"] and f"../{href}.html" in parts["t1.html"]
     for folder, text in [(papers, first), *((papers / "demo", text) for text in parts.values())]:
-        for target in re.findall(r'href="([^"#]+)"', text):
+        for target in re.findall(r' href="([^"#]+)"', text):
             assert target.endswith("../index.html") or (folder / target).exists(), target
         for anchor in re.findall(r'href="#([^"]+)"', text):
             assert f'id="{anchor}"' in text, anchor

@@ -77,7 +77,7 @@ def test_each_spec_has_its_part_and_what_is_shared_is_counted_in_each(project: P
     project.write("specs/more.yaml", spec("[fedavg, local]"))
     project.compile()
     lock(project, "fedper")
-    time_run(project, "fedavg", '{"rounds": 1, "seconds": 5.0}')  # half of its rounds
+    time_run(project, "fedavg", '{"rounds": 1, "seconds": 5.0, "device": "cpu"}')  # half of its rounds
     figures = plan(project)
     more, tiny = figures.specs
     assert (more.spec, more.runs, more.new, more.untimed) == ("more", 2, 2, 1)

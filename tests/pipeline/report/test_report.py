@@ -461,8 +461,8 @@ def test_durations_stay_out_of_the_report(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
     before = build(resolved, tmp_path)
     assert not (tmp_path / ".pfl").exists()
-    write_text(tmp_path / ".pfl/timings/fedtp-p50.json", '{"seconds": 12.34, "device": "cpu"}')
-    write_text(tmp_path / ".pfl/timings/fedtp-d50.json", '{"seconds": 7.66, "device": "NVIDIA H200"}')
+    write_text(tmp_path / ".pfl/timings/fedtp-p50.json", '{"seconds": 12.34, "device": "cpu", "rounds": 2}')
+    write_text(tmp_path / ".pfl/timings/fedtp-d50.json", '{"seconds": 7.66, "device": "NVIDIA H200", "rounds": 2}')
     assert build(resolved, tmp_path) == before
     assert (tmp_path / ".pfl/timings/demo/table2.md").read_text() == (
         "# Training time of demo/table2\n\n| run | device | seconds |\n|:---|:---|---:|\n"
