@@ -30,15 +30,24 @@ def commit(project: Project) -> None:
     git(project, "commit", "-qm", "x")
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Project:
-    """Two methods with three seeds, run and committed."""
-    project = make_project(tmp_path / "a", {"specs/tiny.yaml": spec(more=SEEDS)}, default=["tiny"])
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Two methods with three seeds, run and committed; not to be changed."""
+    project = make_project(
+        tmp_path_factory.mktemp("compare") / "a", {"specs/tiny.yaml": spec(more=SEEDS)}, default=["tiny"]
+    )
     git(project, "init", "-q")
     done = project.call("pfl", "run", PFL_DEVICE="cpu")
     assert done.returncode == 0, done.stderr
     commit(project)
     return project
+
+
+@pytest.fixture
+def repository(committed: Project, tmp_path: Path) -> Project:
+    """A copy of it."""
+    shutil.copytree(committed.root, tmp_path / "a", symlinks=True)
+    return Project(tmp_path / "a")
 
 
 def test_an_edit_of_settings_shows_in_the_cells_that_it_is_about(repository: Project) -> None:

@@ -161,7 +161,7 @@ def test_no_cluster_and_no_remote_are_one_line(tmp_path: Path) -> None:
     project = project_at(tmp_path / "a")
     before = time.monotonic()
     done = project.call("pfl", "run", "--cluster", f"127.0.0.1:{free_port()}")
-    assert done.returncode == 2 and time.monotonic() - before < 60
+    assert done.returncode == 2 and time.monotonic() - before < 120
     assert "no Ray cluster answers there" in done.stderr and done.stderr.count("\n") == 1
     project.call("dvc", "remote", "remove", "store")
     done = project.call("pfl", "run", "--cluster", "127.0.0.1:1")
