@@ -18,12 +18,12 @@ CONTENTS = {
         "docs/traps",
     ],
     "Large runs": ["docs/scaling", "docs/performance"],
-    "Inside": ["docs/architecture", "CONTRIBUTING"],
+    "Inside": ["docs/architecture", "CONTRIBUTING", "SECURITY"],
 }
 
 project = "pfl-pipeline"
 extensions = ["myst_parser"]
-include_patterns = ["README.md", "CONTRIBUTING.md", "docs/*.md", "specs/*/README.md"]
+include_patterns = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "specs/*/README.md"]
 exclude_patterns = [".*", "artifacts", "build", "data", "exports", "reports", "stages", "tests"]
 root_doc = "README"
 myst_heading_anchors = 4
