@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
+from pflcore.json_text import parse_json
 
 _KEY = b"pfl"
 
@@ -85,7 +86,7 @@ def _read(path: Path, schema: str, reader: Any) -> Any:
 
 def _header(path: Path, metadata: dict[bytes, bytes] | None, schema: str) -> dict[str, Any]:
     try:
-        header: dict[str, Any] = dict(json.loads((metadata or {}).get(_KEY, b"{}")))
+        header: dict[str, Any] = dict(parse_json((metadata or {}).get(_KEY, b"{}")))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: its facts are damaged ({error}); delete it and run again") from None
     found = header.pop("schema", "none")

@@ -36,7 +36,6 @@ stands wherever accuracy is pooled.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -45,6 +44,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pflcore.errors import UserError
+from pflcore.json_text import parse_json
 from pflcore.settings import Evaluation, Training
 
 _PRECISION = "precision"
@@ -205,5 +205,5 @@ def _diverged(rounds_table: pa.Table) -> bool:
 
 
 def _header(rounds_table: pa.Table) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads((rounds_table.schema.metadata or {}).get(b"pfl", b"{}"))
+    header: dict[str, Any] = parse_json((rounds_table.schema.metadata or {}).get(b"pfl", b"{}"))
     return header

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+
+from pflcore.json_text import parse_json
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Timing:
 def read_timing(path: Path) -> Timing | None:
     """A timing; None when there is none that can be read, since nothing depends on it but words."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         timing = Timing(float(content["seconds"]), str(content["device"]), int(content["rounds"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pflcore.data.samples import Bytes, Rows, check_labels
 from pflcore.datasets._bounds import read_columns
 from pflcore.datasets._decode import decode_images
 from pflcore.errors import UserError
+from pflcore.json_text import parse_json
 
 
 def read_images(
@@ -148,7 +148,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _class_names(path: Path, schema: pa.Schema, label: str) -> tuple[str, ...]:
     """The names of the integers in the metadata of a Hugging Face export; empty without such metadata."""
     try:
-        names = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
+        names = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):
         return ()
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(set(names)) < len(names):

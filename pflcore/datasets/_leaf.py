@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from pflcore.data.preparation import track
 from pflcore.data.samples import Bytes
 from pflcore.datasets._text import CHARACTERS, UNKNOWN, Windows, encode
 from pflcore.errors import UserError
+from pflcore.json_text import parse_json
 
 LENGTH = 80
 """Characters of a text in the shards."""
@@ -64,10 +64,9 @@ def _read_all(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
 
 def _read_shard(path: Path, length: int) -> Iterator[tuple[str, Bytes]]:
     try:
-        shard = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise UserError(f"{path}: not readable JSON ({reason}); run LEAF's preprocessing again") from None
+        shard = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path}: not readable JSON ({error}); run LEAF's preprocessing again") from None
     users, counts, data = (_get(shard, key, path) for key in ("users", "num_samples", "user_data"))
     if not isinstance(users, list) or not isinstance(counts, list) or len(users) != len(counts):
         raise UserError(f"{path}: 'users' and 'num_samples' must be lists of one length; use a shard made by LEAF")

@@ -37,11 +37,12 @@ def load_batch(data: bytes, where: str) -> dict[str, Any]:
         UserError: The pickle is damaged, holds no dict, or names anything but a uint8 array.
     """
     try:
+        check_claims(data)
         batch = _Unpickler(io.BytesIO(data), where).load()
     except UserError:
         raise
     except Exception as error:  # pickle promises no particular exceptions for damaged input
-        raise UserError(f"{where}: not a readable CIFAR batch ({type(error).__name__}: {error})") from None
+        raise UserError(f"{where}: not a readable CIFAR batch ({_reason(error)}); get the file again") from None
     if not isinstance(batch, dict):
         raise UserError(f"{where}: holds a {type(batch).__name__}, not the dict of a CIFAR batch")
     return {_text(key): value.values if isinstance(value, _Array) else value for key, value in batch.items()}
@@ -58,7 +59,7 @@ def load_pair(data: bytes, where: str) -> tuple[Column, Column]:
         UserError: The pickle is damaged, holds anything else, or names anything but such arrays.
     """
     try:
-        _check_remembered(data)
+        check_claims(data)
         pair = _Unpickler(io.BytesIO(data), where, _Plain).load()
         pair = list(pair.values) if isinstance(pair, _Array) else pair
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -67,15 +68,20 @@ def load_pair(data: bytes, where: str) -> tuple[Column, Column]:
     except UserError:
         raise
     except Exception as error:  # pickle promises no particular exceptions for damaged input
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = _reason(error)
         raise UserError(f"{where}: not a readable pickle of two columns ({reason}); get the file again") from None
     return first, second
 
 
-def _check_remembered(data: bytes) -> None:
+def check_claims(data: bytes) -> None:
+    """Raises ``ValueError`` for lengths that go beyond the end and more objects to remember than there can be."""
     for code, argument, _ in pickletools.genops(data):
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument is not None and argument > _MOST_REMEMBERED:
             raise ValueError(f"it claims to remember {argument:,} objects")
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _column(half: Any) -> Column:

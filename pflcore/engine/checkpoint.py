@@ -22,6 +22,7 @@ from torch import Tensor
 from pflcore.errors import UserError
 from pflcore.files import named
 from pflcore.groups import Tensors
+from pflcore.json_text import parse_json
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
 _KEPT = 2  # the newest, and one to fall back to
@@ -134,7 +135,7 @@ def read(path: Path, identity: str, misfit: Callable[[Tensors], str]) -> tuple[s
         return "its content does not match its name", None
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("pfl", "{}"))
+            header = parse_json((file.metadata() or {}).get("pfl", "{}"))
             # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except RuntimeError as error:  # how safetensors says that it cannot open a file

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from pflcore.errors import UserError
+from pipeline.parsing import parse_yaml
 
 
 def given_options(words: Sequence[str], name: str) -> dict[str, Any]:
@@ -18,7 +17,7 @@ def given_options(words: Sequence[str], name: str) -> dict[str, Any]:
         if not equals or not key:
             raise UserError(f"--set {word!r} must be option=value, with an option of {name!r}")
         try:
-            values[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            values[key] = parse_yaml(value)
+        except ValueError:
             raise UserError(f"--set {word!r}: the value is not YAML") from None
     return values

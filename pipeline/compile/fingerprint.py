@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pflcore import extensions
 from pflcore.files import write_text
+from pflcore.json_text import parse_json
 
 PACKAGES = ("pflcore", "pipeline")
 _MOST = 2000  # modules that are remembered
@@ -138,7 +139,7 @@ class Code:
 def _read(known: Path | None) -> dict[str, tuple[str, list[str]]]:
     """What an earlier process parsed; nothing where that cannot be read."""
     try:
-        content = json.loads(known.read_text(encoding="utf-8")) if known else {}
+        content = parse_json(known.read_text(encoding="utf-8")) if known else {}
         return {str(key): (str(meaning), [str(name) for name in names]) for key, (meaning, names) in content.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

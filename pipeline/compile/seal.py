@@ -20,13 +20,12 @@ from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple
 
-import yaml
-
 from pflcore import sources
 from pflcore.errors import UserError
 from pflcore.registry import use_study
 from pipeline.compile.engine import ENGINE, Engine
 from pipeline.compile.fingerprint import Code
+from pipeline.parsing import parse_yaml
 from pipeline.workspace import TABLES, Workspace, shard_path
 
 AGAIN = "type the same command again"
@@ -169,12 +168,12 @@ class Sealed:
         """What the stage file says of the stage whose command begins like this one; None when it has no such."""
         try:
             text = self.file.read_bytes() if self.file.is_file() else b"stages: {}"
-            stages = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"].values()
+            stages = parse_yaml(text)["stages"].values()
             for stage in stages:
                 if stage["cmd"].startswith(self.command):  # which lacks its seal when it was typed without
                     return _Entry(stage["cmd"], [*map(str, stage["deps"])], [*map(str, stage["outs"])])
             return None
-        except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             raise UserError(f"{self.file}: not what `pfl compile` writes; run it") from None
 
     def _looks(self) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pflcore.files import write_text
+from pflcore.json_text import parse_json
 
 
 class Finished:
@@ -38,7 +39,7 @@ class Finished:
     def complete(self, address: str, key: str) -> bool:
         """Whether the outputs of a stage are there, complete, and made from these inputs."""
         try:
-            note = json.loads(self._path(address).read_text(encoding="utf-8"))
+            note = parse_json(self._path(address).read_text(encoding="utf-8"))
             return bool(note["key"] == key and note["looks"] == self._looks(tuple(note["outs"])))
         except (OSError, ValueError, KeyError, TypeError):
             return False

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pipeline.parsing import parse_yaml
 
 _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
 
@@ -97,9 +96,9 @@ def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:
 def read_lock(content: bytes, label: str) -> dict[str, dict[str, Any]]:
     """The stages of a lock file by name. Raises :class:`UserError` for a damaged one."""
     try:
-        loaded = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        loaded = parse_yaml(content)
         return {name: {**stage} for name, stage in ((loaded or {}).get("stages") or {}).items()}
-    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError):
         raise UserError(f"{label}: damaged; restore it with `git checkout {label}` or delete it") from None
 
 

@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.json_text import parse_json
 from pipeline.compile.graph import Stage
 from pipeline.dvc.finished import Finished
+from pipeline.parsing import parse_yaml
 
 DUMP_EVERY = 10.0  # seconds between two versions of a lock file
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
@@ -292,7 +292,7 @@ class Recorder:
         """Remove lock files that cannot be read; DVC itself would stop at them."""
         marks = Path(str(self.repo.tmp_dir)) / "rwlock"
         try:
-            json.loads(marks.read_text(encoding="utf-8") or "no")
+            parse_json(marks.read_text(encoding="utf-8") or "no")
         except FileNotFoundError:
             pass
         except ValueError:
@@ -309,10 +309,10 @@ def _is_whole(lock: Path) -> bool:
     from voluptuous import Invalid
 
     try:
-        content = yaml.load(lock.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = parse_yaml(lock.read_bytes())
         Lockfile.SCHEMA(content)
         return bool(content["stages"])
-    except (yaml.YAMLError, UnicodeDecodeError, Invalid, KeyError, TypeError):
+    except (ValueError, Invalid, KeyError, TypeError):
         return False
 
 

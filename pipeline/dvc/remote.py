@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
+from pflcore.json_text import parse_json
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _SECRET = re.compile(r"secret|token|pass|account_key|access_key|connection_string|credential")
@@ -145,7 +146,7 @@ class Remote:
         except FileNotFoundError:
             return None
         try:
-            told = json.loads(text)
+            told = parse_json(text)
             found = {str(path): Content.checked(content) for path, content in told["outs"].items()}
             if set(found) != set(outs):
                 raise ValueError(f"it is about {', '.join(sorted(found))} instead of {', '.join(outs)}")

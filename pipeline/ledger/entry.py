@@ -17,6 +17,7 @@ import yaml
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pipeline.parsing import parse_yaml
 from pipeline.spec.run import Run
 
 FACTS: dict[str, Any] = {
@@ -97,7 +98,7 @@ def read_entry(path: Path) -> Entry:
         raise UserError(f"{shown}: edited by hand, or cut; take it back with `git checkout`, or keep the run anew")
     header, _, measurements = rest.partition("---\n")
     try:
-        content = yaml.load(header, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = parse_yaml(header)
         entry = Entry(
             run=Run(content["settings"]),
             made_by={str(name): str(digest) for name, digest in content["made_by"].items()},
@@ -107,7 +108,7 @@ def read_entry(path: Path) -> Entry:
             measurements=measurements,
         )
         name = entry.run.id
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{shown}: not a kept result ({what}); keep the run anew") from None
     if name != path.stem:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.samples import SPLITS, Samples
-from pflcore.datasets._pickle import _Array, _check_remembered, _Plain, _Unpickler
+from pflcore.datasets._pickle import _Array, _Plain, _Unpickler, check_claims
 from pflcore.errors import UserError
 from pflcore.files import atomic_path, write_text
 
@@ -107,7 +107,7 @@ def _read(path: Path) -> Arrays:
         if shape != () or dtype != np.dtype(object):
             raise ValueError(f"an array of {dtype} {shape}, and not a dict")
         pickled = data[stream.tell() :]
-        _check_remembered(pickled)
+        check_claims(pickled)
         (content,) = _Unpickler(io.BytesIO(pickled), str(path), _Number).load().values
         return _column(content["x"], 4, "f"), _column(content["y"], 1, "iu")
     except UserError:

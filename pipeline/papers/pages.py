@@ -13,6 +13,7 @@ from typing import Any
 import pipeline.report
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.json_text import parse_json
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
@@ -229,7 +230,7 @@ def _hash(parts: list[str]) -> str:
 def _remembered(path: Path) -> dict[str, Any]:
     """What the last call wrote down; nothing where it is damaged, which costs no more than time."""
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) and all(isinstance(entry, dict) for entry in known.values()) else {}

@@ -16,6 +16,7 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.json_text import parse_json
 from pipeline.compile.compilation import Compilation
 from pipeline.progress import show_preparation
 from pipeline.spec.catalog import fingerprint, load_catalog
@@ -153,7 +154,7 @@ def _lines(workspace: Workspace, compilation: Compilation, faults: Mapping[str, 
 def _remembered(path: Path, code: str) -> dict[str, str]:
     """The answers of the same code; none where there are none to be read."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         if content["code"] == code:
             return {str(key): str(answer) for key, answer in content["answers"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

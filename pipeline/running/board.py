@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.json_text import parse_json
 from pipeline.workspace import Workspace
 
 State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]
@@ -132,7 +133,7 @@ class Board:
         if not path.is_file():
             return None
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            facts = parse_json(path.read_text(encoding="utf-8"))
             entries = [StageState(**entry) for entry in facts.pop("entries")]
             facts = {name: facts[name] for name in _FACTS}
             return cls(**facts, entries={entry.address: entry for entry in entries}, path=path)

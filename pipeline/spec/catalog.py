@@ -21,6 +21,7 @@ from typing import Any
 
 import pflcore
 from pflcore import extensions
+from pflcore.json_text import parse_json
 from pflcore.options import OptionInfo, describe_options
 from pflcore.registry import KINDS, joined, registry_of, use_study
 from pipeline.spec.run import SETTINGS
@@ -95,7 +96,7 @@ class Catalog:
     @classmethod
     def from_json(cls, text: str) -> Catalog:
         """Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError`` for text of another shape."""
-        data = json.loads(text)
+        data = parse_json(text)
         entries = {kind: {name: _entry_from(entry) for name, entry in data["entries"][kind].items()} for kind in KINDS}
         return cls(entries, {name: _entry_from(data["settings"][name]) for name in SETTINGS})
 

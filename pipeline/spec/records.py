@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pflcore.errors import UserError
+from pflcore.json_text import parse_json
+from pipeline.parsing import parse_yaml
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run
 
 
@@ -21,8 +20,8 @@ def read_record(path: Path, *keys: str) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; run `pfl compile`, or name a file below stages/")
     try:
-        record = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        record = parse_yaml(path.read_bytes())
+    except ValueError as error:
         raise UserError(f"{path}: not YAML ({error}); run `pfl compile`") from None
     if not isinstance(record, dict) or any(key not in record for key in keys):
         raise UserError(f"{path}: expected the keys {', '.join(keys)}; run `pfl compile`")
@@ -37,7 +36,7 @@ def read_chosen(folder: Path, selection: str) -> dict[str, Any]:
     """What a selection has chosen, ``training.lr`` → value. Raises :class:`UserError` when it is missing or damaged."""
     path = folder / f"{selection}.json"
     try:
-        chosen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["chosen"]
+        chosen: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))["chosen"]
         if not all("." in name for name in chosen):
             raise TypeError(chosen)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ _WORDS = [
     b"!!python/object:os.system x", b"!!binary x", b"!!set x", b"%YAML 9.9", b"---\n", b"...\n", b"../../..",
     b"A" * 5000,
 ]  # fmt: skip
+
+_ROOM = 512 << 20  # bytes: pictures may be as large as Pillow allows, 90 million pixels of four bytes
 
 
 @dataclass
@@ -55,11 +58,13 @@ def fuzz(path: Path, read: Callable[[Path], object], *, copies: int, seed: int, 
         seal: Makes what protects the content fit it, a digest in it or its name, so that the reader has to read.
 
     Raises:
-        AssertionError: Something else than :class:`UserError` was raised, or with more words than a person reads.
+        AssertionError: Something else than :class:`UserError` was raised, or with more words than a person reads; or
+            reading took more memory than any of these small files has a use for.
     """
     original = path.read_bytes()
     damage = Damage(original, random.Random(seed))
     refused = 0
+    before = _peak()
     try:
         for number in range(copies):
             content = damage.copy()
@@ -85,7 +90,13 @@ def fuzz(path: Path, read: Callable[[Path], object], *, copies: int, seed: int, 
                 target.unlink(missing_ok=True)
     finally:
         path.write_bytes(original)
+    assert _peak() - before < _ROOM, f"seed {seed}: reading took {(_peak() - before) >> 20:,} MiB"
     return refused
+
+
+def _peak() -> int:
+    """The most memory that this process has had so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 Seal = Callable[[Path, bytes], tuple[Path, bytes]]

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pflcore.errors import UserError
+from pflcore.json_text import parse_json
 from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, line_per_cell, told_once
 from pipeline.report.table.results import Results
 from pipeline.workspace import selection_path
@@ -89,7 +90,7 @@ def _explained(spaces: Spaces, alike: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        selection: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        selection: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         kinds = {"space": dict, "size": int, "rounds": int, "trials": list, "chosen": dict}
         if not all(isinstance(selection[key], kind) for key, kind in kinds.items()):
             raise TypeError("types")

@@ -15,6 +15,7 @@ import pandas as pd
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.json_text import parse_json
 from pflcore.protocols import curve
 from pipeline.report.table.findings import Findings, read_findings
 from pipeline.report.table.measured import Measured, Value
@@ -77,7 +78,7 @@ def _counted(run: Run, root: Path, flops: bool) -> dict[str, float]:
     key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
     path = root / COUNTS / f"{key}.json"
     try:
-        known = {str(name): float(count) for name, count in json.loads(path.read_text(encoding="utf-8")).items()}
+        known = {str(name): float(count) for name, count in parse_json(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError, TypeError):
         known = import_module(COUNTING).count_run(run, flops=flops)
         write_text(path, json.dumps(known))

@@ -21,6 +21,7 @@ from pathlib import Path
 from pflcore import extensions
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.json_text import parse_json
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.graph import Stage
@@ -153,7 +154,7 @@ class Cluster:
         except Missing:  # cleared away since
             return None
         with suppress(ValueError, TypeError, KeyError):
-            timing = json.loads(result.timing)
+            timing = parse_json(result.timing)
             facts = {"seconds": float(timing["seconds"]), "device": str(timing["device"]), "rounds": timing["rounds"]}
             name = f"{self.stages[job.address].subject}.json"
             write_text(self.local.root / ".pfl/timings" / name, json.dumps(facts) + "\n")

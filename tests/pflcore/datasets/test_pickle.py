@@ -73,22 +73,27 @@ def test_only_arrays_are_rebuilt(value: object, named: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not a readable CIFAR batch (EOFError: Ran out of input)"),
-        (b"\x80\x02}q", "not a readable CIFAR batch (UnpicklingError: pickle data was truncated)"),
+        (b"", "not a readable CIFAR batch (pickle exhausted before seeing STOP); get the file again"),
+        (b"\x80\x02}q", "not a readable CIFAR batch (not enough data in stream to read uint1); get the file again"),
         (pickle.dumps([1]), "holds a list, not the dict of a CIFAR batch"),
         (
             pickled({b"data": np.array([object])}).replace(b"c__builtin__\nobject\n", b"N"),
-            "not a readable CIFAR batch (ValueError: an array of type b'O8' instead of uint8)",
+            "not a readable CIFAR batch (an array of type b'O8' instead of uint8); get the file again",
         ),
         (
             pickled({b"data": np.zeros(3)}),
-            "not a readable CIFAR batch (ValueError: an array of type b'f8' instead of uint8)",
+            "not a readable CIFAR batch (an array of type b'f8' instead of uint8); get the file again",
+        ),
+        (
+            # Room for 2**31 objects would be made before the first is remembered.
+            b"\x80\x04}r\xff\xff\xff\x7f.",
+            "not a readable CIFAR batch (it claims to remember 2,147,483,647 objects); get the file again",
         ),
         (
             # The stand-in for numpy.ndarray itself as the object whose state is set.
             b"\x80\x02cnumpy\nndarray\nN}U\x0c__setstate__K\x01s\x86b.",
-            "not a readable CIFAR batch (TypeError: _Array.__setstate__() missing 1 required positional "
-            "argument: 'state')",
+            "not a readable CIFAR batch (_Array.__setstate__() missing 1 required positional argument: "
+            "'state'); get the file again",
         ),
     ],
 )

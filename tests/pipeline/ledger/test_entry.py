@@ -57,7 +57,7 @@ def test_what_is_no_entry(entry: Entry, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="not a kept result"):
             read_entry(other)
     other.write_text(f"{_HEAD}digest: {_digest('a: [1')}\na: [1", encoding="utf-8")
-    with pytest.raises(UserError, match=r"^[^\n]*not a kept result \(ParserError: [^\n]*$"):
+    with pytest.raises(UserError, match=r"^[^\n]*not a kept result \(ValueError: while parsing [^\n]*$"):
         read_entry(other)
     with pytest.raises(UserError, match="cannot be read"):
         read_entry(tmp_path / "none.yaml")
