@@ -182,7 +182,14 @@ KINDS: dict[str, Callable[[Trial], object]] = {
 def environment(root: Path) -> dict[str, str]:
     own = {"PYTHONPATH": str(SOURCE), "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]), "CI": "true"}
     own |= {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(root / ".dvc/tmp/site"), "PFL_DEVICE": "cpu"}
-    return {**os.environ, **own, "PFL_CHECKPOINT_SECONDS": "0.1", "PFL_KEEP": "0", "PFL_THREADS": "1"}
+    return {
+        **os.environ,
+        **own,
+        "PFL_CHECKPOINT_SECONDS": "0.1",
+        "PFL_KEEP": "0",
+        "PFL_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
 
 
 def start(root: Path, program: str) -> subprocess.Popen[bytes]:
@@ -192,10 +199,15 @@ def start(root: Path, program: str) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> int | None:
-    """Its exit code, or None if it had to be killed with all that it started."""
+    """Its exit code, or None if it had to be killed with all that it started; it says then where its threads were."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(PATIENCE)
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):
+        psutil.Process(process.pid).rlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        process.send_signal(signal.SIGABRT)
+        process.wait(MOMENT)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     return None
 
@@ -290,7 +302,7 @@ def tried(number: int, seed: int, root: Path, calm: Path, seconds: float, mounts
     late = " (had ended)" if trial.process.poll() is not None else ""
     KINDS[kind](trial)
     if finish(trial.process) is None:
-        problems.append("the disturbed command did not end")
+        problems.append(f"the disturbed command did not end: {(root.parent / 'said.txt').read_text()[-4000:]}")
     for undo in reversed(trial.undo):
         undo()
     codes = [trial.process.returncode] if kind.startswith("SIG") and not trial.process.returncode else []

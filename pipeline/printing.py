@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import os
 import sys
 import threading
-import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,49 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-_PLAIN = {
-    "±": "+-",
-    "‡": "++",
-    "†": "+",
-    "×": "x",
-    "·": "-",
-    "…": "...",
-    "−": "-",
-    "–": "-",
-    "—": "-",
-    "→": "->",
-    "←": "<-",
-}
 MOMENT = 2.0  # seconds that a reader has at the end, where nobody waits for him
 _MOST = 100_000  # lines that wait for a reader; what is printed beyond them is lost
-
-
-def print_everywhere() -> None:
-    """Let standard output and error replace what their encoding lacks, in place of raising an error after the work."""
-    codecs.register_error("pfl", _replaced)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="pfl")
-
-
-def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """In ASCII, with the nearest that there is: a letter without its accent, a box's line, a question mark."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lost = error.object[error.start : error.end]
-    near = (_PLAIN.get(char) or _ascii(unicodedata.normalize("NFKD", char)) or _box(char) for char in lost)
-    return "".join(near), error.end
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "ignore").decode()
-
-
-def _box(char: str) -> str:
-    name = unicodedata.name(char, "")
-    if not name.startswith("BOX DRAWINGS"):
-        return "?"
-    return "-" if name.endswith("HORIZONTAL") else "|" if name.endswith("VERTICAL") else "+"
 
 
 class Printer:

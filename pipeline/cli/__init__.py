@@ -6,7 +6,7 @@ import os
 import sys
 
 from pflcore.errors import UserError, in_words
-from pipeline.printing import print_everywhere
+from pipeline.encoding import print_everywhere
 from pipeline.running import repro
 from pipeline.running.addresses import check_address_space
 

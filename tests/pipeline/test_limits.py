@@ -55,7 +55,7 @@ def test_names_beyond_what_a_system_takes(text: str, where: str, tmp_path: Path)
 def test_ascii_alone(tmp_path: Path) -> None:
     done = make_project(tmp_path).call("pfl", "describe", "fedtp", PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and done.stdout.isascii() and "server_momentum" in done.stdout
-    program = "from pipeline.printing import *; print_everywhere(); print('1.2±0.3‡ α ─│╭ é …')"
+    program = "from pipeline.encoding import *; print_everywhere(); print('1.2±0.3‡ α ─│╭ é …')"
     shown = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
     )
