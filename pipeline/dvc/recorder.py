@@ -24,7 +24,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -89,13 +89,22 @@ class Recorder:
         self._mend(sorted({stage.file for stage in self.known.values()}))
 
     def close(self) -> None:
-        """Complete the lock files, and give back what is held."""
-        with self._locked():
+        """Complete the lock files, and give back what is held.
+
+        What cannot be given back is let go all the same, here: DVC would try it when the interpreter ends and throws
+        its marks away, start a thread to show how long that takes, and wait for it for ever.
+        """
+        try:
+            with self._locked():
+                for address in list(self._held):
+                    self._release(address)
+                for name in list(self._undumped):
+                    self._dump(name)
+        finally:
             for address in list(self._held):
-                self._release(address)
-            for name in list(self._undumped):
-                self._dump(name)
-        self.repo.close()
+                with suppress(self._error, OSError):
+                    self._release(address)
+            self.repo.close()
 
     def stale(self, addresses: Iterable[str]) -> dict[str, str]:
         """The stages that are not as DVC recorded them, each with the reason. What comes before them is not asked."""

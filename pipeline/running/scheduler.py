@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 
 from pipeline.dvc.recorder import Recorder, Verdict
 from pipeline.running.board import OVER, Board, State
@@ -53,7 +54,10 @@ class Scheduler:
 
     def run(self) -> None:
         """Until everything is over, or as far as it goes after failures. What is under way at the end is recorded."""
-        try:
+        with ExitStack() as ending:  # each of it, in the order from below, whatever goes wrong with another
+            ending.callback(self.clerk.shutdown)
+            ending.callback(lambda: self.clerk.submit(self._last_records).result())
+            ending.callback(self.pool.close)
             for address in self.work.order:
                 if not self.waits[address]:
                     self._push(address)
@@ -65,10 +69,6 @@ class Scheduler:
                 self._collect()
                 self.board.save()
                 self.display.tick(self.board)
-        finally:
-            self.pool.close()
-            self.clerk.submit(self._last_records).result()
-            self.clerk.shutdown()
 
     def _over(self) -> bool:
         busy = self.asking or self.recording or self.executed or self.board.of_state("running")
@@ -77,9 +77,11 @@ class Scheduler:
         return not busy and all(entry.state in OVER for entry in self.board.entries.values())
 
     def _last_records(self) -> None:
-        if self.executed:
-            self.recorder.record(self.executed)
-        self.recorder.close()
+        try:
+            if self.executed:
+                self.recorder.record(self.executed)
+        finally:
+            self.recorder.close()
 
     def _ask(self) -> None:
         """Let the recorder decide about the next stages; those that nothing has touched are known to be fresh."""

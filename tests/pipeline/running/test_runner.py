@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
 import shutil
@@ -9,8 +11,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, nullcontext
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
@@ -306,6 +309,34 @@ def test_dvc_learns_of_a_stage_and_forgets_nothing(project: Project) -> None:
         assert recorder.begin([address])[address].what == "fresh"
         recorder.close()
     assert "guard" in yaml.safe_load(lock.read_text())["stages"]
+
+
+@pytest.mark.parametrize("marks_too", [False, True])
+def test_a_process_ends_that_cannot_give_back_what_it_holds(
+    project: Project, marks_too: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its disk has become read-only: what it holds must not be left to the end of the interpreter."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), ".dvc/tmp/lock")
+
+    project.compile()
+    with chdir(project.root):
+        recorder = recorder_of(project)
+        recorder.begin(["dvc.yaml:guard"])
+        held = [stack for stack, _ in recorder._held.values()]
+        monkeypatch.setattr(type(recorder.repo.lock), "__enter__", refuse)
+        if marks_too:
+            monkeypatch.setattr("dvc.rwlock._edit_rwlock", refuse)
+        else:
+            monkeypatch.setattr("dvc.rwlock.make_lock", lambda *_, **__: nullcontext())
+        with pytest.raises(UserError, match=r"\.dvc/tmp/lock: Read-only file system"):
+            recorder.close()
+        left = len(recorder._held)
+        held[0].close()  # of which nothing is left to be done, or this would hang where the test fails
+    assert (len(held), left) == (1, 0)
+    marks = json.loads((project.root / ".dvc/tmp/rwlock").read_text())
+    assert bool(marks.get("write")) == marks_too
 
 
 def test_inputs_that_change_while_a_stage_runs_are_noticed(project: Project) -> None:
