@@ -19,6 +19,7 @@ from pipeline.spec.inherit import ADD
 from pipeline.spec.metrics import Metric, Quantity
 from pipeline.spec.parts import Label, Line, Part, Where
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
+from pipeline.spec.shared_schema import share
 from pipeline.spec.table import Better, Publication
 from pipeline.spec.yamlfile import show
 
@@ -242,7 +243,7 @@ def json_schema(catalog: Catalog) -> dict[str, Any]:
     del definitions["Publication"]["required"]  # its name may be inherited
     for part in (replaced, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
         part["properties"] = _with_additions(part["properties"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **replaced}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **share(replaced)}
 
 
 def figures_of(catalog: Catalog) -> list[str]:
