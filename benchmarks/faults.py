@@ -143,8 +143,9 @@ class Trial:
 
     def damage(self, how: Callable[[Path], object]) -> None:
         """Something happens to one file, most likely of those that lie in the workspace."""
-        if files := self.files(*self.rng.choice([["artifacts"], ["artifacts", "reports"], [".pfl/checkpoints"]])):
-            with suppress(FileNotFoundError):
+        folders = self.rng.choice([["artifacts"], ["artifacts", "reports"], [".pfl/checkpoints"]])
+        with suppress(FileNotFoundError):
+            if files := [path for path in self.files(*folders) if path.stat().st_size]:
                 how(self.rng.choice(files))
 
     def second(self, program: str) -> None:
