@@ -6,19 +6,14 @@ import ctypes
 import os
 
 from pflcore.errors import UserError
+from pflcore.variables import number_of
 
 
 def memory_limit() -> int:
     """Bytes: ``$PFL_MEMORY`` in GiB, or half of the machine's memory."""
-    wanted = os.environ.get("PFL_MEMORY")
-    if not wanted:
+    limit = number_of("GiB", "PFL_MEMORY")
+    if limit is None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    try:
-        limit = float(wanted)
-    except ValueError:
-        limit = float("nan")
-    if not 0 <= limit < float("inf"):
-        raise UserError(f"PFL_MEMORY = {wanted!r} must be a number of GiB, 0 or more")
     return int(limit * 2**30)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
-from pflcore.errors import UserError
+from pflcore.variables import number_of
 
 _GIB = 2**30
-_DEFAULT = "5"
+_DEFAULT = 5.0  # GiB
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,8 @@ class Room:
         Raises:
             UserError: The variable is no number of at least 0.
         """
-        wanted = os.environ.get("PFL_KEEP") or _DEFAULT
-        try:
-            limit = float(wanted)
-        except ValueError:
-            limit = float("nan")
-        if not 0 <= limit < float("inf"):
-            raise UserError(f"PFL_KEEP = {wanted!r} must be a number of GiB, 0 or more")
-        return cls(private / "kept", int(limit * _GIB))
+        wanted = number_of("GiB", "PFL_KEEP")
+        return cls(private / "kept", int((_DEFAULT if wanted is None else wanted) * _GIB))
 
     def make(self, size: int) -> bool:
         """Remove files until there is room for so many bytes more. False, and nothing removed, if there never is."""

@@ -9,13 +9,14 @@ import torch
 
 from pflcore.engine.processes import local_rank
 from pflcore.errors import UserError
+from pflcore.variables import whole_number
 
 # Pixels per image up to which a step is too short to be worth sharing between threads.
 _SMALL_IMAGE = 16 * 16
 
 
 def select_device(name: str = "auto") -> torch.device:
-    """``auto`` is CUDA when there is one; otherwise any PyTorch device name. ``cuda`` is each process's own GPU.
+    """``auto`` is CUDA when there is one; otherwise any PyTorch device that computes. ``cuda`` is each process's own.
 
     On CUDA the deterministic algorithms are chosen, so that the same run gives the same bytes, and the device becomes
     the current one: streams and recordings are of that, wherever tensors lie.
@@ -29,7 +30,7 @@ def select_device(name: str = "auto") -> torch.device:
         name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"device {name!r} cannot be used ({str(error).splitlines()[0]}); use auto, cpu or cuda"
@@ -60,11 +61,3 @@ def use_threads(device: torch.device, shape: tuple[int, ...]) -> None:
         torch.set_num_threads(wanted)
     elif device.type == "cpu" and math.prod(shape[-2:]) <= _SMALL_IMAGE:
         torch.set_num_threads(1)
-
-
-def whole_number(variable: str) -> int | None:
-    """What an environment variable says; None for one that is not set. Raises :class:`UserError` for none from 1 on."""
-    wanted = os.environ.get(variable)
-    if wanted and not (wanted.isascii() and wanted.isdecimal() and int(wanted) > 0):
-        raise UserError(f"{variable} = {wanted!r} must be a whole number of at least 1")
-    return int(wanted) if wanted else None

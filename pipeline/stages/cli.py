@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pflcore.errors import UserError
+from pflcore.variables import number_of
 from pipeline.compile.seal import Sealed, sealed
 from pipeline.workspace import (
     TABLES,
@@ -169,14 +169,8 @@ def guard() -> None:
 
 def _checkpoint_seconds() -> float:
     """``$PFL_CHECKPOINT_SECONDS``, or a minute."""
-    wanted = os.environ.get("PFL_CHECKPOINT_SECONDS") or "60"
-    try:
-        seconds = float(wanted)
-    except ValueError:
-        seconds = -1
-    if not seconds >= 0:
-        raise UserError(f"PFL_CHECKPOINT_SECONDS = {wanted!r} must be a number of seconds")
-    return seconds
+    wanted = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
+    return 60.0 if wanted is None else wanted
 
 
 def _run_folder(record: Path) -> Path:

@@ -11,17 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pflcore.errors import UserError
+from pflcore.variables import whole_number
 
 FAULT = "PFL_RANKFAULT"  # in a process's environment: the file that takes the error it ends with
 
 
 def ranks_wanted() -> int:
     """``$PFL_RANKS``, the processes that train one run together, or 1."""
-    wanted = os.environ.get("PFL_RANKS") or "1"
-    if not (wanted.isascii() and wanted.isdecimal() and int(wanted) > 0):
-        raise UserError(f"PFL_RANKS = {wanted!r} must be a whole number of at least 1")
-    return int(wanted)
+    return whole_number("PFL_RANKS") or 1
 
 
 def launch(ranks: int, arguments: Sequence[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from pflcore.engine.device import whole_number
 from pflcore.engine.executors.abreast import Abreast, current_lane
 from pflcore.engine.executors.distributed import Distributed
 from pflcore.engine.executors.executor import Executor
@@ -16,6 +15,7 @@ from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.registry import did_you_mean
+from pflcore.variables import whole_number
 
 EXECUTORS = ("auto", "sequential", "pooled", "stacked", "distributed")
 

@@ -394,7 +394,7 @@ def test_a_client_needs_samples(train_sizes: tuple[int, ...], test_sizes: tuple[
         federation(train_sizes, test_sizes)
 
 
-@pytest.mark.parametrize("name", ["none", "cuda:99", "cpu:x", ""])
+@pytest.mark.parametrize("name", ["none", "cuda:99", "cpu:x", "meta", ""])
 def test_an_absent_device_is_an_error_of_one_line(name: str) -> None:
     with pytest.raises(UserError, match=f"^device {name!r} cannot be used .*use auto, cpu or cuda$"):
         select_device(name)
@@ -411,7 +411,7 @@ def test_threads_are_one_for_small_images_unless_asked_for(monkeypatch: pytest.M
     assert chosen == [1, 3]
 
 
-@pytest.mark.parametrize("wanted", ["0", "-1", "two", "1.5", "²"])
+@pytest.mark.parametrize("wanted", ["0", "-1", "two", "1.5", "²", "10000", "9" * 5000])
 def test_wrong_threads_are_an_error(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_THREADS", wanted)
     with pytest.raises(UserError, match="PFL_THREADS"):

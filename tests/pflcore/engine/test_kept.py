@@ -366,7 +366,7 @@ def test_the_room_is_what_the_environment_says(
     assert Room.of(tmp_path) == Room(tmp_path / "kept", limit)
 
 
-@pytest.mark.parametrize("value", ["-1", "much", "nan", "inf", "5 GB"])
+@pytest.mark.parametrize("value", ["-1", "much", "nan", "inf", "5 GB", "1e308"])
 def test_a_room_that_is_no_size(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_KEEP", value)
     with pytest.raises(UserError, match=r"^PFL_KEEP = '.*' must be a number of GiB, 0 or more$"):

@@ -109,7 +109,7 @@ def test_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_limit() == 2**29
     monkeypatch.delenv("PFL_MEMORY")
     assert memory_limit() > 2**28
-    for wrong in ("-1", "much", "nan", "inf"):
+    for wrong in ("-1", "much", "nan", "inf", "1e308"):
         monkeypatch.setenv("PFL_MEMORY", wrong)
         with pytest.raises(UserError, match="PFL_MEMORY"):
             memory_limit()

@@ -68,7 +68,7 @@ def test_it_needs_processes() -> None:
         choose_executor("distributed", reference, state)
 
 
-@pytest.mark.parametrize("value", ["0", "-2", "two", "1.5", "²"])
+@pytest.mark.parametrize("value", ["0", "-2", "two", "1.5", "²", "100000", "9" * 5000])
 def test_a_wrong_number_of_processes(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_RANKS", value)
     with pytest.raises(UserError, match="PFL_RANKS"):
