@@ -30,7 +30,9 @@ def select_device(name: str = "auto") -> torch.device:
         name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()
+        if device.type == "meta":
+            raise RuntimeError("it computes shapes and no numbers")
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"device {name!r} cannot be used ({str(error).splitlines()[0]}); use auto, cpu or cuda"
