@@ -1,4 +1,4 @@
-"""Random command lines and environment variables: carried out, or refused in a line, and nothing else is touched."""
+"""Random command lines: carried out, or refused in a line, and nothing else is touched."""
 
 from __future__ import annotations
 
