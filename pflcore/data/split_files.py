@@ -13,6 +13,7 @@ from pflcore.data.assignment import VALIDATION, Assignment, by_client
 from pflcore.data.samples import SPLITS
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.reading import check_plain
 
 HEADER = ("sample", "client", "split")
 _WORDS = (*SPLITS, VALIDATION)
@@ -45,6 +46,7 @@ def read_split(path: Path, scheme: str, seed: int) -> Assignment:
     Raises:
         UserError: With the line that is wrong; or a sample is held twice, or a client has none for training or test.
     """
+    check_plain(path)
     if path.stat().st_size > _MOST:
         raise UserError(f"{path}: larger than any split ({_MOST:,} bytes)")
     table = np.array(list(_lines(path)), np.int64).reshape(-1, 3)

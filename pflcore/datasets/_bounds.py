@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflcore.errors import UserError
 from pflcore.memory import memory_limit
+from pflcore.reading import read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,23 +16,40 @@ if TYPE_CHECKING:
 LARGEST_IMAGE = 2**28
 """Bytes of an encoded image that is worth reading."""
 
+LARGEST_TEXT = 2**24
+"""Bytes of a list of images, or of one image's annotation, that is worth reading."""
+
+PARSED = 8
+"""How many times the bytes of a text or of JSON its parts take in memory, about."""
+
 _ROWS = 256  # of a table that are unpacked before it is seen how large they are
 _RATIO = 1_032  # by which deflate, and what MATLAB and HDF5 files are packed with, shrinks at most
 
 
 def read_image(path: Path) -> bytes:
-    """The content of an image file. Raises :class:`UserError` for what is no plain file, or larger than any image."""
-    try:
-        found = path.stat()  # of what a link leads to
-        if not stat.S_ISREG(found.st_mode):
-            raise UserError(f"{path}: no plain file, but a folder, a pipe or a device; move it away")
-        if found.st_size > LARGEST_IMAGE:
-            raise UserError(
-                f"{path}: {found.st_size:,} bytes are more than any image has ({LARGEST_IMAGE:,}); move it away"
-            )
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    """The content of an image file. Raises as :func:`pflcore.reading.read_file`."""
+    return read_file(path, LARGEST_IMAGE, "any image has")
+
+
+def read_list(path: Path) -> bytes:
+    """The content of a list of images, or of an image's annotation. Raises as :func:`pflcore.reading.read_file`."""
+    return read_file(path, LARGEST_TEXT, "such a text has")
+
+
+def read_data(path: Path, times: int = 1) -> bytes:
+    """The content of a file of samples, which take so many `times` its bytes when they are read.
+
+    Raises as :func:`pflcore.reading.read_file`; ``$PFL_MEMORY`` says how much there is room for.
+    """
+    return read_file(path, memory_limit() // times, "there is room for, which PFL_MEMORY (in GiB) says")
+
+
+def check_room(path: Path, size: int, what: str) -> None:
+    """Raises :class:`UserError` where `what` in a file takes more bytes than half of the memory has."""
+    if size > (limit := memory_limit()):
+        raise UserError(
+            f"{path}: {what} takes {size:,} bytes, more than the {limit:,} there is room for; set PFL_MEMORY (in GiB)"
+        )
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pflcore.data.samples import Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets._base import DOWNLOAD, Dataset
+from pflcore.datasets._bounds import read_data
 from pflcore.datasets._image_tables import read_images
 from pflcore.datasets._pickle import load_batch
 from pflcore.datasets._sources import Source
@@ -179,4 +180,4 @@ def _find(folder: Path, layouts: tuple[Archive, ...]) -> tuple[Archive, Path, di
 def _read_folder(folder: Path, batches: tuple[str, ...]) -> dict[str, bytes]:
     if missing := [name for name in batches if not (folder / name).is_file()]:
         raise UserError(f"{folder}: {missing[0]} is missing; unpack the official archive again")
-    return {name: (folder / name).read_bytes() for name in batches}
+    return {name: read_data(folder / name) for name in batches}

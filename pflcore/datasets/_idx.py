@@ -31,6 +31,8 @@ def parse_idx(data: bytes, dimensions: int, where: str) -> Bytes:
             f"(it begins with {data[:4].hex() or 'nothing'}); get the official file"
         )
     shape = struct.unpack(f">{dimensions}I", data[4:start])
+    if not prod(shape):
+        raise UserError(f"{where}: its header says {'x'.join(map(str, shape))}, nothing; get the official file")
     if len(data) - start != prod(shape):
         raise UserError(
             f"{where}: holds {len(data) - start:,} bytes after its header, which says {prod(shape):,}; "

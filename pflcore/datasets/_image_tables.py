@@ -16,6 +16,9 @@ from pflcore.datasets._bounds import read_columns
 from pflcore.datasets._decode import decode_images
 from pflcore.errors import UserError
 from pflcore.json_text import parse_json
+from pflcore.reading import check_plain
+
+_NAMED = 12  # of the columns, where others are expected
 
 
 def read_images(
@@ -35,6 +38,7 @@ def read_images(
     Raises:
         UserError: A damaged file, another layout, a wrong label, or an unreadable image; the last two with the row.
     """
+    check_plain(path)
     try:
         _check_layout(path, pq.read_schema(path), image, labels)
         table = read_columns(path, [image, *labels])
@@ -61,7 +65,7 @@ def read_images(
 
 def _check_layout(path: Path, schema: pa.Schema, image: str, labels: Iterable[str]) -> None:
     types = {field.name: field.type for field in schema}
-    has = ", ".join(f"{name}: {kind}" for name, kind in types.items())
+    has = _described(schema)
     kind = types.get(image)
     if kind is None or not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
         raise UserError(f"{path}: needs a column {image!r} of struct<bytes: binary>, has {has}")
@@ -101,6 +105,7 @@ def read_own_table(path: Path, image: str, label: str, domain: str | None) -> Im
     Raises:
         UserError: A damaged file, a missing column, one of another type, or one with nulls or without rows.
     """
+    check_plain(path)
     try:
         schema = pq.read_schema(path)
         _check_own_layout(path, schema, image, label, domain)
@@ -122,9 +127,15 @@ def read_own_table(path: Path, image: str, label: str, domain: str | None) -> Im
     return ImageTable(path, images, values[label], _class_names(path, schema, label), domains)
 
 
+def _described(schema: pa.Schema) -> str:
+    """The first columns and their types, as far as a person reads."""
+    columns = [f"{field.name:.40}: {field.type!s:.60}" for field in schema]
+    return ", ".join(columns[:_NAMED]) + (f" and {len(columns) - _NAMED:,} more" if len(columns) > _NAMED else "")
+
+
 def _check_own_layout(path: Path, schema: pa.Schema, image: str, label: str, domain: str | None) -> None:
     types = {field.name: field.type for field in schema}
-    has = ", ".join(f"{name}: {kind}" for name, kind in types.items())
+    has = _described(schema)
     kind = types.get(image)
     if kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type

@@ -10,6 +10,7 @@ import numpy as np
 
 from pflcore.data.preparation import track
 from pflcore.data.samples import Bytes
+from pflcore.datasets._bounds import PARSED, read_data
 from pflcore.datasets._text import CHARACTERS, UNKNOWN, Windows, encode
 from pflcore.errors import UserError
 from pflcore.json_text import parse_json
@@ -64,7 +65,7 @@ def _read_all(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
 
 def _read_shard(path: Path, length: int) -> Iterator[tuple[str, Bytes]]:
     try:
-        shard = parse_json(path.read_bytes())
+        shard = parse_json(read_data(path, PARSED))
     except ValueError as error:
         raise UserError(f"{path}: not readable JSON ({error}); run LEAF's preprocessing again") from None
     users, counts, data = (_get(shard, key, path) for key in ("users", "num_samples", "user_data"))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import Bytes, Rows
-from pflcore.datasets._bounds import check_claim
+from pflcore.datasets._bounds import check_claim, check_room
 from pflcore.errors import UserError
 
 _NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "double", "single")
@@ -61,6 +61,7 @@ def _check_header(path: Path, shape: tuple[int, int, int]) -> int:
         )
     count = int(size[3])
     check_claim(path, count * channels * height * width, "'X'")
+    check_room(path, count * channels * height * width, "'X'")
     size, kind = found.get("y", ((), "nothing"))
     if kind not in _NUMBERS or tuple(size) not in ((count, 1), (1, count)):
         raise UserError(f"{path}: 'y' must be {count:,} numbers, found {_describe(size, kind)}; get the official file")

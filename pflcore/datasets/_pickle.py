@@ -24,6 +24,8 @@ Column = npt.NDArray[np.integer[Any]] | list[str]
 
 # The unpickler makes room for as many objects to remember as a file claims; one of FedBN's has some ten.
 _MOST_REMEMBERED = 1_000_000
+# Of a pickle's instructions; CIFAR-100's training set, the longest, has some 300,000.
+_MOST_STEPS = 2_000_000
 
 
 def load_batch(data: bytes, where: str) -> dict[str, Any]:
@@ -74,8 +76,10 @@ def load_pair(data: bytes, where: str) -> tuple[Column, Column]:
 
 
 def check_claims(data: bytes) -> None:
-    """Raises ``ValueError`` for lengths that go beyond the end and more objects to remember than there can be."""
-    for code, argument, _ in pickletools.genops(data):
+    """Raises ``ValueError`` for lengths beyond the end, and more instructions or remembered objects than can be."""
+    for step, (code, argument, _) in enumerate(pickletools.genops(data)):
+        if step > _MOST_STEPS:
+            raise ValueError(f"it has more than {_MOST_STEPS:,} instructions")
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument is not None and argument > _MOST_REMEMBERED:
             raise ValueError(f"it claims to remember {argument:,} objects")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from pflcore.data.preparation import track
 from pflcore.data.samples import Boxes, Rows, Samples
 from pflcore.datasets._base import DOWNLOAD, Dataset
+from pflcore.datasets._bounds import read_image, read_list
 from pflcore.datasets._decode import decode_images
 from pflcore.datasets._main_classes import LARGEST, main_classes
 from pflcore.datasets._sources import DAMAGED, Source, check_name
@@ -164,12 +166,9 @@ def folder_files(folder: Path, source: str) -> Files:
     """The files in a folder; `source` is what a report calls it."""
 
     def read(name: str) -> bytes:
-        try:
-            return (folder / name).read_bytes()
-        except FileNotFoundError:
-            raise UserError(f"{folder}: {name} is missing; put the complete data there") from None
-        except OSError as error:
-            raise UserError(f"{folder / name}: not readable ({error.strerror}); put the complete data there") from None
+        if not os.path.lexists(folder / name):
+            raise UserError(f"{folder}: {name} is missing; put the complete data there")
+        return (read_image if name.startswith("JPEGImages/") else read_list)(folder / name)
 
     return Files(str(folder), source, read)
 

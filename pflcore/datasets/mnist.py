@@ -11,6 +11,7 @@ import numpy as np
 from pflcore.data.samples import Bytes, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
+from pflcore.datasets._bounds import read_data
 from pflcore.datasets._idx import parse_idx
 from pflcore.datasets._sources import DAMAGED, Source
 from pflcore.errors import UserError
@@ -85,7 +86,7 @@ def _read_pair(images: Path, labels: Path, shape: tuple[int, ...]) -> tuple[Byte
 
 
 def _content(path: Path) -> bytes:
-    data = path.read_bytes()
+    data = read_data(path)
     if path.suffix != ".gz":
         return data
     try:

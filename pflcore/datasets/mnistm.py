@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
@@ -14,6 +14,7 @@ from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset
+from pflcore.datasets._bounds import read_image, read_list
 from pflcore.datasets._decode import decode_images
 from pflcore.datasets._parts import Part
 from pflcore.datasets._sources import Source, read_members
@@ -106,7 +107,7 @@ class MnistM(Dataset):
             listing = f"mnist_m_{split}_labels.txt"
             if listing not in files:
                 raise UserError(f"{where}: {listing} is missing; {_AGAIN}")
-            names, digits = _parse_listing(_content(files[listing]), f"{where}: {listing}")
+            names, digits = _parse_listing(_content(files[listing], read_list), f"{where}: {listing}")
             images += [f"mnist_m_{split}/{name}" for name in names]
             labels.append(digits)
         if missing := [name for name in images if name not in files]:
@@ -114,7 +115,7 @@ class MnistM(Dataset):
         pixels, _ = decode_images(
             len(images),
             (3, *self.original[1:]),
-            lambda n: _content(files[images[n]]),
+            lambda n: _content(files[images[n]], read_image),
             lambda n: f"{where}: {images[n]}",
             f"decoding {self.name}",
             formats=("PNG",),
@@ -163,7 +164,7 @@ class MnistM(Dataset):
         elif (folder / _PHOTOS).is_dir():
             path = folder / _PHOTOS
             images = [image for split in _SPLITS for image in (path / split).glob("*.jpg")]
-            encoded = {f"{_PHOTOS}/{image.parent.name}/{image.name}": image.read_bytes() for image in images}
+            encoded = {f"{_PHOTOS}/{image.parent.name}/{image.name}": read_image(image) for image in images}
         else:
             raise UserError(
                 f"{folder}: no photographs here; get {_PHOTO_ARCHIVE} from {_BERKELEY} and put it, or what it unpacks "
@@ -211,8 +212,8 @@ def _inner(name: str) -> str:
     return ""
 
 
-def _content(file: bytes | Path) -> bytes:
-    return file if isinstance(file, bytes) else file.read_bytes()
+def _content(file: bytes | Path, read: Callable[[Path], bytes]) -> bytes:
+    return file if isinstance(file, bytes) else read(file)
 
 
 def _parse_listing(data: bytes, where: str) -> tuple[list[str], Rows]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER
+from pflcore.datasets._bounds import PARSED, read_data
 from pflcore.datasets._leaf import LENGTH, read_split, split_all
 from pflcore.datasets._parts import Part
 from pflcore.datasets._sources import Source, read_members
@@ -100,7 +101,7 @@ class Shakespeare(RoleTexts):
         if path is None:
             raise self.absent(folder, f"{ARCHIVE}, or the plain text as {TEXTS[0]} or {TEXTS[1]},")
         if path.name != ARCHIVE:
-            return self._plays(path.read_bytes(), str(path), path.name)
+            return self._plays(read_data(path, PARSED), str(path), path.name)
         members = list(read_members(path, lambda name: name.lower().endswith(".txt")))
         if len(members) != 1:
             raise UserError(f"{path}: holds {len(members)} text files, expected one, {TEXTS[0]}; get it again")
@@ -116,7 +117,7 @@ class Shakespeare(RoleTexts):
             path = TINY.obtain(folder, "any other text of speeches, and name it by the option file")
         elif not path.is_file():
             raise UserError(f"{path}: no such file; put it there, or name another by the option file")
-        lines = read_speakers(read_text(path.read_bytes(), str(path)), str(path))
+        lines = read_speakers(read_text(read_data(path, PARSED), str(path)), str(path))
         return self.from_lines(lines, where=str(path), source=path.name)
 
     def _leaf(self, folder: Path) -> Samples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -114,8 +115,9 @@ def _hdf5_array(file: Any, name: str) -> npt.NDArray[Any]:
         raise ValueError(f"{name} is not an array in it")
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name} holds {array.dtype}, not numbers")
-    if array.size > _LARGEST:
-        raise ValueError(f"{name} has a shape of {array.shape}")
+    for what, shape in (("a shape", array.shape), ("parts", array.chunks or ())):
+        if prod(shape) > _LARGEST:
+            raise ValueError(f"{name} has {what} of {shape}")
     values: npt.NDArray[Any] = array[()]
     return values
 

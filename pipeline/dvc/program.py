@@ -15,6 +15,7 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.reading import read_file
 from pipeline.parsing import parse_yaml
 
 _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
@@ -82,13 +83,16 @@ def cached_file(root: Path, known: str) -> Path:
     return root / ".dvc" / settings.get("cache", "dir", fallback="cache") / "files/md5" / known[:2] / known[2:]
 
 
+_MOST = 1 << 26  # bytes of a lock file; that of 5,000 runs has some ten million
+
+
 def locked_stages(shards: Iterable[Path]) -> dict[str, dict[str, Any]]:
     """``<shard>:<stage>`` → what DVC recorded when the stage last ran, from the lock files beside `shards`."""
     found = {}
     for shard in shards:
         lock = shard.with_name("dvc.lock")
         if lock.is_file():
-            stages = read_lock(lock.read_bytes(), str(lock))
+            stages = read_lock(read_file(lock, _MOST), str(lock))
             found.update({f"{shard.parent.name}:{name}": stage for name, stage in stages.items()})
     return found
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.json_text import parse_json
+from pflcore.reading import read_file
 from pipeline.workspace import Workspace
 
 State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]
@@ -21,6 +22,7 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 
 OVER = ("done", "cached", "failed", "skipped")
 SAVE_EVERY = 1.0  # seconds
+_MOST = 1 << 26  # bytes; the state of 5,000 runs has some two million
 
 
 @dataclass
@@ -133,7 +135,7 @@ class Board:
         if not path.is_file():
             return None
         try:
-            facts = parse_json(path.read_text(encoding="utf-8"))
+            facts = parse_json(read_file(path, _MOST))
             entries = [StageState(**entry) for entry in facts.pop("entries")]
             facts = {name: facts[name] for name in _FACTS}
             return cls(**facts, entries={entry.address: entry for entry in entries}, path=path)

@@ -7,8 +7,11 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.json_text import parse_json
+from pflcore.reading import read_file
 from pipeline.parsing import parse_yaml
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run
+
+_MOST = 1 << 20  # bytes; a record has some 2,000
 
 
 def read_record(path: Path, *keys: str) -> dict[str, Any]:
@@ -20,7 +23,7 @@ def read_record(path: Path, *keys: str) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; run `pfl compile`, or name a file below stages/")
     try:
-        record = parse_yaml(path.read_bytes())
+        record = parse_yaml(read_file(path, _MOST))
     except ValueError as error:
         raise UserError(f"{path}: not YAML ({error}); run `pfl compile`") from None
     if not isinstance(record, dict) or any(key not in record for key in keys):

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
+from pflcore.reading import read_file
 from pipeline.spec.derived import Shown
 from pipeline.spec.metrics import Metric, Quantity
 from pipeline.spec.parts import Line, Part
@@ -152,14 +153,17 @@ class ResolvedTable(_Frozen):
         return [*self.rows, *self.columns]
 
 
+_MOST = 1 << 22  # bytes; the table of a study of 5,000 runs has a quarter
+
+
 def read_resolved(path: Path) -> ResolvedTable:
     """A resolved table. Raises :class:`UserError` when it is missing, or not what `pfl compile` writes."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; run `pfl compile`")
     try:
-        return ResolvedTable.model_validate_json(path.read_bytes())
+        return ResolvedTable.model_validate_json(read_file(path, _MOST))
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
+        fault = error.errors(include_url=False, include_input=False)[0]
         where = "".join(f"{part}: " for part in (".".join(map(str, fault["loc"])),) if part)
         raise UserError(f"{path}: not a resolved table ({where}{fault['msg']}); run `pfl compile`") from None
 

@@ -87,6 +87,8 @@ def load_yaml(path: Path, label: str) -> Document:
 def read_text(path: Path, label: str) -> str:
     """A small text file. Raises as :func:`load_yaml`."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise UserError(f"{label}: cannot be read: no plain file")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
