@@ -306,7 +306,7 @@ class RunState:
         checkpoint = checkpoints.load(lambda tensors: misfit(self.parts, tensors))
         if checkpoint:
             self.round = checkpoint.round
-            restore(self.parts, checkpoint.tensors)
+            restore(self.parts, checkpoint.tensors, checkpoint.stored)
 
     def take_up(self, kept: KeptStates | None, executor: Executor) -> None:
         """Continue from where runs of the same lineage were, and measure what they have not measured on the way.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Protocol
@@ -32,9 +33,41 @@ class Stateful(Protocol):
         """Continue from a state that fits."""
 
 
+class Rows(ABC):
+    """A part in rows, one per client or round, of which few change at a time.
+
+    Attributes:
+        stored: The rows that files beside the newest checkpoint have as they are.
+    """
+
+    def __init__(self) -> None:
+        self.stored: set[int] = set()
+
+    @abstractmethod
+    def keys(self) -> list[int]:
+        """The rows that there are."""
+
+    @abstractmethod
+    def rows(self, keys: Iterable[int]) -> Tensors:
+        """Some of them: names are a row's number, or begin with it and a slash."""
+
+    def state(self) -> Tensors:
+        return self.rows(self.keys())
+
+    def changed(self) -> list[int]:
+        """Those that are not stored, or no longer as they are now."""
+        return [key for key in self.keys() if key not in self.stored]
+
+
 def join(parts: Mapping[str, Stateful]) -> Tensors:
     """The states of all parts, each name below that of its part."""
     return {f"{part}/{name}": tensor for part, owner in parts.items() for name, tensor in owner.state().items()}
+
+
+def apart(parts: Mapping[str, Stateful]) -> tuple[Tensors, dict[str, Rows]]:
+    """The states of parts without rows as :func:`join` has them, and the parts in rows."""
+    rows: dict[str, Rows] = {name: part for name, part in parts.items() if isinstance(part, Rows)}
+    return join({name: part for name, part in parts.items() if name not in rows}), rows
 
 
 def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
@@ -46,10 +79,14 @@ def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
     return next((reason for reason in reasons if reason), "")
 
 
-def restore(parts: Mapping[str, Stateful], tensors: Tensors) -> None:
-    """Hand each part its state."""
+def restore(
+    parts: Mapping[str, Stateful], tensors: Tensors, stored: Mapping[str, Collection[int]] | None = None
+) -> None:
+    """Hand each part its state; `stored` says which rows of a part the checkpoint has that it comes from."""
     for part, owner in parts.items():
         owner.restore(below(f"{part}/", tensors))
+        if isinstance(owner, Rows):
+            owner.stored = set((stored or {}).get(part, ()))
 
 
 def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
@@ -81,7 +118,7 @@ class ServerState:
         self.server = Server(below("shared/", moved), below("extra/", moved))
 
 
-class ClientStates:
+class ClientStates(Rows):
     """The personal entries of the clients that have trained; the others still have the initial ones.
 
     They rest on the host: in memory, or, when those of all clients would take more than the limit, in a temporary file
@@ -94,6 +131,7 @@ class ClientStates:
     """
 
     def __init__(self, initial: Tensors, clients: int, folder: Path | None) -> None:
+        super().__init__()
         self.initial = initial
         self.clients = clients
         self._own: dict[int, Tensors] = {}
@@ -124,6 +162,7 @@ class ClientStates:
     def __setitem__(self, client: int, tensors: Tensors) -> None:
         if not self.initial:
             return
+        self.stored.discard(client)
         if self._file is None:
             self._own[client] = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
             return
@@ -131,8 +170,11 @@ class ClientStates:
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
 
-    def state(self) -> Tensors:
-        return {f"{client}/{name}": tensor for client in self.trained() for name, tensor in self[client].items()}
+    def keys(self) -> list[int]:
+        return self.trained()
+
+    def rows(self, keys: Iterable[int]) -> Tensors:
+        return {f"{client}/{name}": tensor for client in keys for name, tensor in self[client].items()}
 
     def misfit(self, tensors: Tensors) -> str:
         clients: dict[str, Tensors] = {}
@@ -148,11 +190,15 @@ class ClientStates:
 
     def restore(self, tensors: Tensors) -> None:
         self._own.clear()
-        for client in sorted({int(name.partition("/")[0]) for name in tensors}):
-            self[client] = below(f"{client}/", tensors)
+        clients: dict[int, Tensors] = {}
+        for name, tensor in tensors.items():
+            client, _, entry = name.partition("/")
+            clients.setdefault(int(client), {})[entry] = tensor
+        for number in sorted(clients):
+            self[number] = clients[number]
 
 
-class History:
+class History(Rows):
     """The measurements so far: rounds, and the scores of all clients after each.
 
     Args:
@@ -162,6 +208,7 @@ class History:
     """
 
     def __init__(self, clients: int, validation: bool = False, width: int = PLAIN) -> None:
+        super().__init__()
         self.clients, self.validation, self.width = clients, validation, width
         self.scores: dict[int, Scores] = {}
 
@@ -172,8 +219,11 @@ class History:
         """Forget what was measured after round `last`, and have the rest in order."""
         self.scores = {round_: self.scores[round_] for round_ in sorted(self.scores) if round_ <= last}
 
-    def state(self) -> Tensors:
-        return {str(round_): torch.from_numpy(scores.numbers) for round_, scores in self.scores.items()}
+    def keys(self) -> list[int]:
+        return list(self.scores)
+
+    def rows(self, keys: Iterable[int]) -> Tensors:
+        return {str(round_): torch.from_numpy(self.scores[round_].numbers) for round_ in keys}
 
     def misfit(self, tensors: Tensors) -> str:
         like = torch.empty((2 if self.validation else 1) * self.width, self.clients, dtype=torch.float64)
