@@ -26,7 +26,7 @@ from pflcore.groups import Tensors
 from pflcore.json_text import parse_json
 from pflcore.method import under
 
-OWN = 2**20
+OWN = 2**17
 """Bytes of a part's rows that a checkpoint itself has at most, so that a small state is one file."""
 ROWS = 4096
 """Rows in a file at most: their names are in its header, and safetensors reads none of more than 100 MB."""

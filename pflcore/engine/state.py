@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -121,38 +122,34 @@ class ServerState:
 class ClientStates(Rows):
     """The personal entries of the clients that have trained; the others still have the initial ones.
 
-    They rest on the host: in memory, or, when those of all clients would take more than the limit, in a temporary file
-    that is mapped into memory, of which the system keeps as much in memory as there is room for.
+    They rest on the host, those of a client in a row of bytes, since tensors of its own would take kilobytes more: in
+    memory, or, when those of all clients would take more than the limit, in a temporary file that is mapped into
+    memory, of which the system keeps as much in memory as there is room for. Rows that nobody has written take none.
 
     Args:
         initial: The personal entries that every client begins with.
         clients: Number of clients.
         folder: Where a temporary file goes; None is the system's place for such files.
+
+    Attributes:
+        on_disk: Whether the entries are in a file.
     """
 
     def __init__(self, initial: Tensors, clients: int, folder: Path | None) -> None:
         super().__init__()
         self.initial = initial
         self.clients = clients
-        self._own: dict[int, Tensors] = {}
-        self._file: np.ndarray | None = None
+        self._trained: set[int] = set()
         size = packed_size(initial)
-        if size * clients > memory_limit():
-            # The file has no name, so it is gone with the process, however that ends.
-            with TemporaryFile(dir=folder) as file:
-                self._file = np.memmap(file, np.uint8, "w+", shape=(clients, size))
-
-    @property
-    def on_disk(self) -> bool:
-        """Whether the entries are in a file."""
-        return self._file is not None
+        self.on_disk = size * clients > memory_limit()
+        self._packed = _zeros((clients, size), folder, in_file=self.on_disk)
 
     def trained(self) -> list[int]:
         """The clients that have entries of their own."""
-        return sorted(self._own)
+        return sorted(self._trained)
 
     def __getitem__(self, client: int) -> Tensors:
-        return self._own.get(client, self.initial)
+        return self._views(client) if client in self._trained else self.initial
 
     def update(self, states: Mapping[int, Tensors]) -> None:
         """The entries of several clients, from the device in few copies."""
@@ -163,12 +160,13 @@ class ClientStates(Rows):
         if not self.initial:
             return
         self.stored.discard(client)
-        if self._file is None:
-            self._own[client] = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-            return
-        own = self._own.setdefault(client, packed_views(torch.from_numpy(self._file[client]), self.initial))
+        self._trained.add(client)
+        own = self._views(client)
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
+
+    def _views(self, client: int) -> Tensors:
+        return packed_views(torch.from_numpy(self._packed[client]), self.initial)
 
     def keys(self) -> list[int]:
         return self.trained()
@@ -189,13 +187,24 @@ class ClientStates(Rows):
         return ""
 
     def restore(self, tensors: Tensors) -> None:
-        self._own.clear()
+        self._trained.clear()
         clients: dict[int, Tensors] = {}
         for name, tensor in tensors.items():
             client, _, entry = name.partition("/")
             clients.setdefault(int(client), {})[entry] = tensor
         for number in sorted(clients):
             self[number] = clients[number]
+
+
+def _zeros(shape: tuple[int, int], folder: Path | None, *, in_file: bool) -> np.ndarray:
+    """Bytes that take room when they are written; rows of a multiple of 64 of them are aligned as tensors are."""
+    if in_file:
+        # The file has no name, so it is gone with the process, however that ends.
+        with TemporaryFile(dir=folder) as file:
+            return np.memmap(file, np.uint8, "w+", shape=shape)
+    size = shape[0] * shape[1]
+    private = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(private, np.uint8, size).reshape(shape)
 
 
 class History(Rows):
@@ -211,9 +220,23 @@ class History(Rows):
         super().__init__()
         self.clients, self.validation, self.width = clients, validation, width
         self.scores: dict[int, Scores] = {}
+        self._figures: dict[int, tuple[Scores, float]] = {}
 
     def __contains__(self, round_: object) -> bool:
         return round_ in self.scores
+
+    def figure(self, round_: int, clients: np.ndarray) -> float | None:
+        """That of some clients on validation samples, the same clients in every call; None where there are none.
+
+        Each is computed once: who looks for the best one after every round would compute all of them again.
+        """
+        scores = self.scores[round_].validation
+        if scores is None:
+            return None
+        known = self._figures.get(round_)
+        if not known or known[0] is not scores:
+            known = self._figures[round_] = scores, scores.figure(clients)
+        return known[1]
 
     def cut(self, last: int) -> None:
         """Forget what was measured after round `last`, and have the rest in order."""
