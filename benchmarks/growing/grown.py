@@ -35,8 +35,8 @@ class Grown:
         self.seen.append(seen)
 
     def ends(self) -> tuple[float, float]:
-        """Of the first and of the last tenth; of no fewer than three samples, where there are as many."""
-        some = max(len(self.seen) // 10, min(3, len(self.seen)))
+        """Of the first and of the last tenth."""
+        some = max(len(self.seen) // 10, 1)
         of = statistics.mean if self.mean else statistics.median
         return of(self.seen[:some]), of(self.seen[-some:])
 
@@ -44,6 +44,12 @@ class Grown:
     def ratio(self) -> float:
         first, last = self.ends()
         return last / first if first else float(last > 0) + 1.0
+
+
+def computed(process: int) -> float:
+    """Seconds of a core that a process has computed, without its children."""
+    facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(process: int | str = "self") -> float:
@@ -65,8 +71,11 @@ def picture(unit: str, results: Sequence[Grown]) -> str:
     """A panel per quantity, from zero."""
 
     def draw() -> Figure:
-        figure = Figure(figsize=(2.6 * len(results), 2.2), layout="constrained")
-        for axes, one in zip(figure.subplots(1, len(results)), results, strict=True):
+        columns = min(len(results), 4)
+        rows = -(-len(results) // columns)
+        figure = Figure(figsize=(2.6 * columns, 2.1 * rows), layout="constrained")
+        for place, one in enumerate(results, start=1):
+            axes = figure.add_subplot(rows, columns, place)
             step = max(len(one.at) // 200, 1)
             axes.plot(one.at[::step], one.seen[::step], color="#0072B2", linewidth=1)
             axes.set_ylim(0, 1.2 * max(one.seen))

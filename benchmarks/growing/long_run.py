@@ -31,9 +31,9 @@ class Counted(CheckpointFolder):
     def save(self, round_: int, tensors: Mapping[str, Tensor], rows: Mapping[str, Rows] | None = None) -> None:
         if round_ % self.every:
             return
-        before, started = self._files(), time.perf_counter()
+        before, started = self._files(), time.process_time()
         super().save(round_, tensors, rows)
-        self.seconds = time.perf_counter() - started
+        self.seconds = time.process_time() - started
         self.written = sum(size for name, size in self._files().items() if name not in before)
 
     def _files(self) -> dict[str, int]:
@@ -87,11 +87,11 @@ def rounds(count: int, folder: Path) -> list[Grown]:
     )  # lists of measurements are written together now and then
     checkpoints = Counted(folder, every)
     times: list[float] = []
-    last = time.perf_counter()
+    last = time.process_time()
 
     def on_round(progress: Progress) -> None:
         nonlocal last
-        now = time.perf_counter()
+        now = time.process_time()
         times.append(now - last)
         if progress.round % every == 0:
             speed.add(progress.round, 1000 * statistics.median(times))
@@ -101,7 +101,7 @@ def rounds(count: int, folder: Path) -> list[Grown]:
             times.clear()
         if progress.round >= count:
             raise Enough
-        last = time.perf_counter()
+        last = time.process_time()
 
     trained(10, 2, count, 10, checkpoints, on_round)
     print(f"checkpoints on the disk at the end: {checkpoints.on_disk / 1024:.0f} KiB")
@@ -119,7 +119,7 @@ def clients(count: int, folder: Path, number: int = 100_000, cohort: int = 100) 
 
     def on_round(progress: Progress) -> None:
         nonlocal last, begun
-        now = time.perf_counter()
+        now = time.process_time()
         begun = begun or memory()
         times.append(now - last)
         if progress.round % every == 0:
@@ -134,14 +134,14 @@ def clients(count: int, folder: Path, number: int = 100_000, cohort: int = 100) 
         if progress.round in (count // 2, count) and progress.round not in seen:
             seen.add(progress.round)
             raise Enough
-        last = time.perf_counter()
+        last = time.process_time()
 
     killed = False
     checkpoints = Counted(folder, every)
-    last = time.perf_counter()
+    last = time.process_time()
     trained(number, cohort, count, 0, checkpoints, on_round)
     print(f"killed after round {count // 2}: {checkpoints.on_disk / 1024:.0f} KiB of checkpoints on the disk")
-    killed, checkpoints, last = True, Counted(folder, every), time.perf_counter()
+    killed, checkpoints, last = True, Counted(folder, every), time.process_time()
     trained(number, cohort, count, 0, checkpoints, on_round)
     print(f"ended after round {count}: {checkpoints.on_disk / 1024:.0f} KiB of checkpoints on the disk")
     return [speed, resident, written, saving]

@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from growing.grown import Grown, memory
+from growing.grown import Grown, computed, memory
+from growing.scheduled import scheduled
 
 from pipeline.running.board import Board, status_path
 from pipeline.workspace import Workspace
@@ -36,7 +37,7 @@ table: {{rows: [training.lr], columns: [method], metric: final}}
 
 
 def study(count: int, folder: Path, planned: int) -> list[Grown]:
-    """A study of so many runs, of which more are planned and compiled than executed."""
+    """A study of so many runs; more are planned, compiled, and gone through by a scheduler that trains nothing."""
     results = [Grown("ms per run to compile", 1.2), Grown("ms per run to plan", 1.2)]
     for share in (0.1, 0.2, 0.5, 1.0):
         runs = max(round(share * planned / RUNS_PER_SPEC), 1) * RUNS_PER_SPEC
@@ -51,6 +52,7 @@ def study(count: int, folder: Path, planned: int) -> list[Grown]:
     write_study(root, count)
     call(root, "pfl", "compile")
     results += executed(root)
+    results += scheduled(planned, folder)
     reported = call(root, "pfl", "report")
     print(f"{count} runs executed; pfl report afterwards: {1000 * reported / count:.1f} ms per run")
     return results
@@ -58,28 +60,28 @@ def study(count: int, folder: Path, planned: int) -> list[Grown]:
 
 def executed(root: Path) -> list[Grown]:
     """Execute all runs of a study, looking at it all along."""
-    speed, resident = Grown("s per run to execute", 1.5), Grown("resident MiB of the scheduler", 1.3)
-    status = Grown("s for pfl status", 1.5)
+    speed, resident = Grown("ms of pfl run per run", 1.5), Grown("resident MiB of pfl run", 1.3)
+    status = Grown("s of pfl status", 1.5)
     with (root / "log").open("w") as log:
-        process = subprocess.Popen([BIN / "pfl", "run", "--all", "-j", "2"], cwd=root, env=_variables(), stderr=log,
-                                   stdout=log)  # fmt: skip
-        began, before = 0.0, 0
+        process = subprocess.Popen(
+            [BIN / "pfl", "run", "--all", "-j", "2"], cwd=root, env=_variables(), stdout=log, stderr=log
+        )
+        before, spent = 0, 0.0
         while process.poll() is None:
-            time.sleep(5)
+            time.sleep(2)
             try:
                 board = Board.load(status_path(Workspace.find(root)))
-                here = memory(process.pid)
+                here, now = memory(process.pid), computed(process.pid)
             except (OSError, ValueError):
                 continue
-            done = sum(entry.state == "done" for entry in board.of_kind("train")) if board else 0
-            total = len(board.of_kind("train")) if board else 0
-            if done - before >= max(total // 30, 1):
-                now = time.monotonic()
-                if began:
-                    speed.add(done, (now - began) / (done - before))
+            runs = [entry.state for entry in board.of_kind("train")] if board else []
+            done = runs.count("done")
+            if done - before >= max(len(runs) // 30, 1):
+                if before:
+                    speed.add(done, 1000 * (now - spent) / (done - before))
                     resident.add(done, here)
                 status.add(done, call(root, "pfl", "status"))
-                began, before = time.monotonic(), done
+                before, spent = done, now
     if process.returncode:
         sys.exit((root / "log").read_text()[-2000:])
     return [speed, resident, status]
@@ -97,12 +99,16 @@ def write_study(root: Path, runs: int) -> None:
 
 
 def call(root: Path, *command: str) -> float:
-    """Seconds that a command takes, which must succeed."""
-    started = time.perf_counter()
-    done = subprocess.run([BIN / command[0], *command[1:]], cwd=root, env=_variables(), capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return time.perf_counter() - started
+    """Seconds of a core that a command takes, which must succeed."""
+    with (root / "said").open("w+") as said:
+        process = subprocess.Popen(
+            [BIN / command[0], *command[1:]], cwd=root, env=_variables(), stdout=said, stderr=said
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            sys.exit(f"{' '.join(command)} failed:\n{(root / 'said').read_text()[-2000:]}")
+    return usage.ru_utime + usage.ru_stime
 
 
 def _variables() -> dict[str, str]:
