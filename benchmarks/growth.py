@@ -13,8 +13,9 @@ Each part goes through many units of one kind and compares the first tenth of th
     python benchmarks/growth.py rounds --count 2000              # fewer
     python benchmarks/growth.py study --count 500 --planned 5000
 
-Times are those of a core, so that what else the machine does counts for little. It prints the tables, draws a picture
-of each part where ``--pictures FOLDER`` says, and ends with 1 if anything grew by more than the ratio beside it.
+Times are those of a core, so that what else the machine does counts for less; they still vary by half. It prints the
+tables, draws a picture of each part where ``--pictures FOLDER`` says, and ends with 1 if anything grew by more than the
+ratio beside it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def trained(
 def rounds(count: int, folder: Path) -> list[Grown]:
     """A run of many rounds."""
     every = max(count // 100, 1)
-    speed, resident = Grown("ms per round", 1.5), Grown("resident MiB", 1.15)
+    speed, resident = Grown("ms per round", 2.0), Grown("resident MiB", 1.15)
     written = Grown(
         "KiB written per checkpoint", 4.0, mean=True
     )  # lists of measurements are written together now and then
@@ -111,37 +111,29 @@ def rounds(count: int, folder: Path) -> list[Grown]:
 def clients(count: int, folder: Path, number: int = 100_000, cohort: int = 100) -> list[Grown]:
     """A run of so many rounds with many clients, killed in the middle and gone on with."""
     every = max(count // 50, 1)
-    speed, resident = Grown("ms per round", 1.5), Grown("resident KiB per client that has trained", 1.2)
+    speed, resident = Grown("ms per round", 2.0), Grown("resident MiB", 1.3)
     written, saving = Grown("KiB written per checkpoint", 4.0, mean=True), Grown("ms per checkpoint", 4.0)
     times: list[float] = []
-    seen: set[int] = set()
-    begun = last = 0.0
+    ends = [count // 2, count]
+    last = 0.0
 
     def on_round(progress: Progress) -> None:
-        nonlocal last, begun
-        now = time.process_time()
-        begun = begun or memory()
-        times.append(now - last)
+        nonlocal last
+        times.append(time.process_time() - last)
         if progress.round % every == 0:
             speed.add(progress.round, 1000 * statistics.median(times))
+            resident.add(progress.round, memory())
             if checkpoints.written:
                 written.add(progress.round, checkpoints.written / 1024)
                 saving.add(progress.round, 1000 * checkpoints.seconds)
-            share = 1 - (1 - cohort / number) ** progress.round  # of the clients, on average
-            if not killed and progress.round > count // 10:
-                resident.add(progress.round, (memory() - begun) * 1024 / (share * number))
             times.clear()
-        if progress.round in (count // 2, count) and progress.round not in seen:
-            seen.add(progress.round)
+        if progress.round >= ends[0]:
+            del ends[0]
             raise Enough
         last = time.process_time()
 
-    killed = False
-    checkpoints = Counted(folder, every)
-    last = time.process_time()
-    trained(number, cohort, count, 0, checkpoints, on_round)
-    print(f"killed after round {count // 2}: {checkpoints.on_disk / 1024:.0f} KiB of checkpoints on the disk")
-    killed, checkpoints, last = True, Counted(folder, every), time.process_time()
-    trained(number, cohort, count, 0, checkpoints, on_round)
-    print(f"ended after round {count}: {checkpoints.on_disk / 1024:.0f} KiB of checkpoints on the disk")
+    for end in (count // 2, count):
+        checkpoints, last = Counted(folder, every), time.process_time()
+        trained(number, cohort, count, 0, checkpoints, on_round)
+        print(f"ended after round {end}: {checkpoints.on_disk / 1024:.0f} KiB of checkpoints on the disk", flush=True)
     return [speed, resident, written, saving]

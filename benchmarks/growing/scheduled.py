@@ -102,7 +102,7 @@ def scheduled(runs: int, folder: Path) -> list[Grown]:
     order = [stage.address for stage in stages]
     work = Work(graph, order, dict.fromkeys(order, "not made yet"), dict.fromkeys(order, 1.0), {}, folder)
     board = Board(title="pfl run", path=folder / "run.json", entries=work.states())
-    speed, resident = Grown("ms of the scheduler per run", 1.5), Grown("resident MiB, nothing trained", 1.15)
+    speed, resident = Grown("ms of the scheduler per run", 2.0), Grown("resident MiB, nothing trained", 1.15)
     Scheduler(work, _Clerk(), _Workers(), board, _Told(speed, resident)).run()
     assert board.counts()["done"] == len(stages)
     return [speed, resident]

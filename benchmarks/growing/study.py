@@ -38,7 +38,7 @@ table: {{rows: [training.lr], columns: [method], metric: final}}
 
 def study(count: int, folder: Path, planned: int) -> list[Grown]:
     """A study of so many runs; more are planned, compiled, and gone through by a scheduler that trains nothing."""
-    results = [Grown("ms per run to compile", 1.2), Grown("ms per run to plan", 1.2)]
+    results = [Grown("ms per run to compile", 1.5), Grown("ms per run to plan", 1.5)]
     for share in (0.1, 0.2, 0.5, 1.0):
         runs = max(round(share * planned / RUNS_PER_SPEC), 1) * RUNS_PER_SPEC
         root = folder / f"planned-{runs}"
@@ -60,8 +60,8 @@ def study(count: int, folder: Path, planned: int) -> list[Grown]:
 
 def executed(root: Path) -> list[Grown]:
     """Execute all runs of a study, looking at it all along."""
-    speed, resident = Grown("ms of pfl run per run", 1.5), Grown("resident MiB of pfl run", 1.3)
-    status = Grown("s of pfl status", 1.5)
+    speed, resident = Grown("ms of pfl run per run", 2.0), Grown("resident MiB of pfl run", 1.3)
+    status = Grown("s of pfl status", 2.0)
     with (root / "log").open("w") as log:
         process = subprocess.Popen(
             [BIN / "pfl", "run", "--all", "-j", "2"], cwd=root, env=_variables(), stdout=log, stderr=log

@@ -24,7 +24,7 @@ def watch(count: int, folder: Path) -> list[Grown]:
         (folder / "specs/fedtp").mkdir(parents=True, exist_ok=True)
         shutil.copy(SPECS / "fedtp" / name, folder / "specs/fedtp")
     (folder / "pyproject.toml").write_text("[tool.pfl]\n")
-    speed, resident = Grown("s per change", 1.5), Grown("resident MiB", 1.15)
+    speed, resident = Grown("s per change", 2.0), Grown("resident MiB", 1.15)
     files = Grown("files below reports/ and .pfl/", 1.05)
     changes = _changes(folder / "specs/fedtp")
     last = done = 0.0
