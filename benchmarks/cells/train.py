@@ -37,6 +37,7 @@ from pflcore.engine import (
     train,
     use_threads,
 )
+from pflcore.engine.state import Rows
 from pflcore.errors import UserError
 from pflcore.methods import METHODS, Method
 from pipeline.spec.run import canonical_json
@@ -59,8 +60,8 @@ class _Until(CheckpointFolder):
         super().__init__(folder, identity, print)
         self.ends, self.every, self.saved = ends, every, time.monotonic()
 
-    def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
-        super().save(round_, tensors)
+    def save(self, round_: int, tensors: Mapping[str, Tensor], rows: Mapping[str, Rows] | None = None) -> None:
+        super().save(round_, tensors, rows)
         now = time.monotonic()
         if now + max(self.every, now - self.saved) > self.ends:
             raise OutOfTime

@@ -1,28 +1,34 @@
 """Checkpoints: one file of named tensors, written atomically, named by its round and its own hash.
 
 The hash in the name makes a file that was cut or altered recognisable; the identity stored inside makes one of another
-run recognisable. Either is passed over with one line, and the one before it is used.
+run recognisable. Either is passed over with one line, and the one before it is used. What is large and changes little
+is in files beside it, which checkpoints share (``pieces.py``); what two of them share is there once.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from pflcore.engine.pieces import (
+    Layers,
+    divide,
+    files_of,
+    keys_of,
+    read_hashed,
+    read_layers,
+    stored_pieces,
+    write_hashed,
+)
+from pflcore.engine.state import Rows
 from pflcore.errors import UserError
-from pflcore.files import named
 from pflcore.groups import Tensors
-from pflcore.json_text import parse_json
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
 _KEPT = 2  # the newest, and one to fall back to
@@ -31,10 +37,17 @@ _PATIENCE = 5.0  # seconds in which a process that was killed has let go
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round."""
+    """The state after a round.
+
+    Attributes:
+        layers: Of parts in rows, what is in files beside its own.
+        stored: Part → the rows that these have as they are.
+    """
 
     round: int
     tensors: Tensors
+    layers: Layers = field(default_factory=dict)
+    stored: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
 
 class CheckpointFolder:
@@ -51,7 +64,7 @@ class CheckpointFolder:
         self.identity = identity
         self.warn = warn
         self._lock = FileLock(folder / "lock")
-        self._good: list[Path] = []  # written or read by this process, oldest first
+        self._good: list[tuple[Path, Layers]] = []  # written or read by this process, oldest first
 
     def __enter__(self) -> CheckpointFolder:
         """Take the folder. Raises :class:`UserError` when another process trains this run."""
@@ -66,16 +79,32 @@ class CheckpointFolder:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
+    def save(self, round_: int, tensors: Mapping[str, Tensor], rows: Mapping[str, Rows] | None = None) -> None:
         """Write the state after a round, then drop all but it and the good one before it.
 
         Files that were passed over go as well: their rounds may be later, and they would displace good ones.
+
+        Args:
+            tensors: All parts of the state that are written whole.
+            rows: Those in rows, by name, of which what has not changed since the last one is not written again.
         """
-        path = write(self.folder, self.identity, round_, tensors)
-        self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
+        rows = rows or {}
+        before = self._good[-1][1] if self._good else {}
+        own, layers = divide(self.folder, rows, before)
+        path = write(self.folder, self.identity, round_, {**tensors, **own}, layers)
+        self._good = [*(one for one in self._good if one[0] != path), (path, layers)][-_KEPT:]
+        for part, held in rows.items():
+            if layers.get(part) != before.get(part):
+                held.stored.update(layers[part][-1].keys)
+        good = [path for path, _ in self._good]
         for other in stored(self.folder):
-            if other not in self._good:
+            if other not in good:
                 other.unlink()
+        # Last, so that no checkpoint is there without them.
+        listed = {name for _, layers in self._good for name in files_of(layers)}
+        for piece in stored_pieces(self.folder):
+            if piece.name not in listed:
+                piece.unlink()
 
     def load(self, misfit: Callable[[Tensors], str]) -> Checkpoint | None:
         """The newest good checkpoint.
@@ -86,7 +115,7 @@ class CheckpointFolder:
         for path in stored(self.folder):
             reason, checkpoint = read(path, self.identity, misfit)
             if checkpoint:
-                self._good = [path]
+                self._good = [(path, checkpoint.layers)]
                 return checkpoint
             self.warn(f"{path}: {reason}; passed over")
         return None
@@ -94,7 +123,7 @@ class CheckpointFolder:
     def clear(self) -> None:
         """Remove all checkpoints: the run is complete."""
         self._drop_parts()
-        for path in stored(self.folder):
+        for path in (*stored(self.folder), *stored_pieces(self.folder)):
             path.unlink()
 
     def _drop_parts(self) -> None:
@@ -104,7 +133,8 @@ class CheckpointFolder:
 
 def stored(folder: Path) -> list[Path]:
     """The files in a folder that are named as checkpoints are, newest first."""
-    return sorted((path for path in folder.glob("round-*") if _NAME.fullmatch(path.name)), reverse=True)
+    named = (path for path in folder.glob("round-*") if _NAME.fullmatch(path.name))
+    return sorted((path for path in named if path.is_file()), reverse=True)
 
 
 def round_of(path: Path) -> int:
@@ -112,47 +142,32 @@ def round_of(path: Path) -> int:
     return int(path.name.split("-")[1])
 
 
-def write(folder: Path, identity: str, round_: int, tensors: Mapping[str, Tensor]) -> Path:
+def write(
+    folder: Path, identity: str, round_: int, tensors: Mapping[str, Tensor], layers: Layers | None = None
+) -> Path:
     """Write a checkpoint into a folder that exists. Raises ``OSError`` or ``SafetensorError`` when it cannot."""
-    temporary = folder / f".{os.getpid()}.part"
-    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        # One key: the order of several would vary from process to process.
-        with named(folder):
-            save_file(flat, temporary, {"pfl": json.dumps({"identity": identity, "round": round_})})
-        path = folder / f"round-{round_:06d}-{_digest(temporary)}.safetensors"
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        return temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    told: dict[str, object] = {"identity": identity, "round": round_}
+    if layers:
+        told["layers"] = {part: [layer.files for layer in several] for part, several in layers.items()}
+    return write_hashed(folder, f"round-{round_:06d}", tensors, json.dumps(told))
 
 
 def read(path: Path, identity: str, misfit: Callable[[Tensors], str]) -> tuple[str, Checkpoint | None]:
     """A checkpoint, or why it is none that has this identity and fits. Raises ``OSError``."""
-    match = _NAME.fullmatch(path.name)
-    if not match or _digest(path) != match[2]:
+    if not _NAME.fullmatch(path.name):
         return "its content does not match its name", None
     try:
-        with safe_open(path, framework="pt") as file:
-            header = parse_json((file.metadata() or {}).get("pfl", "{}"))
-            # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except RuntimeError as error:  # how safetensors says that it cannot open a file
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: no such file any more") from None
-        return f"not a checkpoint ({error})", None
-    except (SafetensorError, ValueError) as error:
-        return f"not a checkpoint ({error})", None
-    if not isinstance(header, dict) or header.get("identity") != identity:
-        return "it belongs to another run", None
-    if not isinstance(header.get("round"), int):
-        return "it does not say of which round it is", None
+        header, own = read_hashed(path)
+        if not isinstance(header, dict) or header.get("identity") != identity:
+            return "it belongs to another run", None
+        if not isinstance(header.get("round"), int):
+            return "it does not say of which round it is", None
+        layers, tensors = read_layers(path.parent, header.get("layers", {}))
+    except ValueError as error:
+        return str(error), None
+    tensors |= own
     if reason := misfit(tensors):
         return reason, None
-    return "", Checkpoint(header["round"], tensors)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    shared = {part: frozenset().union(*(layer.keys for layer in several)) for part, several in layers.items()}
+    kept = {part: keys - keys_of(part, own) for part, keys in shared.items()}
+    return "", Checkpoint(header["round"], tensors, layers, kept)

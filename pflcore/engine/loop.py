@@ -18,7 +18,7 @@ from pflcore.engine.kept import KeptStates
 from pflcore.engine.precision import use_precision
 from pflcore.engine.result import Result
 from pflcore.engine.run_state import RunState
-from pflcore.engine.state import join
+from pflcore.engine.state import apart, join
 from pflcore.faults import during, noted
 from pflcore.memory import keep_freed_memory
 from pflcore.methods import Method
@@ -103,7 +103,7 @@ def train(
                 if kept and kept.every and run.round in run.history and not run.diverged:
                     kept.keep(run.round, join(run.trajectory))
                 if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
-                    checkpoints.save(run.round, join(run.parts))
+                    checkpoints.save(run.round, *apart(run.parts))
                     saved = time.monotonic()
         try:
             with during(when="after the last round"):
@@ -112,7 +112,7 @@ def train(
         except BaseException:
             if checkpoints and not run.diverged:
                 with suppress(OSError):  # of the two, why there is no result is what has to be told
-                    checkpoints.save(run.round, join(run.parts))
+                    checkpoints.save(run.round, *apart(run.parts))
             raise
         if kept and not run.diverged:
             kept.keep(run.round, join(run.trajectory))

@@ -67,6 +67,7 @@ class RunState:
         self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
         self.model: nn.Module = model.to(data.device)
         self.groups: Groups = groups
+        self._members = [client for client in range(data.clients) if client not in data.novel]
         self.round = 0
         self.resumed_from = 0
         self.inherited = False
@@ -155,10 +156,6 @@ class RunState:
             updates, personal, _ = done
             self.server.server = self.method.open_server(self._server(0), self.roles, updates)
             self.personal.update(personal)
-
-    @property
-    def _members(self) -> list[int]:
-        return [client for client in range(self.data.clients) if client not in self.data.novel]
 
     def _done(self, executor: Executor, round_: int, participants: Sequence[int], parts: Sequence[int]) -> _Done | None:
         """What clients return, what they keep, and their losses, after some parts; None when one diverged."""
@@ -306,7 +303,7 @@ class RunState:
         checkpoint = checkpoints.load(lambda tensors: misfit(self.parts, tensors))
         if checkpoint:
             self.round = checkpoint.round
-            restore(self.parts, checkpoint.tensors)
+            restore(self.parts, checkpoint.tensors, checkpoint.stored)
 
     def take_up(self, kept: KeptStates | None, executor: Executor) -> None:
         """Continue from where runs of the same lineage were, and measure what they have not measured on the way.

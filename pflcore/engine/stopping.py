@@ -24,13 +24,14 @@ def stops_after(
         novel: Clients that do not count.
         before: Later rounds, and this one, are not looked at.
     """
+    if not patience:
+        return None
     best, waited = -1.0, 0
     here = ~np.isin(np.arange(history.clients), sorted(novel))
-    for round_ in sorted(history.scores) if patience else ():
-        scores = history.scores[round_].validation
-        if round_ >= before or scores is None:
+    for round_ in sorted(history.scores):
+        figure = history.figure(round_, here)  # of the same samples in every round
+        if round_ >= before or figure is None:
             break
-        figure = scores.figure(here)  # of the same samples in every round
         best, waited = (figure, 0) if figure > best else (best, waited + 1)
         if waited == patience:
             return round_

@@ -12,8 +12,9 @@ back there. And a report that a person has changed is set aside before it is mad
 
 A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last: whatever
 happens, it is taken from there and not executed again. The lock files follow every few seconds and at the end, since
-DVC rewrites a whole one for each entry, which for forty stages takes half a second. It does so in place; a lock file
-that a kill has cut short is removed, as all that it said is in the run cache.
+DVC rewrites a whole one for each entry, which for forty stages takes half a second; and less often when they are long
+or many, or a study of hundreds of runs would spend most of its time on them. It does so in place; a lock file that a
+kill has cut short is removed, as all that it said is in the run cache.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from pipeline.dvc.finished import Finished
 from pipeline.parsing import parse_yaml
 
 DUMP_EVERY = 10.0  # seconds between two versions of a lock file
+DUMP_SHARE = 0.1  # of the time in which stages are recorded, at most, goes into lock files
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
 
 
@@ -86,6 +88,7 @@ class Recorder:
         self._held: dict[str, tuple[ExitStack, str]] = {}
         self._undumped: dict[str, dict[str, Any]] = {}  # by lock file: stages that it does not have yet
         self._dumped: dict[str, float] = {}  # when each was written
+        self._rests = 0.0  # until when none is
         self._mend(sorted({stage.file for stage in self.known.values()}))
 
     def close(self) -> None:
@@ -138,9 +141,7 @@ class Recorder:
                     self._save(address)
                 except self._error as error:
                     problems[address] = _line(error)
-            now = time.monotonic()
-            for name in [name for name in self._undumped if now - self._dumped.get(name, 0.0) > DUMP_EVERY]:
-                self._dump(name)
+            self._dump_due()
         return problems
 
     def give_up(self, address: str) -> None:
@@ -223,6 +224,16 @@ class Recorder:
         stage.cmd_changed = False  # it was loaded with what was recorded then
         self._undumped.setdefault(self.known[address].file, {})[address] = stage
         self.finished.forget(address)
+
+    def _dump_due(self) -> None:
+        """Complete lock files that have not been for a while, the oldest first, as far as their share allows."""
+        began = time.monotonic()
+        oldest = sorted(self._undumped, key=lambda name: self._dumped.get(name, -DUMP_EVERY))
+        for name in [name for name in oldest if began - self._dumped.get(name, -DUMP_EVERY) >= DUMP_EVERY]:
+            if (before := time.monotonic()) < self._rests:
+                return
+            self._dump(name)
+            self._rests = (after := time.monotonic()) + (after - before) * (1 / DUMP_SHARE - 1)
 
     def _dump(self, name: str) -> None:
         """Complete the lock file beside a stage file, unless that has been compiled anew meanwhile."""

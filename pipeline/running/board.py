@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,8 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 """`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""
 
 OVER = ("done", "cached", "failed", "skipped")
-SAVE_EVERY = 1.0  # seconds
+SAVE_EVERY = 1.0  # seconds; with thousands of stages less often, since it takes up to
+SHARE = 0.05  # of the time
 _MOST = 1 << 26  # bytes; the state of 5,000 runs has some two million
 
 
@@ -86,7 +87,7 @@ class Board:
     places: int = 1
     entries: dict[str, StageState] = field(default_factory=dict)
     path: Path | None = None
-    _saved: float = 0.0
+    _due: float = 0.0
 
     def counts(self) -> Counter[str]:
         """Stages by state."""
@@ -122,12 +123,13 @@ class Board:
         return took / expected if expected else 1.0
 
     def save(self, now: bool = False) -> None:
-        """Write it, unless that happened less than a second ago and need not be done `now`."""
-        if self.path and (now or time.monotonic() - self._saved > SAVE_EVERY):
-            self._saved = time.monotonic()
+        """Write it, unless that happened less than a second ago, or took long, and need not be done `now`."""
+        if self.path and (now or time.monotonic() > self._due):
+            began = time.monotonic()
             facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
-            facts["entries"] = [asdict(entry) for entry in self.entries.values()]
+            facts["entries"] = [vars(entry) for entry in self.entries.values()]
             write_text(self.path, json.dumps(facts) + "\n")
+            self._due = began + max(SAVE_EVERY, (time.monotonic() - began) / SHARE)
 
     @classmethod
     def load(cls, path: Path) -> Board | None:

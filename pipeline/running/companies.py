@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.compile.graph import Graph
@@ -48,9 +48,13 @@ class Companies:
             split += [members[start : start + size] for start in range(0, len(members), size)]
         return split
 
-    def wanted(self, chosen: Iterable[str], ready: Iterable[str]) -> list[str]:
+    def join(self, chosen: Collection[str]) -> bool:
+        """Whether any of these may have company."""
+        return self.most > 1 and any(address in self.of for address in chosen)
+
+    def wanted(self, chosen: Collection[str], ready: Iterable[str]) -> list[str]:
         """Which of those that are ready are to keep those company that are chosen."""
-        if self.most == 1:
+        if not self.join(chosen):
             return []
         places = {company: self.most for company in (self.of.get(address) for address in chosen) if company}
         for address in chosen:

@@ -114,6 +114,8 @@ class Scheduler:
 
     def _joining(self, chosen: list[str]) -> list[str]:
         """Runs that are ready and are to be trained side by side with chosen ones; they are ready no more."""
+        if not self.work.companies.join(chosen):  # of thousands that are ready
+            return []
         ready = [item for item in sorted(self.ready) if self._is_touched(item[-1])]
         joining = self.work.companies.wanted(chosen, (address for *_, address in ready))
         if joining:

@@ -27,7 +27,7 @@ from PIL import Image
 Maker = Callable[[Path], None]
 
 MEBIBYTE = 2**20
-HUGE = 8 * 2**30  # bytes, more than these readers have a use for; as a hole in a file they take no room
+HUGE = 5 * 2**30  # bytes, more than these readers have a use for; as a hole in a file they take no room
 
 
 def _content(make: Callable[[bytes], bytes]) -> Maker:
@@ -86,8 +86,8 @@ ANYWHERE: dict[str, Maker] = {
     "zeros": _content(lambda _: bytes(MEBIBYTE)),
     "half of it": _content(lambda data: data[: len(data) // 2]),
     "noise after it": _content(lambda data: data + np.random.default_rng(2).bytes(MEBIBYTE)),
-    "8 GiB of a hole after it": _hole,
-    "8 GiB of a hole": _instead(_hole),
+    "5 GiB of a hole after it": _hole,
+    "5 GiB of a hole": _instead(_hole),
     "a pipe": _instead(os.mkfifo),
     "an endless device": _instead(lambda path: path.symlink_to("/dev/zero")),
     "a link to itself": _instead(lambda path: path.symlink_to(path.name)),

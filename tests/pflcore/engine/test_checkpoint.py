@@ -341,7 +341,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path, monke
 
     with CheckpointFolder(tmp_path, "me", print) as folder:
         folder.save(1, TENSORS)
-        monkeypatch.setattr("pflcore.engine.checkpoint.save_file", full)
+        monkeypatch.setattr("pflcore.engine.pieces.save_file", full)
         with pytest.raises(OSError, match="no space"):
             folder.save(2, TENSORS)
         checkpoint = folder.load(fits)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.tiny import backbone, federation, holding_back, method, result_bytes, run, training
 
@@ -66,6 +67,24 @@ def test_by_hand(patience: int | None, stop: int | None) -> None:
 def test_novel_clients_do_not_count() -> None:
     assert stops_after(history((1, 0), (1, 5), (1, 9)), 1) is None
     assert stops_after(history((1, 0), (1, 5), (1, 9)), 1, novel={1}) == 20
+
+
+def test_the_figure_of_a_measurement_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Scores] = []
+    figure = Scores.figure
+
+    def counted(scores: Scores, clients: np.ndarray) -> float:
+        computed.append(scores)
+        return figure(scores, clients)
+
+    monkeypatch.setattr(Scores, "figure", counted)
+    measured = history()
+    for number in range(1, 201):
+        measured.scores[number] = Scores.join([(0, 5, 1.0, 0, one, 9, 1.0, one) for one in (number, 0)])
+        assert stops_after(measured, 5) is None and stops_after(measured, 5) is None
+    assert len(computed) == 200
+    measured.scores[200] = Scores.join([(0, 5, 1.0, 0, one, 9, 1.0, one) for one in (0, 0)])
+    assert stops_after(measured, 1) == 200, "another measurement has another figure"
 
 
 @pytest.mark.parametrize("evaluation", [EVERY, SECOND])

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -22,9 +24,11 @@ from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.finished import Finished
 from pipeline.running import local
 from pipeline.running.board import Board, StageState, duration
+from pipeline.running.companies import Companies
 from pipeline.running.display import Lines, live_view, show_status, summary
 from pipeline.running.jobs import Ended, Job, Slot
 from pipeline.running.local import LocalPool, slots, visible_gpus
+from pipeline.running.scheduler import Scheduler
 from pipeline.running.worker import _attempt
 
 
@@ -299,6 +303,43 @@ def test_the_board_is_kept_in_a_file(board: Board, tmp_path: Path) -> None:
         path.write_text(damaged)
         with pytest.raises(UserError, match="cannot be read; the next `pfl run` writes it anew"):
             Board.load(path)
+
+
+def test_writing_the_state_of_many_stages_takes_a_small_share_of_the_time(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, took, written = 1000.0, 0.0, 0
+
+    def write(path: Path, text: str) -> None:
+        nonlocal now, written
+        now, written = now + took, written + 1
+
+    monkeypatch.setattr("pipeline.running.board.time.monotonic", lambda: now)
+    monkeypatch.setattr("pipeline.running.board.write_text", write)
+    board.path = tmp_path / "run.json"
+    counts = []
+    for seconds in (0.01, 0.5):
+        took, end, written = seconds, now + 100, 0
+        while now < end:
+            board.save()
+            now += 0.1
+        counts.append(written)
+    assert 85 < counts[0] <= 101 and 9 <= counts[1] <= 11, "every second, and no more than a twentieth of the time"
+    board.save(now=True)
+    assert written == counts[1] + 1
+
+
+def test_runs_without_company_are_not_looked_for_among_all_that_are_ready() -> None:
+    class Untouched(list[tuple[bool, float, int, str]]):
+        def __iter__(self) -> Iterator[tuple[bool, float, int, str]]:
+            raise AssertionError("thousands of them, after every stage")
+
+    scheduler = Scheduler.__new__(Scheduler)
+    scheduler.ready = Untouched([(True, 1.0, 0, "b")])
+    scheduler.work = SimpleNamespace(companies=Companies(1, {"a": "x", "b": "x"}))  # type: ignore[assignment]
+    assert scheduler._joining(["a"]) == []
+    scheduler.work.companies = Companies(8, {"b": "x"})
+    assert scheduler._joining(["a"]) == []
 
 
 def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:

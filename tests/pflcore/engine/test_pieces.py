@@ -1,0 +1,369 @@
+"""Checkpoints share what did not change: what is written, what a kill between any two operations leaves, and damage."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.damage import empty, flip, shorten
+from support.tiny import first_fitting, method, result_bytes, run, training
+from torch import Tensor
+
+from pflcore.engine import CheckpointFolder, Progress, pieces
+from pflcore.engine.checkpoint import write
+from pflcore.engine.evaluate import Scores
+from pflcore.engine.pieces import Layer, stored_pieces, write_hashed
+from pflcore.engine.state import ClientStates, History, Stateful, apart, join, misfit, restore
+
+INITIAL = {"head.weight": torch.zeros(8, 4), "head.count": torch.tensor(0)}
+ROW = 8 * 4 * 4 + 8  # bytes of a client's
+
+
+class Killed(BaseException):
+    """Stands for the end of a process."""
+
+
+def own(value: int) -> dict[str, Tensor]:
+    return {"head.weight": torch.full((8, 4), float(value)), "head.count": torch.tensor(value)}
+
+
+class Run:
+    """A run's parts in rows, of which so many clients change at a time, and its checkpoints in a folder."""
+
+    def __init__(self, folder: Path, clients: int) -> None:
+        self.clients, self.history = ClientStates(INITIAL, clients, None), History(3)
+        self.parts: dict[str, Stateful] = {"personal": self.clients, "history": self.history}
+        self.lines: list[str] = []
+        self.checkpoints = CheckpointFolder(folder, "me", self.lines.append)
+
+    def train(self, clients: Iterable[int], round_: int) -> None:
+        self.clients.update({client: own(1000 * round_ + client) for client in clients})
+        self.history.scores[round_] = Scores.join([(round_, 20, 0.5, round_)] * 3)
+
+    def save(self, round_: int) -> None:
+        self.checkpoints.save(round_, *apart(self.parts))
+
+    def load(self) -> int:
+        """Continue from the newest good checkpoint; its round, or 0."""
+        found = self.checkpoints.load(lambda tensors: misfit(self.parts, tensors))
+        if found:
+            restore(self.parts, found.tensors, found.stored)
+        return found.round if found else 0
+
+    def same(self, state: dict[str, Tensor]) -> bool:
+        mine = join(self.parts)
+        return mine.keys() == state.keys() and all(torch.equal(mine[name], state[name]) for name in mine)
+
+
+def copied(parts: dict[str, Stateful]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in join(parts).items()}
+
+
+def on_disk(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of tensors that have been written, file by file."""
+    sizes: list[int] = []
+
+    def note(tensors: dict[str, Tensor], *rest: Any) -> None:
+        sizes.append(sum(tensor.nbytes for tensor in tensors.values()))
+        save_file(tensors, *rest)
+
+    monkeypatch.setattr(pieces, "save_file", note)
+    return sizes
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints have next to no rows themselves, and files few."""
+    monkeypatch.setattr(pieces, "OWN", 100)
+    monkeypatch.setattr(pieces, "ROWS", 7)
+
+
+# --- what is written -----------------------------------------------------------------------------------------------
+
+
+def per_checkpoint(folder: Path, clients: int, cohort: int, written: list[int]) -> float:
+    """Bytes per checkpoint when all clients have trained and then so many do between two."""
+    rng = np.random.default_rng(0)
+    run = Run(folder, clients)
+    with run.checkpoints:
+        run.train(range(clients), 1)
+        run.save(1)
+        written.clear()
+        for round_ in range(2, 42):
+            run.train(rng.choice(clients, cohort, replace=False).tolist(), round_)
+            run.save(round_)
+            assert on_disk(folder) < 6 * clients * ROW, "two checkpoints of at most twice what there is"
+            assert len(list(folder.glob("round-*"))) == 2
+    return sum(written) / 40
+
+
+def test_bytes_of_a_checkpoint_go_by_what_changed(
+    written: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pieces, "OWN", 0)
+    few, many, more = (
+        per_checkpoint(tmp_path / name, clients, cohort, written)
+        for name, clients, cohort in (("few", 1000, 10), ("many", 2000, 10), ("more", 2000, 30))
+    )
+    assert few < 10 * ROW * 10, "a row is written about as often as 1000 can be halved, and not all 1000 rows each time"
+    assert many < 1.2 * few and more > 2 * few
+
+
+def test_small_states_are_one_file(tmp_path: Path) -> None:
+    run = Run(tmp_path, 20)
+    with run.checkpoints:
+        for round_ in (1, 2, 3):
+            run.train(range(20), round_)
+            run.save(round_)
+    assert len(list(tmp_path.glob("round-*"))) == 2 and stored_pieces(tmp_path) == []
+
+
+def test_measurements_are_not_written_with_each_checkpoint(
+    written: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pieces, "OWN", 1000)
+    run = Run(tmp_path, 1)
+    with run.checkpoints:
+        for round_ in range(1, 201):
+            run.train((), round_)
+            run.save(round_)
+        first, last = sum(written[:80]), sum(written[-80:])
+        assert last < 3 * first, "of 96 bytes a round; all of them each time would be eight times as much"
+        again = Run(tmp_path, 1)
+        assert again.load() == 200 and again.same(join(run.parts))
+
+
+def test_who_goes_on_writes_no_more_than_who_went_on(no_room: None, written: list[int], tmp_path: Path) -> None:
+    run = Run(tmp_path, 200)
+    with run.checkpoints:
+        run.train(range(200), 1)
+        run.save(1)
+        run.train(range(20), 2)
+        run.save(2)
+    again = Run(tmp_path, 200)
+    with again.checkpoints:
+        assert again.load() == 2 and again.same(join(run.parts))
+        written.clear()
+        again.train([5], 3)
+        again.save(3)
+        assert sum(written) < 20 * ROW
+    last = Run(tmp_path, 200)
+    with last.checkpoints:
+        assert last.load() == 3 and last.same(join(again.parts))
+
+
+def test_restoring_goes_through_the_names_a_fixed_number_of_times() -> None:
+    class Counted(dict[str, Tensor]):
+        times = 0
+
+        def items(self) -> Any:
+            self.times += 1
+            return super().items()
+
+        def __iter__(self) -> Any:
+            self.times += 1
+            return super().__iter__()
+
+    made, clients = Counted(), ClientStates(INITIAL, 300, None)
+    for client in range(300):
+        made |= {f"{client}/{name}": tensor for name, tensor in own(client).items()}
+    made.times = 0
+    clients.restore(made)
+    assert made.times <= 2 and torch.equal(clients[299]["head.count"], torch.tensor(299))
+
+
+# --- kills ---------------------------------------------------------------------------------------------------------
+
+
+def kill_at(patch: pytest.MonkeyPatch, when: int) -> None:
+    """From the `when`-th operation on files on, none takes place; a file that is being written is half."""
+    left = when
+
+    def until(operation: Callable[..., Any], half: bool = False) -> Callable[..., Any]:
+        def one(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                if half and left == -1:
+                    operation(*arguments, **named)
+                    shorten(Path(arguments[1]))
+                raise Killed
+            return operation(*arguments, **named)
+
+        return one
+
+    for name in ("replace", "fsync", "unlink"):
+        patch.setattr(os, name, until(getattr(os, name)))
+    patch.setattr(pieces, "save_file", until(save_file, half=True))
+
+
+def saves(run: Run, states: dict[int, dict[str, Tensor]], rounds: Iterable[int]) -> None:
+    """Rounds in which many and few clients change, each of which is stored."""
+    for round_ in rounds:
+        run.train(range(round_ % 2 * 9, 20 if round_ % 3 else 12), round_)
+        states[round_] = copied(run.parts)
+        run.save(round_)
+
+
+def test_a_kill_between_any_two_operations_loses_one_checkpoint_at_most(no_room: None, tmp_path: Path) -> None:
+    when, over = 0, False
+    while not over:
+        folder, states = tmp_path / str(when), {0: dict[str, Tensor]()}
+        run = Run(folder, 20)
+        with run.checkpoints, pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, when)
+            try:
+                saves(run, states, range(1, 4))
+                over = True
+            except Killed:
+                pass
+        again = Run(folder, 20)
+        with again.checkpoints:
+            found = again.load()
+            assert found >= max(states) - 1 and again.same(states[found]) and again.lines == []
+            saves(again, states, range(found + 1, 5))
+        last = Run(folder, 20)
+        with last.checkpoints:
+            assert last.load() == 4 and last.same(states[4])
+            assert len(list(folder.glob("round-*"))) == 2
+            listed = {name for path in folder.glob("round-*") for name in stored_names(path)}
+            assert {path.name for path in stored_pieces(folder)} == listed, "nothing that nobody needs"
+            last.checkpoints.clear()
+        assert {path.name for path in folder.iterdir()} <= {"lock"}
+        when += 1
+    assert when > 25, "operations of three checkpoints"
+
+
+def stored_names(path: Path) -> set[str]:
+    """What a checkpoint says that it needs."""
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    layers = json.loads(header["__metadata__"]["pfl"])["layers"]
+    return {name for several in layers.values() for names in several for name in names}
+
+
+@pytest.mark.parametrize("name", ["fedper", "local"])
+def test_a_stopped_run_with_pieces_ends_with_the_same_bytes(no_room: None, name: str, tmp_path: Path) -> None:
+    entry, settings = method(name), {"training": training(rounds=5, momentum=0.5, local_epochs=1)}
+    expected = result_bytes(run(entry, first_fitting(entry), **settings))
+
+    def stop(progress: Progress) -> None:
+        if progress.round == 4:
+            raise Killed
+
+    folder = CheckpointFolder(tmp_path, "me", pytest.fail)
+    with folder, pytest.raises(Killed):
+        run(entry, first_fitting(entry), **settings, checkpoints=folder, checkpoint_every=-1, on_round=stop)
+    assert stored_pieces(tmp_path)
+    with folder:
+        result = run(entry, first_fitting(entry), **settings, checkpoints=folder, checkpoint_every=-1)
+    assert result.resumed_from == 3 and result_bytes(result) == expected
+
+
+# --- damage --------------------------------------------------------------------------------------------------------
+
+
+def two_checkpoints(folder: Path) -> Run:
+    """After rounds 1 and 2: the second has a layer more, and shares the others."""
+    run = Run(folder, 50)
+    with run.checkpoints:
+        run.train(range(50), 1)
+        run.save(1)
+        run.train(range(3), 2)
+        run.save(2)
+    return run
+
+
+@pytest.mark.parametrize("damage", [flip, shorten, empty, Path.unlink])
+def test_a_damaged_piece_is_passed_over(no_room: None, damage: Callable[[Path], None], tmp_path: Path) -> None:
+    two_checkpoints(tmp_path)
+    older, newer = sorted(tmp_path.glob("round-*"))
+    (piece,) = [
+        name for name in stored_names(newer) - stored_names(older) if b'"personal/0/' in (tmp_path / name).read_bytes()
+    ]
+    damage(tmp_path / piece)
+    again = Run(tmp_path, 50)
+    with again.checkpoints:
+        assert again.load() == 1
+        why = f"{piece} is missing" if damage is Path.unlink else f"{piece}: its content does not match its name"
+        assert again.lines == [f"{newer}: {why}; passed over"]
+        again.save(2)
+        assert not newer.exists() and older.exists()
+
+
+def test_what_checkpoints_share_is_there_once(no_room: None, tmp_path: Path) -> None:
+    two_checkpoints(tmp_path)
+    older, newer = sorted(tmp_path.glob("round-*"))
+    for name in sorted(stored_names(older) & stored_names(newer))[:1]:
+        flip(tmp_path / name)
+    again = Run(tmp_path, 50)
+    with again.checkpoints:
+        assert again.load() == 0 and len(again.lines) == 2, "then the run begins anew"
+        again.train(range(50), 1)
+        again.save(1)
+    last = Run(tmp_path, 50)
+    with last.checkpoints:
+        assert last.load() == 1 and last.same(join(again.parts))
+
+
+FOREIGN: dict[str, tuple[object, str]] = {
+    "no list": ({"personal": "piece"}, "it names files that are none of a checkpoint"),
+    "no layers": ({"personal": [["a"]]}, "it names files that are none of a checkpoint"),
+    "a path": ({"personal": [["../piece-0123456789abcdef.safetensors"]]}, "it names files that are none of a"),
+    "a number": ([3], "it names files that are none of a checkpoint"),
+    "missing": (
+        {"personal": [["piece-0123456789abcdef.safetensors"]]},
+        "piece-0123456789abcdef.safetensors is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_layers_that_are_none_are_passed_over(case: str, tmp_path: Path) -> None:
+    layers, reason = FOREIGN[case]
+    tmp_path.mkdir(exist_ok=True)
+    write_hashed(tmp_path, "round-000007", {}, json.dumps({"identity": "me", "round": 7, "layers": layers}))
+    run = Run(tmp_path, 50)
+    with run.checkpoints:
+        assert run.load() == 0
+    (line,) = run.lines
+    assert reason in line and line.endswith("; passed over")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        ({"personal/99/head.count": torch.tensor(1)}, "there is no client 99"),
+        ({"personal/1/head.count": torch.tensor(1)}, "client 1: head.weight is missing"),
+        ({"personal/x": torch.tensor(1)}, "invalid literal"),
+        ({"other/1": torch.tensor(1)}, "other/1 is not known"),
+    ],
+)
+def test_a_piece_of_another_run_is_passed_over(tensors: dict[str, Tensor], reason: str, tmp_path: Path) -> None:
+    piece = write_hashed(tmp_path, "piece", tensors)
+    write(tmp_path, "me", 7, {}, {"personal": (Layer(frozenset(), (piece.name,)),)})
+    run = Run(tmp_path, 50)
+    with run.checkpoints:
+        assert run.load() == 0
+    (line,) = run.lines
+    assert reason in line and "\n" not in line
+
+
+def test_pieces_that_no_checkpoint_lists_are_dropped(no_room: None, tmp_path: Path) -> None:
+    left = write_hashed(tmp_path, "piece", {"personal/1/head.count": torch.tensor(1)})
+    mine = tmp_path / "piece-of-cake.txt"
+    mine.write_text("mine")
+    two_checkpoints(tmp_path)
+    assert not left.exists() and mine.exists()
