@@ -13,6 +13,7 @@ from pflcore.variables import whole_number
 
 # Pixels per image up to which a step is too short to be worth sharing between threads.
 _SMALL_IMAGE = 16 * 16
+_WORDS = 100  # characters of a message of PyTorch's, some of which list all that there is
 
 
 def select_device(name: str = "auto") -> torch.device:
@@ -34,9 +35,8 @@ def select_device(name: str = "auto") -> torch.device:
             raise RuntimeError("it computes shapes and no numbers")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device {name!r} cannot be used ({str(error).splitlines()[0]}); use auto, cpu or cuda"
-        ) from None
+        reason = str(error).splitlines()[0][:_WORDS]
+        raise UserError(f"device {name[:_WORDS]!r} cannot be used ({reason}); use auto, cpu or cuda") from None
     if device.type == "cuda":
         torch.cuda.set_device(device)
         # cuBLAS reads this when it is first used.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from pflcore.errors import UserError
+
 
 def is_launched() -> bool:
     """Whether ``torchrun``, or another launcher with its conventions, started this process."""
@@ -16,5 +18,8 @@ def is_first() -> bool:
 
 
 def local_rank() -> int:
-    """The number of this process on its machine, which is the number of its GPU."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    """The number of this process on its machine, which is the number of its GPU. Raises :class:`UserError`."""
+    told = os.environ.get("LOCAL_RANK", "0")
+    if not (told.isascii() and told.isdecimal() and len(told) < 5):
+        raise UserError(f"LOCAL_RANK is {told[:40]!r}, not the number of a process; a launcher such as torchrun sets it")
+    return int(told)
