@@ -21,5 +21,5 @@ def local_rank() -> int:
     """The number of this process on its machine, which is the number of its GPU. Raises :class:`UserError`."""
     told = os.environ.get("LOCAL_RANK", "0")
     if not (told.isascii() and told.isdecimal() and len(told) < 5):
-        raise UserError(f"LOCAL_RANK is {told[:40]!r}, not the number of a process; a launcher such as torchrun sets it")
+        raise UserError(f"LOCAL_RANK is {told[:40]!r}, no process's number; a launcher such as torchrun sets it")
     return int(told)
