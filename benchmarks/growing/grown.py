@@ -79,6 +79,7 @@ def picture(unit: str, results: Sequence[Grown]) -> str:
             step = max(len(one.at) // 200, 1)
             axes.plot(one.at[::step], one.seen[::step], color="#0072B2", linewidth=1)
             axes.set_ylim(0, 1.2 * max(one.seen))
+            axes.locator_params(nbins=4)
             axes.set(title=one.name, xlabel=unit)
         return figure
 
