@@ -354,6 +354,21 @@ def test_inputs_that_change_while_a_stage_runs_are_noticed(project: Project) -> 
         assert not (project.root / "dvc.lock").exists()
 
 
+def test_what_another_process_is_making_is_left_alone(project: Project) -> None:
+    project.compile()
+    project.write("artifacts/guard.txt", "theirs\n")
+    mark = {"pid": os.getppid(), "cmd": "dvc repro guard"}
+    marks = json.dumps({"write": {str(project.root / "artifacts/guard.txt"): mark}})
+    project.write(".dvc/tmp/rwlock", marks)
+    with chdir(project.root):
+        recorder = recorder_of(project)
+        verdict = recorder.begin(["dvc.yaml:guard"])["dvc.yaml:guard"]
+        recorder.close()
+    assert verdict.what == "busy" and "dvc repro guard" in verdict.why and not verdict.aside
+    assert (project.root / "artifacts/guard.txt").read_text() == "theirs\n"
+    assert json.loads((project.root / ".dvc/tmp/rwlock").read_text()) == json.loads(marks)
+
+
 def test_what_was_made_of_other_inputs_does_not_come_back(reproduced: Project) -> None:
     """The command is the same, and what it made before is in the cache."""
     with chdir(reproduced.root):
