@@ -354,19 +354,21 @@ def test_inputs_that_change_while_a_stage_runs_are_noticed(project: Project) -> 
         assert not (project.root / "dvc.lock").exists()
 
 
-def test_what_another_process_is_making_is_left_alone(project: Project) -> None:
-    project.compile()
-    project.write("artifacts/guard.txt", "theirs\n")
-    mark = {"pid": os.getppid(), "cmd": "dvc repro guard"}
-    marks = json.dumps({"write": {str(project.root / "artifacts/guard.txt"): mark}})
-    project.write(".dvc/tmp/rwlock", marks)
-    with chdir(project.root):
-        recorder = recorder_of(project)
-        verdict = recorder.begin(["dvc.yaml:guard"])["dvc.yaml:guard"]
+def test_what_another_process_is_making_is_left_alone(reproduced: Project) -> None:
+    """Half a report that another process has written so far is not a person's, to be set aside."""
+    address = next(name for name, one in reproduced.stages().items() if "stage report" in one["cmd"])
+    output = reproduced.root / "reports/tiny/report.md"
+    output.unlink()  # which may be a link
+    output.write_text("theirs so far")
+    mark = {"pid": os.getppid(), "cmd": "dvc repro theirs"}
+    reproduced.write(".dvc/tmp/rwlock", json.dumps({"write": {str(output): mark}}))
+    with chdir(reproduced.root):
+        recorder = recorder_of(reproduced)
+        verdict = recorder.begin([address])[address]
         recorder.close()
-    assert verdict.what == "busy" and "dvc repro guard" in verdict.why and not verdict.aside
-    assert (project.root / "artifacts/guard.txt").read_text() == "theirs\n"
-    assert json.loads((project.root / ".dvc/tmp/rwlock").read_text()) == json.loads(marks)
+    assert verdict.what == "busy" and "dvc repro theirs" in verdict.why
+    assert output.read_text() == "theirs so far" and not list(reproduced.root.glob(".pfl/replaced/*"))
+    assert json.loads((reproduced.root / ".dvc/tmp/rwlock").read_text())["write"] == {str(output): mark}
 
 
 def test_what_was_made_of_other_inputs_does_not_come_back(reproduced: Project) -> None:

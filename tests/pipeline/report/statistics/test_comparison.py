@@ -82,6 +82,8 @@ def test_what_either_side_lacks_is_left_out_of_both() -> None:
     assert (found.difference, found.n) == (1.5, 2)
     nothing = compare(np.array([NAN, 1.0]), np.array([1.0, NAN]))
     assert (nothing.n, nothing.p, math.isnan(nothing.difference)) == (0, 1.0, True)
+    assert (nothing.low, nothing.high, nothing.least) == (-math.inf, math.inf, math.inf)
+    assert math.isnan(nothing.spread) and math.isnan(nothing.flipped)
 
 
 def test_other_shapes_are_refused() -> None:
