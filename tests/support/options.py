@@ -11,7 +11,7 @@ from typing import Any
 from pflcore.analyses import ANALYSES
 from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
-from pflcore.methods import METHODS
+from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options
 from pflcore.partitions import PARTITIONS
 from pflcore.settings import Evaluation, Training
@@ -35,7 +35,7 @@ def classes() -> dict[str, type]:
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """A row per option, at the class that defines it, and one per entry for what the profile `smoke` makes of it."""
+    """Options, at the class that defines them; what the profile `smoke` makes of them; what methods say of themselves."""
     for name, cls in classes().items():
         own = inspect.get_annotations(cls)
         for option in describe_options(cls):
@@ -48,6 +48,10 @@ def rows() -> Iterator[tuple[str, ...]]:
             yield name, option.name, form, default, bounds, " ".join(map(_text, option.choices or ())), acts
         if small := vars(cls).get("smoke"):
             yield name, "(smoke)", "", _text(dict(small)), "", "", ""
+        if issubclass(cls, Method):
+            for said, value in vars(cls).items():
+                if said[0] != "_" and said not in {*own, "citation", "name"} and isinstance(value, bool | str | tuple):
+                    yield name, f"({said})", "", _text(value), "", "", ""
 
 
 def _text(value: Any) -> str:
