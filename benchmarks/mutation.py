@@ -9,8 +9,8 @@ tested by the files that mutation.yaml names beside the module, up to the first 
 no test could or should notice:
 
 - what is in an annotation, and what an error says;
-- `is` for `==` and the other way round, which are the same for None, True and small numbers;
-- `frozen`, `slots` and `strict` of dataclasses and of `zip`: they guard against other mistakes;
+- `is` for another comparison and the other way round, which are often the same;
+- `frozen`, `kw_only`, `slots` and `strict` of dataclasses and of `zip`: they guard against other mistakes;
 - what does not compile;
 - those that mutation.yaml argues, one by one, to change nothing.
 
@@ -50,18 +50,12 @@ SOURCE = Path(__file__).parents[1]
 PLAN = SOURCE / "benchmarks/mutation.yaml"
 LEFT = (".*", "__pycache__", "build", "artifacts")
 # What takes long to import and does not change is imported once for all; our own packages never are.
-LIBRARIES = ("torch", "torch.func", "torch.utils.flop_counter", "timm", "numpy", "pandas", "pyarrow.parquet", "h5py")
-LIBRARIES += (
-    "safetensors.torch",
-    "scipy.stats",
-    "sklearn.neighbors",
-    "matplotlib.figure",
-    "pydantic",
-    "typer",
-    "pooch",
-)
-LIBRARIES += ("rich.console", "jinja2", "hypothesis", "pytest")
-GUARDS = {"frozen", "slots", "strict"}
+LIBRARIES = (
+    "torch", "torch.func", "torch.utils.flop_counter", "timm", "numpy", "pandas", "pyarrow.parquet", "h5py", "pooch",
+    "safetensors.torch", "scipy.stats", "sklearn.neighbors", "matplotlib.figure", "pydantic", "typer", "rich.console",
+    "jinja2", "hypothesis", "pytest",
+)  # fmt: skip
+GUARDS = {"frozen", "kw_only", "slots", "strict"}
 
 Place = tuple[int, int]  # line from 1, character from 0
 
@@ -98,25 +92,21 @@ def places(text: str) -> dict[Place, list[tuple[str, int]]]:
 
 
 def mutants(
-    module: str,
-    text: str,
-    found: dict[Place, list[tuple[str, int]]],
-    most: int | None,
-    draw: random.Random,
-    argued: Container[tuple[str, str, str]],
-) -> list[Mutant]:
-    """What is planted in a module: all there is, or one at each of at most so many places."""
-    made: list[Mutant] = []
-    for place in found if most is None else draw.sample(list(found), len(found)):
-        if most is not None and len(made) == most:
-            break
+    module: str, most: int | None, draw: random.Random, argued: Container[tuple[str, str, str]]
+) -> tuple[int, list[Mutant]]:
+    """How many places a module has, and what is planted: all there is, or one at each of at most so many places."""
+    text = (SOURCE / module).read_text(encoding="utf-8")
+    found, made = places(text), list[Mutant]()
+    for place in draw.sample(list(found), len(found)):
         for name, index in draw.sample(found[place], len(found[place])):
             one = Mutant(module, mutate_code(text, get_operator(name)(), index) or text)
             if one.text != text and _compiles(one.text) and (module, *one.lines()) not in argued:
                 made.append(one)
                 if most is not None:
                     break
-    return made
+        if len(made) == most:
+            break
+    return len(found), made
 
 
 def _spared(text: str) -> Iterator[tuple[Place, Place]]:
@@ -178,9 +168,9 @@ def _test(root: Path, tests: list[str]) -> None:
     code = 3
     try:
         os.setsid()
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (0,) if os.environ.get("PFL_MUTATION_SHOWN") else (0, 1, 2):
-            os.dup2(nowhere, stream)
+        said = os.open(root.with_suffix(".txt"), os.O_CREAT | os.O_TRUNC | os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(said, stream)
         os.chdir(root)
         os.environ |= {"HOME": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PFL_WORKERS": "1"}
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and they take seconds
@@ -204,13 +194,18 @@ def tried(job: tuple[Path, Mutant, list[str], float]) -> tuple[Mutant, str, floa
     root = tree(folder, os.getpid())
     path = root / mutant.module
     original = path.read_text(encoding="utf-8")
-    for made in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-        made.unlink()  # it goes by time and size, which may be the same
-    path.write_text(mutant.text, encoding="utf-8")
+    _write(path, mutant.text)
     try:
         return mutant, *ends(root, tests, limit)
     finally:
-        path.write_text(original, encoding="utf-8")
+        _write(path, original)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a module, and forget what was compiled: Python goes by time and size, which may be the same."""
+    path.write_text(text, encoding="utf-8")
+    for made in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        made.unlink()
 
 
 def usual(job: tuple[Path, list[str]]) -> float:
@@ -218,7 +213,8 @@ def usual(job: tuple[Path, list[str]]) -> float:
     folder, tests = job
     end, seconds = ends(tree(folder, os.getpid()), tests, 600)
     if end != "passed":
-        raise SystemExit(f"mutation: where nothing is planted, these tests {end}: {' '.join(tests)}")
+        said = tree(folder, os.getpid()).with_suffix(".txt").read_text(encoding="utf-8", errors="replace")
+        raise RuntimeError(f"where nothing is planted, these tests {end}: {' '.join(tests)}\n{said[-3000:]}")
     return seconds
 
 
@@ -247,9 +243,8 @@ def main() -> int:
     ):
         for module in modules:
             tests = plan["modules"][module]
-            text, draw = (SOURCE / module).read_text(encoding="utf-8"), random.Random(f"{given.seed} {module}")
-            found = places(text)
-            chosen = mutants(module, text, found, None if given.all else given.sample, draw, argued)
+            draw = random.Random(f"{given.seed} {module}")
+            found, chosen = mutants(module, None if given.all else given.sample, draw, argued)
             if (key := tuple(tests)) not in usually:
                 usually[key] = pool.submit(usual, (Path(folder), tests)).result()
             whole = usually[key]
@@ -259,7 +254,7 @@ def main() -> int:
             counts = [sum(end == kind for _, end, _ in done) for kind in ("failed", "too long", "passed")]
             total, noticed = total + len(done), noticed + counts[0] + counts[1]
             each = sum(seconds for *_, seconds in done) / max(len(done), 1)
-            cells = [module, len(found), len(done), *counts, _percent(sum(counts[:2]), len(done))]
+            cells = [module, found, len(done), *counts, _percent(sum(counts[:2]), len(done))]
             cells += [f"{whole:.0f}", f"{each:.0f}"]
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
             for mutant, end, _ in done:

@@ -35,7 +35,7 @@ def classes() -> dict[str, type]:
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """Options at the class that defines them, what the profile `smoke` makes of them, what methods say of themselves."""
+    """Options at the class that defines them, what `smoke` makes of them, and what methods say of themselves."""
     for name, cls in classes().items():
         own = inspect.get_annotations(cls)
         for option in describe_options(cls):
