@@ -72,7 +72,7 @@ class Mutant:
         before = (SOURCE / self.module).read_text(encoding="utf-8").splitlines()
         changes = [line for line in difflib.ndiff(before, self.text.splitlines()) if line[:2] in ("- ", "+ ")]
         old, new = ([line[2:].strip() for line in changes if line[0] == sign] for sign in "-+")
-        return " ".join(old), " ".join(new)
+        return " ".join(filter(None, old)), " ".join(filter(None, new))
 
 
 def places(text: str) -> dict[Place, list[tuple[str, int]]]:
