@@ -13,7 +13,7 @@ from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options
-from pflcore.partitions import PARTITIONS
+from pflcore.partitions import PARTITIONS, Partition
 from pflcore.settings import Evaluation, Training
 
 FILE = Path(__file__).parents[1] / "pflcore" / "options.csv"
@@ -35,7 +35,7 @@ def classes() -> dict[str, type]:
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """Options at the class that defines them, what `smoke` makes of them, and what methods say of themselves."""
+    """Options at the class that defines them, what `smoke` makes of them, and what entries say of themselves."""
     for name, cls in classes().items():
         own = inspect.get_annotations(cls)
         for option in describe_options(cls):
@@ -48,9 +48,9 @@ def rows() -> Iterator[tuple[str, ...]]:
             yield name, option.name, form, default, bounds, " ".join(map(_text, option.choices or ())), acts
         if small := vars(cls).get("smoke"):
             yield name, "(smoke)", "", _text(dict(small)), "", "", ""
-        if issubclass(cls, Method):
+        if issubclass(cls, Method | Partition):
             for said, value in vars(cls).items():
-                if said[0] != "_" and said not in {*own, "citation", "name"} and isinstance(value, bool | str | tuple):
+                if said[0] != "_" and said not in {*own, "citation", "name"} and isinstance(value, int | str | tuple):
                     yield name, f"({said})", "", _text(value), "", "", ""
 
 
