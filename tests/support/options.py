@@ -37,7 +37,7 @@ def classes() -> dict[str, type]:
 def rows() -> Iterator[tuple[str, ...]]:
     """Options at the class that defines them, what `smoke` makes of them, and what entries say of themselves."""
     for name, cls in classes().items():
-        own = inspect.get_annotations(cls)
+        own, fields = inspect.get_annotations(cls), {option.name for option in describe_options(cls)}
         for option in describe_options(cls):
             if option.name not in own:
                 continue
@@ -50,7 +50,11 @@ def rows() -> Iterator[tuple[str, ...]]:
             yield name, "(smoke)", "", _text(dict(small)), "", "", ""
         if issubclass(cls, Method | Partition):
             for said, value in vars(cls).items():
-                if said[0] != "_" and said not in {*own, "citation", "name"} and isinstance(value, int | str | tuple):
+                if (
+                    said[0] != "_"
+                    and said not in {*fields, "citation", "name"}
+                    and isinstance(value, int | str | tuple)
+                ):
                     yield name, f"({said})", "", _text(value), "", "", ""
 
 
