@@ -35,7 +35,7 @@ import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Set
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def places(text: str) -> dict[Place, list[tuple[str, int]]]:
 
 
 def mutants(
-    module: str, most: int | None, draw: random.Random, argued: Container[tuple[str, str, str]]
+    module: str, most: int | None, draw: random.Random, argued: Set[tuple[str, str, str | None]]
 ) -> tuple[int, list[Mutant]]:
     """How many places a module has, and what is planted: all there is, or one at each of at most so many places."""
     text = (SOURCE / module).read_text(encoding="utf-8")
@@ -100,7 +100,10 @@ def mutants(
     for place in draw.sample(list(found), len(found)):
         for name, index in draw.sample(found[place], len(found[place])):
             one = Mutant(module, mutate_code(text, get_operator(name)(), index) or text)
-            if one.text != text and _compiles(one.text) and (module, *one.lines()) not in argued:
+            line, becomes = one.lines()
+            if {(module, line, becomes), (module, line, None)} & argued:
+                continue
+            if one.text != text and _compiles(one.text):
                 made.append(one)
                 if most is not None:
                     break
@@ -229,7 +232,7 @@ def main() -> int:
     parser.add_argument("--least", type=float, default=0.0, help="percent to be noticed")
     given = parser.parse_args()
     plan = yaml.safe_load(given.plan.read_text(encoding="utf-8"))
-    argued = {(one["module"], one["line"], one["becomes"]) for one in plan["argued"]}
+    argued = {(one["module"], one["line"], one.get("becomes")) for one in plan["argued"]}
     modules = [name for name in plan["modules"] if name.startswith(tuple(given.modules))]
     for name in LIBRARIES:
         importlib.import_module(name)
