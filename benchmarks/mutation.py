@@ -5,14 +5,14 @@
     python benchmarks/mutation.py --modules pflcore/engine/loop.py --all
 
 A sample is drawn by place: places in a module where something can be mutated, and for each one of its mutants. Each is
-tested by the files that mutation.yaml names beside the module, up to the first test that fails. Not planted are, since
+tested by what mutation.yaml names beside the module, up to the first test that fails. Not planted are, since
 no test could or should notice:
 
 - what is in an annotation, and what an error says;
 - `is` for another comparison and the other way round, which are often the same;
 - `frozen`, `kw_only`, `slots` and `strict` of dataclasses and of `zip`: they guard against other mistakes;
 - what does not compile;
-- those that mutation.yaml argues, one by one, to change nothing.
+- those that mutation.yaml argues, line by line, to change nothing.
 
 Exit code 1 if fewer than `--least` percent of all that were planted were noticed. Needs the extra `slow`.
 """
