@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -347,6 +348,23 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path, monke
         checkpoint = folder.load(fits)
     assert checkpoint and checkpoint.round == 1 and stored_rounds(tmp_path) == [1]
     assert list(tmp_path.glob(".*.part")) == []
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a machine that loses its power may keep the name and lose the content, of both that are kept."""
+    synced: list[tuple[int, int, list[int]]] = []
+    sync = os.fsync
+
+    def noting(file: int) -> None:
+        found = os.fstat(file)
+        synced.append((found.st_ino, found.st_size, stored_rounds(tmp_path)))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        folder.save(3, TENSORS)
+    (path,) = stored(tmp_path)
+    assert (path.stat().st_ino, path.stat().st_size, []) in synced
 
 
 # --- one process at a time -----------------------------------------------------------------------------------------

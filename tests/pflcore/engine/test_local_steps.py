@@ -28,7 +28,7 @@ from support.tiny import (
 from torch.nn import functional as F
 
 from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.trainer import Trainer, differentiate
 from pflcore.errors import UserError
 from pflcore.method import Method, Tuning
 from pflcore.methods.fedavg import FedAvg
@@ -177,3 +177,22 @@ def test_all_registered_methods_take_the_common_options() -> None:
     assert {"also_personal", "knn", "neighbours"} <= set(Method.__dataclass_fields__)
     for name, knn in itertools.product(("fedper", "local"), (0.0, 0.5)):
         assert method(name, knn=knn).knn == knn
+
+
+def test_what_has_no_influence_has_a_gradient_of_zero() -> None:
+    params = {"used": torch.tensor([2.0, -1.0]), "idle": torch.ones(2, 3)}
+    slopes, value, aside = differentiate(lambda given: (given["used"].square().sum(), {"seen": given["idle"]}), params)
+    assert list(slopes) == ["used", "idle"] and float(value.detach()) == 5
+    assert slopes["used"].tolist() == [4, -2] and torch.equal(slopes["idle"], torch.zeros(2, 3))
+    assert torch.equal(aside["seen"].detach(), params["idle"]) and not params["used"].requires_grad
+
+
+def test_a_trainer_whose_method_has_other_numbers() -> None:
+    model, groups = create(backbone("convnet"), SEED)
+    one = make_trainer(model, groups, federation(), method("pfedme", lam=2.0), training(), SEED)
+    numbers = {"lam": torch.tensor(0.5), "beta": torch.tensor(0.25)}
+    other = one.with_numbers(numbers)
+    assert [getattr(other.method, name) for name in ("lam", "beta", "inner_steps")] == [0.5, 0.25, 5]
+    assert (one.method.lam, one.method.beta) == (2.0, 1.0)  # type: ignore[attr-defined]
+    assert other.model is one.model and other.local is one.local
+    assert one.with_numbers({}).method.lam == 2.0  # type: ignore[attr-defined]

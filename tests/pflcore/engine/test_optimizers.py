@@ -61,6 +61,46 @@ def test_a_round_is_pytorchs(name: str, executor: str) -> None:
     assert_states_close({key: result.weights[key] for key in start}, dict(model.state_dict()), atol=1e-5)
 
 
+MOMENTA = {"momentum": 0.7, "weight_decay": 0.3}
+STEPS: dict[str, tuple[dict[str, Any], Callable[..., torch.optim.Optimizer]]] = {
+    "plain": ({}, lambda p: torch.optim.SGD(p, 0.1)),
+    "momentum": (MOMENTA, lambda p: torch.optim.SGD(p, 0.1, momentum=0.7, weight_decay=0.3)),
+    "clipped": ({**MOMENTA, "clip": 0.5}, lambda p: torch.optim.SGD(p, 0.1, momentum=0.7, weight_decay=0.3)),
+    "nesterov": (NESTEROV, lambda p: torch.optim.SGD(p, 0.1, momentum=0.8, nesterov=True, weight_decay=0.01)),
+    "adam": (ADAM, lambda p: torch.optim.Adam(p, 0.1, (0.8, 0.95), 1e-4, 0.1)),
+    "adamw": (ADAMW, lambda p: torch.optim.AdamW(p, 0.1, (0.8, 0.95), 1e-4, 0.5)),
+}
+
+
+@pytest.mark.parametrize("way", ["apart", "apart, the rate a tensor", "in place"])
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_are_pytorchs(name: str, way: str) -> None:
+    """Four steps on gradients of uneven sizes, in double precision; what must not be overwritten is not."""
+    options, make = STEPS[name]
+    optimizer, draw = make_optimizer(training(**options)), torch.Generator().manual_seed(5)
+    params = {key: torch.randn(shape, generator=draw, dtype=torch.float64) for key, shape in (("a", (3, 2)), ("b", 4))}
+    leaves = {key: torch.nn.Parameter(tensor.clone()) for key, tensor in params.items()}
+    theirs, state = make(leaves.values()), {}
+    for scale in (1.0, 0.01, 3.0, 0.2):
+        slopes = {key: scale * torch.randn(leaf.shape, generator=draw).double() for key, leaf in leaves.items()}
+        for key, leaf in leaves.items():
+            leaf.grad = slopes[key].clone()
+        if "clip" in options:
+            torch.nn.utils.clip_grad_norm_(leaves.values(), options["clip"])
+        theirs.step()
+        if way == "in place":
+            params, state = optimizer.apply_in_place(params, slopes, state, 0.1)
+        else:
+            before = {key: tensor.clone() for key, tensor in params.items()}
+            given, held = params, {key: tensor.clone() for key, tensor in state.items()}
+            rate = torch.tensor(0.1, dtype=torch.float64) if "tensor" in way else 0.1
+            params, moved = optimizer.apply(given, slopes, state, rate)
+            assert_states_close(given, before, atol=0)
+            assert_states_close(state, held, atol=0)
+            state = moved
+        assert_states_close(params, {key: leaf.detach() for key, leaf in leaves.items()}, atol=1e-7)
+
+
 @pytest.mark.parametrize("options", [NESTEROV, ADAM, ADAMW], ids=["nesterov", "adam", "adamw"])
 @pytest.mark.parametrize("name", ["fedtp", "ditto", "fedrod", "fedproto", "fedkd", "fedbabu", "moon", "pfedhn"])
 def test_methods_take_any_optimizer(name: str, options: dict[str, Any]) -> None:

@@ -21,7 +21,10 @@ from support.tiny import (
     training,
 )
 
+from pflcore.engine.server_optimizers import ServerOptimizer
 from pflcore.errors import UserError
+from pflcore.groups import Tensors
+from pflcore.method import Server
 
 SEED = 3
 KINDS: dict[str, dict[str, Any]] = {
@@ -85,6 +88,40 @@ def test_four_rounds_by_hand(kind: str) -> None:
         torch.testing.assert_close(result.weights[name], tensor, rtol=1e-3, atol=1e-5)
     plain = run(method("fedavg"), net, data, training=training(rounds=4, batch_size=16), seed=SEED)
     assert not torch.allclose(plain.weights["head.weight"], result.weights["head.weight"], rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_restored_goes_on_alike(kind: str) -> None:
+    begun = {"x": torch.tensor([1.0, -2.0]), "y": torch.tensor([[0.5]])}
+
+    def made() -> ServerOptimizer:
+        return ServerOptimizer(training(server_optimizer=kind, **KINDS[kind]), "any", begun)
+
+    def moved(optimizer: ServerOptimizer, scale: float) -> Tensors:
+        server = Server({name: tensor * scale for name, tensor in begun.items()}, {})
+        return dict(optimizer.step(optimizer.before(Server(begun, {})), server).shared)
+
+    first = made()
+    moved(first, 1.5)
+    kept = {name: tensor.clone() for name, tensor in first.state().items()}
+    expected = moved(first, 0.7)
+    assert first.misfit(kept) == "" and "missing" in first.misfit({})
+    again = made()
+    again.restore(kept)
+    for name, tensor in moved(again, 0.7).items():
+        assert torch.equal(tensor, expected[name])
+        assert not torch.equal(moved(made(), 0.7)[name], expected[name])
+
+
+@pytest.mark.parametrize(("kind", "step"), [("momentum", 1.0), ("adagrad", 0.01), ("adam", 0.01), ("yogi", 0.01)])
+def test_rates_that_are_left_open(kind: str, step: float) -> None:
+    """That of an average for momentum; else one hundredth, of a change in units of its own size."""
+    settings = training(server_optimizer=kind, server_beta1=0.0, server_beta2=0.0, server_tau=1e-6)
+    optimizer = ServerOptimizer(settings, "any", {"x": torch.tensor([0.0])})
+    after = optimizer.step(
+        optimizer.before(Server({"x": torch.tensor([1.0])}, {})), Server({"x": torch.tensor([2.0])}, {})
+    )
+    assert float(after.shared["x"]) == pytest.approx(1 + step, rel=1e-4)
 
 
 def test_momentum_of_zero_at_full_rate_is_averaging() -> None:

@@ -51,6 +51,15 @@ def test_what_is_saved_is_restored() -> None:
     assert isinstance(history, History) and list(history.scores) == [9, 10]
 
 
+@pytest.mark.parametrize(("validation", "width", "rows"), [(False, 4, 4), (True, 4, 8), (False, 5, 5), (True, 5, 10)])
+def test_a_measurement_has_its_numbers(validation: bool, width: int, rows: int) -> None:
+    history = History(3, validation, width)
+    assert history.misfit({"7": torch.zeros(rows, 3, dtype=torch.float64)}) == ""
+    for wrong in ((rows + 4, 3), (rows - 1, 3), (rows, 4)):
+        expected = f"7 is {wrong} torch.float64, expected ({rows}, 3) torch.float64"
+        assert history.misfit({"7": torch.zeros(wrong, dtype=torch.float64)}) == expected
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

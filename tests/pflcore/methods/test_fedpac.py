@@ -169,6 +169,9 @@ def test_two_clients_combine_by_variance_and_distance() -> None:
     means = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     shares = combinations(means, torch.tensor([1.0, 3.0]))
     torch.testing.assert_close(shares, torch.tensor([[5 / 6, 1 / 6], [0.5, 0.5]]))
+    # Weights below a thousandth are none.
+    for own, other in ((0.0045, 0.0), (0.0055, 0.0055 / 5.0055)):
+        assert combinations(means, torch.tensor([own, 3.0]))[0].tolist() == pytest.approx([1 - other, other], abs=1e-6)
     for hopeless in (torch.zeros(2), torch.tensor([torch.inf, 1.0])):
         assert torch.equal(combinations(torch.zeros(2, 1, 2), hopeless), torch.eye(2))
 

@@ -12,6 +12,7 @@ from support.tiny import (
     assert_states_close,
     backbone,
     create,
+    facts,
     federation,
     method,
     normalised,
@@ -146,3 +147,17 @@ def test_all_models_are_sent_and_one_comes_back() -> None:
 def test_what_cannot_be_is_one_line() -> None:
     with pytest.raises(UserError, match=r"^method ifca: finetune_\*: clients choose their model"):
         method("ifca", finetune_epochs=1)
+
+
+def test_the_first_cluster_travels_as_the_model_itself() -> None:
+    entry = method("ifca", clusters=3)
+    initial, roles, told = facts(entry, NormNet())
+    made = entry.common(initial, roles, told)
+    assert made.keys() == {"choice", *(f"{cluster}/{name}" for cluster in (1, 2) for name in initial)}
+    for name, tensor in initial.items():
+        for cluster in (1, 2):  # the same numbers elsewhere; running statistics where they were
+            redrawn = made[f"{cluster}/{name}"]
+            assert torch.equal(redrawn.flatten().sort().values, tensor.flatten().sort().values)
+            if name not in told.parameters:
+                assert torch.equal(redrawn, tensor)
+    assert not torch.equal(made["1/head.weight"], made["2/head.weight"])

@@ -200,9 +200,10 @@ def test_many_inner_steps_reach_the_proximal_point() -> None:
         torch.testing.assert_close(tensor, 100.0 * (start[name] - theta[name]), atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("begun", [0.4, 0.0])
 @pytest.mark.parametrize("variant", ["as_written", "as_released"])
-def test_apfl_learns_its_weight(variant: str) -> None:
-    alphas = [0.4, 0.4]
+def test_apfl_learns_its_weight(variant: str, begun: float) -> None:
+    alphas, wanted = [begun, begun], set()
 
     def mixed(alpha: float, v: Model, w: Model) -> Model:
         return {name: alpha * tensor + (1 - alpha) * w[name] for name, tensor in v.items()}
@@ -217,17 +218,27 @@ def test_apfl_learns_its_weight(variant: str) -> None:
             w, v = plus(w, of_w, -ROUNDS.lr), plus(v, step, -ROUNDS.lr)
             mine, common = before if variant == "as_written" else (v, w)
             along = sum(float(((mine[name] - common[name]) * toward[name]).sum()) for name in v) + 0.02 * alpha
+            wanted.add(alpha - ROUNDS.lr * along)
             alpha = min(1.0, max(0.0, alpha - ROUNDS.lr * along))
         alphas[client] = alpha
         return w, v if variant == "as_written" else mixed(alpha, v, w)
 
     w, mine = by_hand(local)
-    result = trained("apfl", alpha=0.4, variant=variant)
+    result = trained("apfl", alpha=begun, variant=variant)
     measured = [mixed(alphas[client], own, w) for client, own in enumerate(mine)] if variant == "as_written" else mine
     check(result, w, mine, measured)
     for client, alpha in enumerate(alphas):
         assert float(result.weights[f"client.{client}.own/alpha"]) == pytest.approx(alpha, abs=1e-5)
-        assert alpha != pytest.approx(0.4, abs=1e-5)
+        assert not begun or alpha != pytest.approx(begun, abs=1e-5)
+    assert begun or variant == "as_released" or min(wanted) < 0  # cut off there
+
+
+@pytest.mark.parametrize("variant", ["as_written", "as_released"])
+def test_apfls_weight_ends_at_nothing_and_at_all(variant: str) -> None:
+    """Steps this long would go beyond either end."""
+    result = trained("apfl", settings=training(sample_rate=1.0, lr=3.0), alpha=0.99, variant=variant)
+    low, high = (float(result.weights[f"client.{client}.own/alpha"]) for client in range(2))
+    assert 0 <= low < 0.1 and high == 1
 
 
 def test_apfls_weight_can_be_fixed_and_at_one_is_training_alone() -> None:

@@ -185,6 +185,17 @@ def test_a_class_that_the_client_does_not_have_is_all_but_ruled_out() -> None:
     assert result.loss.tolist() == pytest.approx([-np.log(1e-12)] * 2, rel=1e-4) and not result.correct.any()
 
 
+def test_the_loss_of_a_step_is_a_cross_entropy() -> None:
+    """That of a coin where classes lie upon each other, less where they lie apart, and never below 0."""
+    entry, labels = method("pfedgp"), torch.arange(40) % 2
+    apart = torch.stack([labels - 0.5, torch.full((40,), 0.1)], 1)
+    losses = [
+        float(entry.tree_loss(torch.tensor([[1, -1]]), features, labels, torch.Generator().manual_seed(1)))  # type: ignore[attr-defined]
+        for features in (apart, torch.ones(40, 2))
+    ]
+    assert 0 < losses[0] < 0.4 and losses[1] == pytest.approx(np.log(2), abs=0.2)
+
+
 def test_neighbours_vote_beside_the_processes() -> None:
     plain, mixed, alone = (run(method("pfedgp", knn=knn), backbone("convnet")).loss for knn in (0.0, 0.5, 1.0))
     assert not np.allclose(plain, mixed) and not np.allclose(mixed, alone)

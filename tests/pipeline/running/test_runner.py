@@ -354,6 +354,23 @@ def test_inputs_that_change_while_a_stage_runs_are_noticed(project: Project) -> 
         assert not (project.root / "dvc.lock").exists()
 
 
+def test_what_another_process_is_making_is_left_alone(reproduced: Project) -> None:
+    """Half a report that another process has written so far is not a person's, to be set aside."""
+    address = next(name for name, one in reproduced.stages().items() if "stage report" in one["cmd"])
+    output = reproduced.root / "reports/tiny/report.md"
+    output.unlink()  # which may be a link
+    output.write_text("theirs so far")
+    mark = {"pid": os.getppid(), "cmd": "dvc repro theirs"}
+    reproduced.write(".dvc/tmp/rwlock", json.dumps({"write": {str(output): mark}}))
+    with chdir(reproduced.root):
+        recorder = recorder_of(reproduced)
+        verdict = recorder.begin([address])[address]
+        recorder.close()
+    assert verdict.what == "busy" and "dvc repro theirs" in verdict.why
+    assert output.read_text() == "theirs so far" and not list(reproduced.root.glob(".pfl/replaced/*"))
+    assert json.loads((reproduced.root / ".dvc/tmp/rwlock").read_text())["write"] == {str(output): mark}
+
+
 def test_what_was_made_of_other_inputs_does_not_come_back(reproduced: Project) -> None:
     """The command is the same, and what it made before is in the cache."""
     with chdir(reproduced.root):

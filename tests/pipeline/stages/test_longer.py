@@ -211,6 +211,12 @@ def test_a_lineage_depends_on_data_and_on_the_code_that_trains() -> None:
     assert len({each.training for each in hashes.values()}) == 3
 
 
+def test_states_are_of_a_kind_of_device() -> None:
+    one = Run(record(method("fedavg"), training()))
+    here, there = (Lineage.of(one, CODE, {"dataset_hash": "d"}, device) for device in (CPU, torch.device("meta")))
+    assert here.run != there.run and here.training != there.training and here.measuring == there.measuring
+
+
 @pytest.mark.parametrize(("place", "name"), [("torch", "__version__"), ("torch.backends.cpu", "get_cpu_capability")])
 def test_a_lineage_depends_on_what_rounds_sums(place: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = lineage(method("fedavg"), training())

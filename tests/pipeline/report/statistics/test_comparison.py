@@ -28,10 +28,11 @@ def test_three_seeds_by_hand() -> None:
     assert math.isnan(found.flipped)
 
 
-def test_it_is_the_t_test_of_the_seeds_means() -> None:
+@pytest.mark.parametrize("n", [4, 9])
+def test_it_is_the_t_test_of_the_seeds_means(n: int) -> None:
     random = np.random.default_rng(3)
-    seeds = random.normal(0, 4, (9, 1))
-    first, second = (70 + seeds + random.normal(shift, 2, (9, 20)) for shift in (1.5, 0.0))
+    seeds = random.normal(0, 4, (n, 1))
+    first, second = (70 + seeds + random.normal(shift, 2, (n, 20)) for shift in (1.5, 0.0))
     found, known = compare(first, second), stats.ttest_rel(first.mean(axis=1), second.mean(axis=1))
     assert found.p == pytest.approx(known.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(known.confidence_interval(0.95)))
@@ -82,6 +83,8 @@ def test_what_either_side_lacks_is_left_out_of_both() -> None:
     assert (found.difference, found.n) == (1.5, 2)
     nothing = compare(np.array([NAN, 1.0]), np.array([1.0, NAN]))
     assert (nothing.n, nothing.p, math.isnan(nothing.difference)) == (0, 1.0, True)
+    assert (nothing.low, nothing.high, nothing.least) == (-math.inf, math.inf, math.inf)
+    assert math.isnan(nothing.spread) and math.isnan(nothing.flipped)
 
 
 def test_other_shapes_are_refused() -> None:

@@ -26,6 +26,11 @@ def test_variances_that_scatter_as_chance_has_it_become_one() -> None:
     assert np.ptp(moved) == 0 and of_moved.tolist() == [12.0] * 4
 
 
+def test_variances_that_are_known_well_and_scatter_less_than_that_become_one() -> None:
+    moved, of_moved = moderated(np.array([1.0, 1.1, 0.95]), np.full(3, 12.0))
+    assert np.ptp(moved) == 0 and of_moved.tolist() == [36.0] * 3
+
+
 def test_variances_that_scatter_widely_stay_what_they_are() -> None:
     seen, degrees = np.array([1e-6, 1e-2, 1.0, 1e3, 1e6]), np.full(5, 9.0)
     moved, of_moved = moderated(seen, degrees)

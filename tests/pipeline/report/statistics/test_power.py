@@ -18,6 +18,12 @@ def test_the_least_difference_is_found_in_four_of_five_draws(n: int) -> None:
     assert np.mean((found.pvalue <= 0.05) & (found.statistic > 0)) == pytest.approx(0.8, abs=0.01)
 
 
+@pytest.mark.parametrize(("n", "level"), [(2, 0.05), (4, 0.01), (5, 0.05), (12, 0.2)])
+def test_the_power_at_the_least_difference(n: int, level: float) -> None:
+    shift = least_detectable(n, 3.0, level) / 3.0 * math.sqrt(n)
+    assert stats.nct.sf(stats.t.isf(level / 2, n - 1), n - 1, shift) == pytest.approx(0.8, abs=1e-6)
+
+
 def test_the_number_of_the_textbook() -> None:
     # A paired t test notices half a standard deviation with 80 % from 34 pairs on.
     assert seeds_needed(0.5, 1.0) == 34
