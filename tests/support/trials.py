@@ -25,7 +25,7 @@ from support.official import unreachable
 
 ROOM = 256  # MiB, of which loaders are told by PFL_MEMORY
 MOST = 1024  # MiB that reading may take: pictures may have 100 million pixels, of four bytes and once more of three
-PATIENCE = 30.0  # seconds, on a machine that does other things as well
+PATIENCE = 60.0  # seconds, on a machine that does other things as well
 _STOPPED = 4096  # MiB at which a process is ended, before it harms the machine
 _LONGEST = 1000  # characters of a line that a person reads
 
