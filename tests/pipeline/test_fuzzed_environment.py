@@ -25,7 +25,7 @@ _VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(80, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.matrix)])
 def test_environments(count: int, reproduced: Project) -> None:
     rng, ends = random.Random(count), Counter[int]()
     record = min(reproduced.root.glob("stages/federations/*/fedavg-*.yaml"))
