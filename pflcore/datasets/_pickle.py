@@ -24,7 +24,7 @@ Column = npt.NDArray[np.integer[Any]] | list[str]
 
 # The unpickler makes room for as many objects to remember as a file claims; one of FedBN's has some ten.
 _MOST_REMEMBERED = 1_000_000
-# Of a pickle's instructions; CIFAR-100's training set, the longest, has some 300,000.
+# Of a pickle's instructions; CIFAR-100's training set, the longest, has some 200,000.
 _MOST_STEPS = 2_000_000
 
 

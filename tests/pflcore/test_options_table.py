@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import make_dataclass
 
 import pytest
-from support.options import classes, recorded, rows
+from support.options import FILE, classes, rows
+from support.recorded import recorded
 
 from pflcore.errors import UserError
 from pflcore.options import check_options, option
 
 
 def test_options_are_those_of_the_table() -> None:
-    known = recorded()
+    known = recorded(FILE)
     listed = {name for name, *_ in known}
     found = [row for row in rows() if row[0] in listed]
     assert found == known, sorted(set(found) ^ set(known))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import json
@@ -15,6 +14,7 @@ import numpy as np
 from pflcore.data.assignment import Assignment
 from pflcore.data.samples import Samples
 from pflcore.partitions import PARTITIONS, partition
+from support.recorded import record
 from support.toy_samples import make_samples
 
 FILE = Path(__file__).parents[1] / "pflcore" / "partitions" / "assignments.csv"
@@ -78,12 +78,5 @@ def _digest(made: Assignment) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def recorded() -> list[tuple[str, ...]]:
-    """The table without its head."""
-    with FILE.open(newline="", encoding="utf-8") as file:
-        return [tuple(row) for row in csv.reader(file)][1:]
-
-
 if __name__ == "__main__":
-    with FILE.open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows()])
+    record(FILE, COLUMNS, rows())

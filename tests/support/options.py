@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options
 from pflcore.partitions import PARTITIONS, Partition
 from pflcore.settings import Evaluation, Training
+from support.recorded import record
 
 FILE = Path(__file__).parents[1] / "pflcore" / "options.csv"
 COLUMNS = ("of", "option", "type", "default", "bounds", "choices", "acts")
@@ -62,12 +62,5 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def recorded() -> list[tuple[str, ...]]:
-    """The table without its head."""
-    with FILE.open(newline="", encoding="utf-8") as file:
-        return [tuple(row) for row in csv.reader(file)][1:]
-
-
 if __name__ == "__main__":
-    with FILE.open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows()])
+    record(FILE, COLUMNS, rows())

@@ -19,7 +19,7 @@ import pooch
 import pytest
 
 from pflcore.errors import UserError
-from support.hostile_files import ANYWHERE, FORMATS, Maker
+from support.hostile import ANYWHERE, FORMATS, Maker
 from support.loaders import LOADERS, Loader
 from support.official import unreachable
 

@@ -10,7 +10,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.assignments import CASES, recorded, rows
+from support.assignments import CASES, FILE, rows
+from support.recorded import recorded
 from support.toy_samples import make_samples
 
 from pflcore.errors import UserError
@@ -21,7 +22,8 @@ from pflcore.partitions._coarse import coarse_of_classes
 
 def test_assignments_are_those_of_the_table() -> None:
     found = list(rows())
-    assert found == recorded(), sorted(set(found) ^ set(recorded()))
+    known = recorded(FILE)
+    assert found == known, sorted(set(found) ^ set(known))
     assert len({name for name, *_ in CASES} & set(PARTITIONS.names())) >= 10
     assert len({digest for *_, digest in found}) == len(CASES)
 
