@@ -6,6 +6,7 @@ The same metadata checks a value in Python, becomes the spec's schema, and is pr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import types
 import typing
@@ -69,8 +70,13 @@ class OptionInfo:
     measuring: bool = False  # no part of what training depends on
 
 
-def describe_options(cls: type) -> list[OptionInfo]:
+def describe_options(cls: type) -> tuple[OptionInfo, ...]:
     """The options of a dataclass in the order of their definition, its own before those of its bases."""
+    return _options_of(cls)
+
+
+@functools.cache  # Python compiles the texts that type hints are each time it is asked for them
+def _options_of(cls: type) -> tuple[OptionInfo, ...]:
     hints = typing.get_type_hints(cls)
     own = inspect.get_annotations(cls)
     infos = []
@@ -92,7 +98,7 @@ def describe_options(cls: type) -> list[OptionInfo]:
                 measuring=field.metadata["measuring"],
             )
         )
-    return infos
+    return tuple(infos)
 
 
 def check_options(instance: Any) -> None:

@@ -144,7 +144,7 @@ def build_catalog() -> Catalog:
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
     """One registered class, or one settings dataclass, as data."""
-    options = tuple(describe_options(cls))
+    options = describe_options(cls)
     known = {option.name for option in options} | {"name", "citation", "smoke"}
     facts = {}
     for attribute in dir(cls):
