@@ -52,6 +52,19 @@ def drop(specs: Kept) -> None:
     _compile(workspace)
 
 
+@results.command()
+def renew(specs: Kept) -> None:
+    """Take back what earlier code made, where data, partition and choice of settings are still the same to the byte."""
+    from pipeline.results.renew import renew
+
+    workspace = Workspace.find()
+    renewed = renew(workspace, named_specs(workspace, specs))
+    print(f"{len(renewed.paths)} runs renewed, {renewed.current} were current")
+    for reason, count in renewed.left.items():
+        print(f"{count} left: they {reason}")
+    _compile(workspace)
+
+
 @results.command("list")
 def list_() -> None:
     """What is kept, since when, and whether it is what the specs ask for and the code would give."""

@@ -44,8 +44,13 @@ class Ledger:
 
 def difference(entry: Entry, made_by: Mapping[str, str]) -> str:
     """What code has changed since a run was kept, in words; "" when nothing has."""
-    names = [name for name in {**entry.made_by, **made_by} if entry.made_by.get(name) != made_by.get(name)]
+    names = changed(entry, made_by)
     return f"made by other code: {', '.join(names)}" if names else ""
+
+
+def changed(entry: Entry, made_by: Mapping[str, str]) -> list[str]:
+    """The names of the fingerprints of which that is so."""
+    return [name for name in {**entry.made_by, **made_by} if entry.made_by.get(name) != made_by.get(name)]
 
 
 def result_path(run: Run) -> str:
