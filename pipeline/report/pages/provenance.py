@@ -18,11 +18,12 @@ NUMBERS = ("parameters", "bytes up", "bytes down")
 
 
 def provenance(runs: dict[str, Measured]) -> tuple[PlainTable, str]:
-    """The footer: a row per run, and what is the same for all of them.
+    """The footer: a row per run that is there, and what is the same for all of them.
 
-    A dash stands where a run is missing or does not say; hashes are cut to 12 digits. With kept results there is one
-    column more: since when.
+    A dash stands for what a run does not say; hashes are cut to 12 digits. With kept results there is one column more:
+    since when.
     """
+    runs = {name: run for name, run in runs.items() if run.facts}
     kept = ("kept since",) if any(run.kept for run in runs.values()) else ()
     rows = [(run.id, *_names(run), *([run.kept or NO_VALUE] if kept else []), *_numbers(run)) for run in runs.values()]
     return told_once(PlainTable((*NAMES, *kept, *NUMBERS), rows, labels=len(NAMES) + len(kept)))

@@ -163,8 +163,10 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
         "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62, where up to 0.18 counts as noise."
     ) in lines
     assert "in the last 20 rounds of training, every 5; ± is the population standard deviation" in text
-    assert "| pfedme-t-p100 | — | — | — | — | — | — | — | — |" in lines
-    assert "| fedtp-p50 | dddddddddddd | eeeeeeeeeeee | c0de00c0de00 | cpu | 2.11.0 | 1,234,567 |" in text
+    # It has not been run, so nothing is known of where its number comes from.
+    assert not [line for line in lines if line.startswith("| pfedme-t-p100 |")]
+    assert "data dddddddddddd, partition eeeeeeeeeeee, code c0de00c0de00, device cpu, torch 2.11.0, param" in text
+    assert [line for line in lines if line.startswith("| fedtp-p50 ")]
     assert "`.pfl/timings/demo/table2.md`" in text
 
 
