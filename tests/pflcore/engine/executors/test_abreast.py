@@ -18,6 +18,7 @@ from pflcore.engine import CheckpointFolder, Progress, Result, run_abreast
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.executors import cohort
 from pflcore.engine.executors.abreast import current_lane
+from pflcore.engine.executors.alike import _same_but_numbers, varying
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedavg import FedAvg
@@ -163,6 +164,16 @@ def test_numbers_that_decide_what_a_step_does_set_runs_apart(stacks: list[int]) 
     assert set(stacks[1:]) == {stacks[1]}
     for together, work in zip(found, works, strict=True):
         assert_close(together, work())
+
+
+def test_what_may_differ_in_runs_side_by_side() -> None:
+    methods = [method("fedprox", mu=mu) for mu in (0.5, 0.1, 0.7)]
+    assert varying(methods) == varying(methods[:2]) == varying(methods[1:]) == ("mu",) and varying(methods[:1]) == ()
+    assert _same_but_numbers(methods[0], methods[1])
+    assert not _same_but_numbers(methods[0], method("fedavg"))
+    # A number may be in what a method adds to the model.
+    assert _same_but_numbers(method("lora"), method("lora"))
+    assert not _same_but_numbers(method("lora"), method("lora", alpha=0.25))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto"])
