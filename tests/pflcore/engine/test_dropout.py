@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from pflcore.engine.dropout import Dropout, DropoutBits
+from pflcore.seeds import sequence
 
 CPU = torch.device("cpu")
 
@@ -50,6 +52,23 @@ def test_a_stream_is_its_numbers() -> None:
     assert torch.equal(first, noise.draw(3, 1, 2, 3, 4))
     others = [noise.draw(3, *ids) for ids in ((1, 2, 3, 5), (1, 2, 4, 4), (1, 3, 3, 4), (2, 2, 3, 4))]
     assert not any(torch.equal(first, other) for other in others)
+
+
+def test_elsewhere_a_generator_begins_with_63_bits_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    class Generator:
+        def __init__(self, device: torch.device) -> None:
+            assert device.type == "meta"
+
+        def manual_seed(self, seed: int) -> None:
+            begun.append(seed)
+
+    monkeypatch.setattr(torch, "Generator", Generator)
+    _, noise = noisy(width=7)
+    noise.device = torch.device("meta")
+    assert noise.draw(3, 1, 2, 3, 4).shape == (3 * 14,)
+    assert begun == [int(sequence(1, "dropout", 2, 3, 4).generate_state(1, np.uint64)[0]) // 2]
 
 
 def test_a_batch_that_is_filled_up_keeps_the_numbers_of_its_samples() -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from pipeline.report.table.results import Results
 from pipeline.results import compare as module
 from pipeline.results.compare import CHANCE, DIFFERS, NOT_RUN, ONE_SEED, ONE_SIDE, SAME, compare
 from pipeline.spec.run import Run
+from pipeline.workspace import Workspace
 
 SEEDS = "    seed: [0, 1, 2]\ntable: {rows: [method], columns: [], average_over: [seed], metric: final}\n"
 
@@ -254,6 +256,49 @@ def test_axes_of_one_side_alone_have_one_label_there() -> None:
         compared(first, second)
     with pytest.raises(UserError, match=r"^one and other have no cell in common$"):
         compared(first, Side("other").add("z", {0: 1.0}))
+
+
+def test_the_other_side_is_the_spec_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def side(workspace: Workspace, word: str, scratch: Path) -> module.Revision:
+        asked.append((word, scratch.name))
+        return Side(word).add("x", {0: 80.0}).revision()
+
+    monkeypatch.setattr(module, "_side", side)
+    workspace = Workspace(tmp_path, tmp_path, "paper")
+    compare(workspace, "a/b@HEAD~2", None)
+    compare(workspace, "a/b", "c@v1")
+    assert asked == [("a/b@HEAD~2", "first"), ("a/b", "second"), ("a/b", "first"), ("c@v1", "second")]
+    assert "a/b" in (tmp_path / module.PAGE).read_text(encoding="utf-8")
+    for other in (None, "a/b"):
+        with pytest.raises(UserError, match=r"^a/b: both sides are the same; .* commit as in a/b@HEAD~1$"):
+            compare(workspace, "a/b", other)
+
+
+def test_a_spec_as_it_is_now_has_the_code_that_dvc_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two federations, of which the name of one begins like that of the other."""
+    runs = {"r": "fed", "s": "fed2"}
+    for number, (run, federation) in enumerate(runs.items()):
+        deps = [{"path": f"stages/code/{name}.txt", "md5": f"{number}{name}"} for name in ("train", "method.x")]
+        stage = {"deps": [*deps, {"path": "artifacts/p.parquet", "md5": "p"}]}
+        lock = tmp_path / f"stages/federations/{federation}/dvc.lock"
+        lock.parent.mkdir(parents=True)
+        lock.write_text(json.dumps({"stages": {f"train-{run}": stage, "train-other": {"deps": deps[:1]}}}))
+    resolved = SimpleNamespace(runs=runs)
+    compilation = SimpleNamespace(table=lambda spec: resolved, every_run={"r": 1})
+    monkeypatch.setattr(module, "find_specs", lambda specs: {"tiny": None})
+    monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: compilation)
+    monkeypatch.setattr(Results, "read", lambda *arguments: arguments)
+    workspace = Workspace(tmp_path, tmp_path, "paper")
+    found = module._side(workspace, "tiny", tmp_path / "scratch")
+    assert (found.name, found.absent, found.results) == ("tiny", 0, (resolved, {"r": 1}, tmp_path))
+    assert found.code == {
+        "r": {"train": "0train", "method.x": "0method.x"},
+        "s": {"train": "1train", "method.x": "1method.x"},
+    }
+    with pytest.raises(UserError, match=r"^unknown spec 'tinny'; did you mean 'tiny'\?$"):
+        module._side(workspace, "tinny", tmp_path)
 
 
 def test_what_the_cache_has_lost_is_counted(repository: Project) -> None:

@@ -17,6 +17,8 @@ import yaml
 from support.project import Project, spec, tree
 from support.report_demo import RECORD, write_run
 
+from pflcore.artifacts import read_table, write_table
+from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.graph import Stage
@@ -293,6 +295,16 @@ def test_what_is_not_current_is_left_out(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / study.out).write_bytes(b"other")
     monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: study.compilation)
     assert keep(Workspace(tmp_path, tmp_path, "paper"), ["tiny"]).left == {"are not up to date here": 1}
+
+
+def test_a_run_that_lines_cannot_tell_is_named(tmp_path: Path) -> None:
+    study = ByHand(tmp_path)
+    path = rounds_of(tmp_path, study.run.id)
+    rounds, meta = read_table(path, "rounds/2")
+    write_table(path, rounds.slice(1), "rounds/2", **meta)
+    with pytest.raises(UserError) as error:
+        module._entry(Workspace(tmp_path, tmp_path, "paper"), study.run, {})
+    assert str(error.value) == f"{path}: its clients were not measured alike in all rounds, so it cannot be kept"
 
 
 def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pflcore.engine import CheckpointFolder, Progress, Result, run_abreast
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.executors import cohort
+from pflcore.engine.executors import alike, cohort
 from pflcore.engine.executors.abreast import current_lane
 from pflcore.engine.executors.alike import _same_but_numbers, varying
 from pflcore.engine.executors.batches import Rows, _source
@@ -189,6 +189,12 @@ def test_what_may_differ_in_runs_side_by_side() -> None:
     # A number may be in what a method adds to the model.
     assert _same_but_numbers(method("lora"), method("lora"))
     assert not _same_but_numbers(method("lora"), method("lora", alpha=0.25))
+
+
+def test_only_equal_methods_predict_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike, "alike", lambda one, other: True)
+    one, same, other = (SimpleNamespace(method=method("fedprox", mu=mu)) for mu in (0.5, 0.5, 0.7))
+    assert alike.equal(one, same) and not alike.equal(one, other) and not alike.equal(other, one)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto"])

@@ -81,14 +81,9 @@ def norm(x: Tensor, *own: Tensor) -> Tensor:
     return F.layer_norm(x, (5,), *own, eps=0.1)
 
 
-def plain_norm(x: Tensor, *own: Tensor) -> Tensor:
-    return F.layer_norm(x, (5,), *own)
-
-
 @pytest.mark.parametrize(
     ("form", "shapes", "fewer"),
     [
-        (plain_norm, [(5,), (5,)], 2),
         (norm, [], 0),
         (norm, [(5,)], 2),
         (norm, [(5,), (5,)], 2),
