@@ -435,11 +435,13 @@ def test_what_is_kept_in_a_line(workshop: Workshop) -> None:
 def test_rounds_that_can_be_reached(workshop: Workshop) -> None:
     """States of rounds 3, 6 and 9; what is due and measured decides how far they lead."""
     kept = workshop.kept()
-    for round_ in (3, 6, 9):
-        kept.keep(round_, {"a": torch.tensor(float(round_))})
 
     def way(rounds: int, due: Sequence[int], measured: Sequence[int]) -> list[int]:
         return [one.round for one in kept.way(rounds, due, measured, lambda tensors: "")]
+
+    for round_ in (3, 6, 9):
+        kept.keep(round_, {"a": torch.tensor(float(round_))})
+        assert way(round_, [3, round_], [3]) == [round_] and way(3, [3], []) == [3]
 
     assert way(10, [], []) == [9] and way(8, [], []) == [6] and way(2, [], []) == []
     assert way(10, [10], []) == [9] and way(9, [9], []) == [9]

@@ -5,18 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.project import make_project
+from support.report_demo import RECORD
 
 from pflcore.errors import UserError
 from pipeline.ledger.entry import _HEAD, FACTS, Entry, _digest, read_entry
 from pipeline.ledger.ledger import Ledger, difference, trusted
+from pipeline.spec.run import Run
 
 LINES = "test samples: 8 12\nround 2, accuracy 55.00, loss 1.75: 3 8\n"
 
 
 @pytest.fixture
-def entry(tmp_path: Path) -> Entry:
-    run = next(iter(make_project(tmp_path / "project").compiled().runs.values()))
+def entry() -> Entry:
+    run = Run({**RECORD, "training": {"rounds": 2, "lr": 0.1}})
     facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()} | {
         "diverged": {"round": 3, "client": 0},
         "chosen": None,

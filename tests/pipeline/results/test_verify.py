@@ -75,7 +75,9 @@ def test_half_a_point_is_never_too_much() -> None:
     kept, again = lines("100", "200", "90"), lines("101", "200", "90")
     assert compared(kept, again, device="cuda")[2:] == (0.5, "within tolerance, on cuda instead of cpu", True)
     assert not compared(kept, lines("102", "200", "90"), device="cuda")[4]
-    # Nor of other clients.
+    # Clients count by the samples that were kept of them.
+    assert compared(lines("6 18"), lines("12 12", "20 20"), device="cuda")[2] == pytest.approx(3 * (2 * 15**2) ** 0.5)
+    # Of other clients there is no standard error.
     assert compared(kept, lines("50 50", "100 100", "45 45"), device="cuda")[:3] == (50.0, 50.0, 0.5)
 
 
