@@ -308,6 +308,13 @@ def test_only_the_newest_two_are_kept(tmp_path: Path) -> None:
     assert stored_rounds(tmp_path) == [10, 11]
 
 
+def test_what_is_saved_again_displaces_nothing(tmp_path: Path) -> None:
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        for round_ in (1, 2, 2, 2):
+            folder.save(round_, TENSORS)
+    assert stored_rounds(tmp_path) == [1, 2]
+
+
 def test_the_same_state_is_the_same_file(tmp_path: Path) -> None:
     content = []
     for place in ("a", "b"):

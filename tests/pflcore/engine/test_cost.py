@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from support.tiny import CLASSES, SHAPE, backbone, method, run, training
+from support.tiny import CLASSES, SHAPE, backbone, federation, method, run, training
 from torch import nn
 
 from pflcore.backbones import Backbone
@@ -31,6 +31,11 @@ STEP = FORWARD + FORWARD + 7 * CLASSES
 @pytest.mark.parametrize(("name", "factor"), [("fedavg", 1), ("fedprox", 1), ("ditto", 2), ("apfl", 2), ("pfedme", 5)])
 def test_multiply_adds_of_a_step(name: str, factor: int) -> None:
     assert run(method(name), Linear()).cost.macs == factor * STEP
+
+
+@pytest.mark.parametrize("sizes", [(1, 7, 9), (3, 7, 9)])
+def test_samples_of_which_there_are_few_are_taken_again(sizes: tuple[int, ...]) -> None:
+    assert run(method("fedavg"), Linear(), federation(sizes)).cost.macs == STEP
 
 
 def test_a_convolution_and_attention_are_counted() -> None:

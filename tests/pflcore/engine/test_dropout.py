@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from pflcore.engine.dropout import Dropout, DropoutBits
+from pflcore.seeds import sequence
 
 CPU = torch.device("cpu")
 
@@ -52,10 +54,37 @@ def test_a_stream_is_its_numbers() -> None:
     assert not any(torch.equal(first, other) for other in others)
 
 
+def test_elsewhere_a_generator_begins_with_63_bits_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    class Generator:
+        def __init__(self, device: torch.device) -> None:
+            assert device.type == "meta"
+
+        def manual_seed(self, seed: int) -> None:
+            begun.append(seed)
+
+    monkeypatch.setattr(torch, "Generator", Generator)
+    _, noise = noisy(width=7)
+    noise.device = torch.device("meta")
+    assert noise.draw(3, 1, 2, 3, 4).shape == (3 * 14,)
+    assert begun == [int(sequence(1, "dropout", 2, 3, 4).generate_state(1, np.uint64)[0]) // 2]
+
+
+def test_a_batch_that_is_filled_up_keeps_the_numbers_of_its_samples() -> None:
+    """Two layers, of 2 numbers per sample and of 3."""
+    model = nn.Sequential(nn.Dropout(), nn.Linear(2, 3), nn.Dropout())
+    noise = DropoutBits(model, torch.zeros(1, 2))
+    bits = torch.arange(1, 11)  # of two samples
+    assert noise.fill(bits, 2, 3).tolist() == [1, 2, 3, 4, 0, 0, 5, 6, 7, 8, 9, 10, 0, 0, 0]
+    assert noise.fill(bits, 2, 2).tolist() == bits.tolist()
+
+
 def test_evaluation_needs_no_numbers() -> None:
-    model, _ = noisy()
+    model, noise = noisy()
     x = torch.rand(2, 1, 1, 50_000)
     assert torch.equal(model.eval()(x), x.flatten(1))
+    assert noise.per_sample == 2 * 50_000 and noise.by_sample, "layers are counted once"
 
 
 def test_gradients_flow_through_what_is_kept() -> None:

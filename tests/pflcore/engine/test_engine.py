@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
-from pflcore.engine import Progress, select_device, use_threads
+from pflcore.engine import Progress, loop, select_device, use_threads
 from pflcore.engine.evaluate import Scores, score_client, score_one_model
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.trainer import Trainer
@@ -286,7 +286,7 @@ def test_models_are_measured_when_the_schedule_says(rounds: int, schedule: dict[
     result = run(method("fedper"), backbone("convnet"), training=settings, evaluation=Evaluation(**schedule))
     assert result.round.tolist() == np.repeat(measured, 3).tolist()
     assert result.client.tolist() == [0, 1, 2] * len(measured)
-    assert result.total.tolist() == [5, 8, 6] * len(measured)
+    assert result.total.tolist() == [5, 8, 6] * len(measured) and result.precision is None
 
 
 def test_measuring_does_not_change_training() -> None:
@@ -367,6 +367,13 @@ def test_the_callers_random_state_is_left_alone() -> None:
     torch.manual_seed(5)
     run(method("fedtp"), backbone("tiny_vit"))
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_memory_is_kept_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(loop, "keep_freed_memory", lambda: asked.append(None))
+    run(method("fedavg"), backbone("convnet"))
+    assert len(asked) == 1
 
 
 def test_the_callers_random_state_does_not_matter() -> None:

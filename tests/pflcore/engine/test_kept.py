@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -10,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -356,6 +358,52 @@ def test_a_folder_that_cannot_be_made_costs_no_result(workshop: Workshop) -> Non
     assert len(workshop.lines) == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EIO, "Input/output error", "x"), "Input/output error"),
+        (OSError("cannot read"), "cannot read"),
+    ],
+)
+def test_a_state_that_cannot_be_read_is_passed_over(
+    error: OSError, told: str, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    kept = workshop.kept()
+    kept.keep(3, {"a": torch.zeros(2)})
+    (state,) = workshop.states()
+    monkeypatch.setattr(kept_module, "read", fail)
+    assert list(kept.way(9, [], [], lambda tensors: "")) == []
+    assert workshop.lines == [f"{state}: {told}; passed over"] and workshop.states() == []
+
+
+def test_a_state_that_goes_before_it_is_read_is_no_matter(workshop: Workshop) -> None:
+    kept = workshop.kept()
+    kept.keep(3, {"a": torch.zeros(2)})
+    (state,) = workshop.states()
+    with patch.object(kept_module, "stored", lambda folder: [state]):
+        state.unlink()
+        assert list(kept.way(9, [], [], lambda tensors: "")) == []
+    assert workshop.lines == []
+
+
+def test_measurements_of_a_lineage_are_one_file(workshop: Workshop) -> None:
+    """In folders whose names stay as they are, or an upgrade would train anew what has been kept."""
+    lines = workshop.lines
+    kept = KeptStates(Room(workshop.folder, GIB), "0123456789abcdef0123", "fedcba9876543210fedc", lines.append)
+    place = workshop.folder / "0123456789abcdef/measured-fedcba9876543210"
+    tables = {"2": torch.ones(3), "5": torch.zeros(3)}
+    for rounds in (2, 5):
+        for _ in range(2):  # the second time it is there
+            kept.note(rounds, {str(rounds): tables[str(rounds)]}, lambda tensors: "")
+            assert [checkpoint.round_of(path) for path in place.iterdir()] == [rounds]
+    found = kept.measurements(lambda tensors: "")
+    assert found.keys() == tables.keys() and all(torch.equal(found[name], tables[name]) for name in tables)
+    assert lines == []
+
+
 @pytest.mark.parametrize(("value", "limit"), [(None, 5 * GIB), ("", 5 * GIB), ("0", 0), ("0.5", GIB // 2)])
 def test_the_room_is_what_the_environment_says(
     value: str | None, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -387,11 +435,13 @@ def test_what_is_kept_in_a_line(workshop: Workshop) -> None:
 def test_rounds_that_can_be_reached(workshop: Workshop) -> None:
     """States of rounds 3, 6 and 9; what is due and measured decides how far they lead."""
     kept = workshop.kept()
-    for round_ in (3, 6, 9):
-        kept.keep(round_, {"a": torch.tensor(float(round_))})
 
     def way(rounds: int, due: Sequence[int], measured: Sequence[int]) -> list[int]:
         return [one.round for one in kept.way(rounds, due, measured, lambda tensors: "")]
+
+    for round_ in (3, 6, 9):
+        kept.keep(round_, {"a": torch.tensor(float(round_))})
+        assert way(round_, [3, round_], [3]) == [round_] and way(3, [3], []) == [3]
 
     assert way(10, [], []) == [9] and way(8, [], []) == [6] and way(2, [], []) == []
     assert way(10, [10], []) == [9] and way(9, [9], []) == [9]

@@ -19,7 +19,7 @@ from torch import Tensor
 from pflcore.engine import CheckpointFolder, Progress, pieces
 from pflcore.engine.checkpoint import write
 from pflcore.engine.evaluate import Scores
-from pflcore.engine.pieces import Layer, stored_pieces, write_hashed
+from pflcore.engine.pieces import Layer, Layers, divide, stored_pieces, write_hashed
 from pflcore.engine.state import ClientStates, History, Stateful, apart, join, misfit, restore
 
 INITIAL = {"head.weight": torch.zeros(8, 4), "head.count": torch.tensor(0)}
@@ -128,6 +128,19 @@ def test_small_states_are_one_file(tmp_path: Path) -> None:
             run.train(range(20), round_)
             run.save(round_)
     assert len(list(tmp_path.glob("round-*"))) == 2 and stored_pieces(tmp_path) == []
+
+
+def test_layers_that_are_no_more_than_twice_as_large_are_taken_up(no_room: None, tmp_path: Path) -> None:
+    run = Run(tmp_path, 40)
+    before: Layers = {}
+    sizes = []
+    for round_, clients in ((1, range(22)), (2, range(30, 40)), (3, range(4)), (4, [3]), (5, [2])):
+        run.train(clients, round_)
+        _, before = divide(tmp_path, {"personal": run.clients}, before)
+        run.clients.stored.update(before["personal"][-1].keys)
+        sizes.append([len(layer.keys) for layer in before["personal"]])
+    # 22 > 2 * 10 and 10 > 2 * 4 and 4 > 2 * 1; then 1 <= 2 * 1, with which it is 2, and 4 <= 2 * 2, which has both.
+    assert sizes == [[22], [22, 10], [22, 10, 4], [22, 10, 4, 1], [22, 10, 4]]
 
 
 def test_measurements_are_not_written_with_each_checkpoint(

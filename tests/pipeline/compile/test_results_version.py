@@ -114,6 +114,7 @@ def test_another_version_makes_all_that_the_engine_made_stale(project: Project, 
         lambda text: "",
         lambda text: text.replace("results version", "<<<<<<< results version"),
         lambda text: text.replace("pflcore.seeds ", "pflcore.seed "),
+        lambda text: Engine("1-abcdef", {}).text,
         lambda text: text + "pflcore.more 1234567890123456 train\n",  # merged without a conflict
     ],
 )

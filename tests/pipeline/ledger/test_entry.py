@@ -5,18 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.project import make_project
+from support.report_demo import RECORD
 
 from pflcore.errors import UserError
 from pipeline.ledger.entry import _HEAD, FACTS, Entry, _digest, read_entry
-from pipeline.ledger.ledger import Ledger, difference
+from pipeline.ledger.ledger import Ledger, difference, trusted
+from pipeline.spec.run import Run
 
 LINES = "test samples: 8 12\nround 2, accuracy 55.00, loss 1.75: 3 8\n"
 
 
 @pytest.fixture
-def entry(tmp_path: Path) -> Entry:
-    run = next(iter(make_project(tmp_path / "project").compiled().runs.values()))
+def entry() -> Entry:
+    run = Run({**RECORD, "training": {"rounds": 2, "lr": 0.1}})
     facts = {name: 3 if kind is int else "cpu" for name, kind in FACTS.items()} | {
         "diverged": {"round": 3, "client": 0},
         "chosen": None,
@@ -29,6 +30,11 @@ def test_written_and_read_back(entry: Entry, tmp_path: Path) -> None:
     entry.write(path)
     assert read_entry(path) == entry
     assert path.read_text(encoding="utf-8").endswith(LINES)
+
+
+def test_digests_stay_as_they_are() -> None:
+    """Or all that has been kept would be refused."""
+    assert _digest("a") == "ca978112ca1bbdca"
 
 
 def test_an_edit_is_noticed(entry: Entry, tmp_path: Path) -> None:
@@ -79,6 +85,13 @@ def test_only_what_the_code_would_give_now_is_found(entry: Entry, tmp_path: Path
     assert ledger.find(entry.run, later) is None
     assert difference(entry, later) == "made by other code: engine, backbone.convnet"
     assert ledger.paths() == [ledger.path(entry.run)]
+
+
+def test_what_cannot_be_trusted_says_why(entry: Entry, tmp_path: Path) -> None:
+    path = Ledger(tmp_path).path(entry.run)
+    assert "cannot be read" in str(trusted(path))
+    entry.write(path)
+    assert trusted(path) == entry
 
 
 @pytest.mark.parametrize("what", ["folder", "/dev/zero", "/nowhere"])

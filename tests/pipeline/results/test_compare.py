@@ -7,14 +7,22 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.project import Project, make_project, spec
+from support.report_demo import RECORD, cell, table
 
 from pflcore.errors import UserError
-from pipeline.report.table.measured import Value
+from pipeline.report.table.cells import Cell
+from pipeline.report.table.layout import Layout
+from pipeline.report.table.measured import Measured, Value
+from pipeline.report.table.results import Results
 from pipeline.results import compare as module
 from pipeline.results.compare import CHANCE, DIFFERS, NOT_RUN, ONE_SEED, ONE_SIDE, SAME, compare
+from pipeline.spec.run import Run
+from pipeline.workspace import Workspace
 
 SEEDS = "    seed: [0, 1, 2]\ntable: {rows: [method], columns: [], average_over: [seed], metric: final}\n"
 
@@ -151,6 +159,146 @@ def test_numbers_that_have_no_seeds_are_compared_by_value() -> None:
     a, b = (module.Cell({}, ("r",), Value(mean), 1, None, False, "", None, "") for mean in (1.0, 2.0))
     assert module._compared("x", a, a, None, "", 2).verdict == SAME
     assert module._compared("x", a, b, None, "", 2).verdict != SAME
+
+
+class Side:
+    """One side of a comparison without artifacts: cells by method, with runs by seed that have a learning rate."""
+
+    def __init__(self, name: str, axes: dict[str, str] | None = None) -> None:
+        self.name, self.more, self.cells = name, axes or {}, list[Cell]()
+        self.runs: dict[str, Measured] = {}
+        self.code: dict[str, dict[str, str]] = {}
+
+    def add(
+        self, label: str, by_seed: dict[int, float], lr: float = 0.1, code: str = "", more: str = "", **facts: str
+    ) -> Side:
+        ids = []
+        for seed in by_seed:
+            run = f"{self.name}-{label}{more}-{seed}"
+            record = {**RECORD, "seed": seed, "training": {"rounds": 100, "lr": lr}}
+            self.runs[run] = Measured(run, Run(record), {}, facts, Path())
+            self.code[run] = {"train": "1", "method.x": code} if code else {}
+            ids.append(run)
+        values = [value for value in by_seed.values() if value >= 0]
+        obtained = Value(sum(values) / len(values)) if values else None
+        labels = {"method": label, **({"size": more} if more else {})}
+        told = {seed: value for seed, value in by_seed.items() if value >= 0}
+        self.cells.append(Cell(labels, tuple(ids), obtained, len(values), None, False, "", None, "", by_seed=told))
+        return self
+
+    def revision(self) -> module.Revision:
+        cells = [cell(one.labels, list(one.runs)) for one in self.cells]
+        resolved = table(cells, list(self.cells[0].labels), [], decimals=1)
+        return module.Revision(
+            self.name, Results(resolved, Path(), self.runs, self.cells, Layout(resolved, self.cells)), self.code
+        )
+
+
+def compared(first: Side, second: Side) -> module.Comparison:
+    one, other = first.revision(), second.revision()
+    return module.Comparison(one, other, module._cells(one, other))
+
+
+def test_what_becomes_of_a_cell() -> None:
+    first, second = Side("one"), Side("other")
+    far = {seed: 80.0 + seed % 3 for seed in range(6)}
+    near = {seed: 81.2 + (-1) ** seed for seed in range(6)}
+    for label, before, after in (
+        ("same", far, far),
+        ("differs", far, {seed: value - 9.0 + (-1) ** seed / 2 for seed, value in far.items()}),
+        ("chance", far, near),
+        ("seed", {0: 80.0}, {0: 80.5}),
+        ("other seed", {0: 80.0}, {1: 80.0}),
+        ("first", far, {0: -1}),
+        ("second", {0: -1}, far),
+        ("neither", {0: -1}, {0: -1}),
+    ):
+        first.add(label, before)
+        second.add(label, after)
+    found = compared(first.add("only here", far), second.add("only there", {0: 70.25}))
+    assert [(one.cell, one.first, one.second, one.difference, one.verdict) for one in found.cells] == [
+        ("same", "81.0", "81.0", "+0.0", SAME),
+        ("differs", "81.0", "72.0", "\N{MINUS SIGN}9.0", DIFFERS),
+        ("chance", "81.0", "81.2", "+0.2", CHANCE),
+        ("seed", "80.0", "80.5", "+0.5", ONE_SEED),
+        ("other seed", "80.0", "80.0", "+0.0", ONE_SEED),
+        ("first", "81.0", "—", "", ONE_SIDE),
+        ("second", "—", "81.0", "", ONE_SIDE),
+        ("neither", "—", "—", "", NOT_RUN),
+        ("only here", "81.0", "—", "", ONE_SIDE),
+        ("only there", "—", "70.2", "", ONE_SIDE),
+    ]
+    assert not any(one.why for one in found.cells)
+    assert found.words == "10 cells: 1 the same, 1 within noise, 1 differs, 2 one seed, 4 on one side only, 1 not run"
+
+
+def test_why_runs_of_the_same_seed_differ() -> None:
+    def why(**changes: Any) -> str:
+        before: dict[str, Any] = {"lr": 0.1, "code": "a", "torch": "2", "device": "cpu", "dataset_hash": "d"}
+        first, second = Side("one").add("x", {0: 80.0, 1: 81.0}, **before), Side("other")
+        seeds = changes.pop("seeds", {1: 80.0, 0: 81.0})
+        return compared(first, second.add("x", seeds, **{**before, **changes})).cells[0].why
+
+    assert why() == ""
+    assert why(lr=0.25) == "training.lr: 0.1 → 0.25"
+    assert why(code="b") == "other code: method.x" and why(code="") == "", "of which nothing is known"
+    assert why(torch="3") == "another PyTorch" and why(device="cuda") == "another device"
+    assert why(dataset_hash="e", partition_hash="p") == "other data; another partition"
+    assert why(lr=0.25, code="b", torch="3") == "training.lr: 0.1 → 0.25; other code: method.x; another PyTorch"
+    assert why(lr=0.25, seeds={2: 80.0}) == "", "there are no two of one seed"
+
+
+def test_axes_of_one_side_alone_have_one_label_there() -> None:
+    first, second = Side("one").add("x", {0: 80.0}).add("y", {0: 70.0}), Side("other").add("x", {0: 81.0}, more="big")
+    assert [(one.cell, one.verdict) for one in compared(first, second).cells] == [("x", ONE_SEED), ("y", ONE_SIDE)]
+    second.add("x", {0: 82.0}, more="small")
+    with pytest.raises(UserError, match=r"^other: several cells for x; the other side has no axis size$"):
+        compared(first, second)
+    with pytest.raises(UserError, match=r"^one and other have no cell in common$"):
+        compared(first, Side("other").add("z", {0: 1.0}))
+
+
+def test_the_other_side_is_the_spec_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def side(workspace: Workspace, word: str, scratch: Path) -> module.Revision:
+        asked.append((word, scratch.name))
+        return Side(word).add("x", {0: 80.0}).revision()
+
+    monkeypatch.setattr(module, "_side", side)
+    workspace = Workspace(tmp_path, tmp_path, "paper")
+    compare(workspace, "a/b@HEAD~2", None)
+    compare(workspace, "a/b", "c@v1")
+    assert asked == [("a/b@HEAD~2", "first"), ("a/b", "second"), ("a/b", "first"), ("c@v1", "second")]
+    assert "a/b" in (tmp_path / module.PAGE).read_text(encoding="utf-8")
+    for other in (None, "a/b"):
+        with pytest.raises(UserError, match=r"^a/b: both sides are the same; .* commit as in a/b@HEAD~1$"):
+            compare(workspace, "a/b", other)
+
+
+def test_a_spec_as_it_is_now_has_the_code_that_dvc_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two federations, of which the name of one begins like that of the other."""
+    runs = {"r": "fed", "s": "fed2"}
+    for number, (run, federation) in enumerate(runs.items()):
+        deps = [{"path": f"stages/code/{name}.txt", "md5": f"{number}{name}"} for name in ("train", "method.x")]
+        stage = {"deps": [*deps, {"path": "artifacts/p.parquet", "md5": "p"}]}
+        lock = tmp_path / f"stages/federations/{federation}/dvc.lock"
+        lock.parent.mkdir(parents=True)
+        lock.write_text(json.dumps({"stages": {f"train-{run}": stage, "train-other": {"deps": deps[:1]}}}))
+    resolved = SimpleNamespace(runs=runs)
+    compilation = SimpleNamespace(table=lambda spec: resolved, every_run={"r": 1})
+    monkeypatch.setattr(module, "find_specs", lambda specs: {"tiny": None})
+    monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: compilation)
+    monkeypatch.setattr(Results, "read", lambda *arguments: arguments)
+    workspace = Workspace(tmp_path, tmp_path, "paper")
+    found = module._side(workspace, "tiny", tmp_path / "scratch")
+    assert (found.name, found.absent, found.results) == ("tiny", 0, (resolved, {"r": 1}, tmp_path))
+    assert found.code == {
+        "r": {"train": "0train", "method.x": "0method.x"},
+        "s": {"train": "1train", "method.x": "1method.x"},
+    }
+    with pytest.raises(UserError, match=r"^unknown spec 'tinny'; did you mean 'tiny'\?$"):
+        module._side(workspace, "tinny", tmp_path)
 
 
 def test_what_the_cache_has_lost_is_counted(repository: Project) -> None:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+import os
 import shutil
 import subprocess
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
 from support.project import Project, spec, tree
+from support.report_demo import RECORD, write_run
 
+from pflcore.artifacts import read_table, write_table
+from pflcore.errors import UserError
+from pflcore.files import write_text
 from pipeline.compile.compiler import compile_workspace
+from pipeline.compile.graph import Stage
 from pipeline.ledger.entry import Entry, read_entry
 from pipeline.ledger.ledger import Ledger
-from pipeline.results.keep import keep
+from pipeline.results import keep as module
+from pipeline.results.keep import Recorded, keep
 from pipeline.results.listing import CURRENT, final_accuracy, lines
+from pipeline.spec.run import Run
+from pipeline.workspace import Workspace, run_path
 
 
 def pfl(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -165,3 +180,139 @@ def test_results_on_other_data_are_not_mixed_in_silence(kept: Project, tmp_path:
     assert (
         f"NOT COMPARABLE: not all runs had the same data of {entry.run.data_id.replace('_', chr(92) + '_')}" in report
     )
+
+
+def rounds_of(root: Path, run: str) -> Path:
+    return root / run_path(run, "rounds.parquet")
+
+
+@dataclass
+class ByHand:
+    """A compilation of a run whose lock files are written by hand: data → train, and a guard before both."""
+
+    root: Path
+    record: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.run = Run(RECORD | self.record)
+        self.out = run_path(self.run.id, "rounds.parquet")
+        guard = Stage("dvc.yaml", "guard", "pfl stage guard", (), ("guard.txt",))
+        data = Stage("stages/data/dvc.yaml", "d", "pfl stage data d", ("guard.txt", "in"), ("data.parquet",))
+        train = Stage("stages/f/dvc.yaml", "t", "pfl stage train t", ("data.parquet", "guard.txt"), (self.out, "b"))
+        self.compilation: Any = SimpleNamespace(
+            stages=[guard, data, train],
+            runs={self.run.id: self.run},
+            kept=set[str](),
+            made_by={self.run.id: {"engine": "abc"}},
+        )
+        write_run(self.root, self.run.id, 80.0)
+        self.hashes = {"data.parquet": "1" * 32, self.out: hashlib.md5(rounds_of(self.root, self.run.id).read_bytes())}
+        self.lock("stages/data", "d", "pfl stage data d", {"in": "0" * 32, "guard.txt": "2" * 32}, ["data.parquet"])
+        self.lock("stages/f", "t", "pfl stage train t", {"data.parquet": "1" * 32}, [self.out])
+
+    def lock(self, folder: str, name: str, cmd: str, deps: dict[str, str], outs: list[str]) -> None:
+        """What DVC recorded of a stage when it last ran."""
+        found = {out: self.hashes[out] for out in outs}
+        known = {out: one if isinstance(one, str) else one.hexdigest() for out, one in found.items()}
+        entry = {
+            "cmd": cmd,
+            "deps": [{"path": path, "md5": md5} for path, md5 in deps.items()],
+            "outs": [{"path": path, "md5": md5} for path, md5 in known.items()],
+        }
+        write_text(self.root / folder / "dvc.lock", yaml.safe_dump({"stages": {name: entry}}))
+
+    @property
+    def current(self) -> bool:
+        return Recorded(self.root, self.compilation).is_current(self.run)
+
+
+def test_what_is_recorded_from_beginning_to_end_is_current(tmp_path: Path) -> None:
+    study = ByHand(tmp_path)
+    assert study.current
+    recorded = Recorded(tmp_path, study.compilation)
+    assert not recorded.holds("b"), "of which nothing is recorded"
+    assert not recorded.holds("guard.txt") and not recorded.holds("data.parquet"), "which is not there"
+
+
+def test_what_was_made_otherwise_is_not_current(tmp_path: Path) -> None:
+    study = ByHand(tmp_path)
+    train = ("stages/f", "t", "pfl stage train t")
+    for deps in ({"data.parquet": "3" * 32}, {"other": "1" * 32}, {}):
+        study.lock(*train, deps, [study.out])
+        assert not study.current
+    study.lock("stages/f", "t", "pfl stage train t --seal 1", {"data.parquet": "1" * 32}, [study.out])
+    assert not study.current
+    study.lock(*train, {"data.parquet": "1" * 32}, [study.out])
+    assert study.current
+    study.lock("stages/data", "d", "pfl stage data other", {"in": "0" * 32}, ["data.parquet"])
+    assert not study.current, "what it was made of would be another now"
+    (tmp_path / "stages/data/dvc.lock").unlink()
+    assert not study.current
+
+
+def test_what_is_not_there_or_was_changed_is_not_current(tmp_path: Path) -> None:
+    study = ByHand(tmp_path)
+    path = tmp_path / study.out
+    content = path.read_bytes()
+    path.write_bytes(content + b"x")
+    assert not study.current
+    path.write_bytes(content)
+    assert study.current
+    path.unlink()
+    assert not study.current
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({}, ""),
+        ({"analyses": [{"name": "adaptation"}]}, "have more to keep than accuracies (analyses, weights)"),
+        ({"training": {"rounds": 100, "save_weights": True}}, "have more to keep than accuracies (analyses, weights)"),
+    ],
+)
+def test_what_becomes_of_a_run(
+    record: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = ByHand(tmp_path, record)
+    monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: study.compilation)
+    workspace = Workspace(tmp_path, tmp_path, "paper")
+    found = keep(workspace, ["tiny"])
+    path = Ledger(tmp_path).path(study.run)
+    assert (found.paths, found.left) == (([], {reason: 1}) if reason else ([path], {}))
+    assert path.exists() == (not reason) and found.before == 0
+    if not reason:
+        entry = read_entry(path)
+        assert entry.run == study.run and entry.made_by == {"engine": "abc"} and entry.seconds is None
+        assert entry.facts["torch"] == "2.11.0" and entry.facts["macs"] == 3456789
+        assert entry.measurements.startswith(f"test samples: {' '.join(['500'] * 8)}\nround 10, ")
+    study.compilation.kept.add(study.run.id)
+    again = keep(workspace, ["tiny"])
+    assert (again.paths, again.before, again.left) == ([], 1, {})
+
+
+def test_what_is_not_current_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = ByHand(tmp_path)
+    (tmp_path / study.out).write_bytes(b"other")
+    monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: study.compilation)
+    assert keep(Workspace(tmp_path, tmp_path, "paper"), ["tiny"]).left == {"are not up to date here": 1}
+
+
+def test_a_run_that_lines_cannot_tell_is_named(tmp_path: Path) -> None:
+    study = ByHand(tmp_path)
+    path = rounds_of(tmp_path, study.run.id)
+    rounds, meta = read_table(path, "rounds/2")
+    write_table(path, rounds.slice(1), "rounds/2", **meta)
+    with pytest.raises(UserError) as error:
+        module._entry(Workspace(tmp_path, tmp_path, "paper"), study.run, {})
+    assert str(error.value) == f"{path}: its clients were not measured alike in all rounds, so it cannot be kept"
+
+
+def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "timing.json"
+    write_text(path, '{"seconds": 12.34, "device": "cpu", "rounds": 40}')
+    os.utime(path, (0, 86_400 * 365.25 * 50))
+    assert module._time(path, 100) == ("2020-01-01", 30.9)  # 30.85, to a tenth
+    write_text(path, '{"seconds": 12.34, "device": "cpu", "rounds": 0}')
+    day, seconds = module._time(path, 100)
+    assert seconds is None and datetime.date.fromisoformat(day)
+    assert module._time(tmp_path / "none", 100)[1] is None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from torch import Tensor
 
 from pflcore.engine import CheckpointFolder, Progress, Result, run_abreast
 from pflcore.engine.divergence import Diverged
-from pflcore.engine.executors import cohort
+from pflcore.engine.executors import alike, cohort
 from pflcore.engine.executors.abreast import current_lane
+from pflcore.engine.executors.alike import _same_but_numbers, varying
+from pflcore.engine.executors.batches import Rows, _source
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedavg import FedAvg
@@ -163,6 +166,35 @@ def test_numbers_that_decide_what_a_step_does_set_runs_apart(stacks: list[int]) 
     assert set(stacks[1:]) == {stacks[1]}
     for together, work in zip(found, works, strict=True):
         assert_close(together, work())
+
+
+def test_samples_that_change_by_run_and_round_are_fetched_apart() -> None:
+    inputs = torch.zeros(1)
+
+    def rows(round_: int, noise: object = None, augmentation: object = None) -> Rows:
+        data: Any = SimpleNamespace(inputs=inputs, noise=noise, augmentation=augmentation)
+        return Rows(data, torch.arange(2), round_)
+
+    assert _source(rows(1)) == _source(rows(2)), "of all runs, whose federations hold the same samples"
+    for changed in (rows(1, noise=0.5), rows(1, augmentation="flip")):
+        others = rows(1), rows(1, 0.5, "flip"), replace(changed, round=2)
+        assert _source(changed) == _source(replace(changed)) not in [_source(other) for other in others]
+
+
+def test_what_may_differ_in_runs_side_by_side() -> None:
+    methods = [method("fedprox", mu=mu) for mu in (0.5, 0.1, 0.7)]
+    assert varying(methods) == varying(methods[:2]) == varying(methods[1:]) == ("mu",) and varying(methods[:1]) == ()
+    assert _same_but_numbers(methods[0], methods[1])
+    assert not _same_but_numbers(methods[0], method("fedavg"))
+    # A number may be in what a method adds to the model.
+    assert _same_but_numbers(method("lora"), method("lora"))
+    assert not _same_but_numbers(method("lora"), method("lora", alpha=0.25))
+
+
+def test_only_equal_methods_predict_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike, "alike", lambda one, other: True)
+    one, same, other = (SimpleNamespace(method=method("fedprox", mu=mu)) for mu in (0.5, 0.5, 0.7))
+    assert alike.equal(one, same) and not alike.equal(one, other) and not alike.equal(other, one)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto"])

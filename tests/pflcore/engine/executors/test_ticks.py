@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pflcore.engine.executors.ticks import Tick, by_size
+from pflcore.engine.executors.ticks import Tick, by_size, side_by_side
 
 
 def epochs(samples: int, count: int, size: int) -> list[int]:
@@ -44,6 +44,16 @@ def test_clients_wait_at_the_end_of_an_epoch_for_those_with_the_same_remainder()
 
 def test_a_client_without_a_remainder_does_not_run_ahead() -> None:
     assert len(list(by_size([epochs(8, 5, 4), epochs(9, 5, 4), epochs(11, 5, 4)]))) == 5 * (2 + 1 + 1)
+
+
+def test_the_last_batches_of_an_epoch_wait_for_full_ones() -> None:
+    """Once the second client stands before its 2, the first has one of them left as well."""
+    assert list(by_size([[2, 2], [3, 2]])) == [[(0, 0)], [(1, 0)], [(0, 1), (1, 1)]]
+
+
+def test_batches_that_are_filled_up_are_taken_step_by_step() -> None:
+    assert list(side_by_side([[4, 1], [4, 4, 2], [], [3]])) == [[(0, 0), (1, 0), (3, 0)], [(0, 1), (1, 1)], [(1, 2)]]
+    assert list(side_by_side([])) == []
 
 
 cohorts = st.lists(st.integers(1, 200), max_size=12)

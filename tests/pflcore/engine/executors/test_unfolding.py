@@ -28,6 +28,7 @@ def test_values_and_gradients(how: tuple[Pair, Pair, Pair], with_bias: bool, cha
     expected, found = ([*_gradients(form, how, given)] for form in (F.conv2d, unfolded_conv2d))
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(unfolded_conv2d(*given[:2], None, *how), F.conv2d(*given[:2], None, *how))
+    torch.testing.assert_close(unfolded_conv2d(*given), F.conv2d(*given))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
