@@ -113,8 +113,9 @@ def test_other_models_and_methods_are_trained_in_turn(stacks: list[int]) -> None
         assert_close(together, work())
 
 
-def test_one_that_diverges_is_alone_in_it() -> None:
-    works = [partial(one_of, "ditto", "convnet", seed=seed, training={"lr": lr}) for seed, lr in ((3, 0.1), (4, 1e30))]
+@pytest.mark.parametrize("name", ["ditto", "pfedgp"])  # in one stack, and one client after the other
+def test_one_that_diverges_is_alone_in_it(name: str) -> None:
+    works = [partial(one_of, name, "convnet", seed=seed, training={"lr": lr}) for seed, lr in ((3, 0.1), (4, 1e30))]
     fine, lost = abreast(works)
     assert lost.diverged and not fine.diverged
     assert_close(fine, works[0]())

@@ -181,6 +181,17 @@ def test_no_process_is_left_behind() -> None:
     assert not any(process.is_alive() for process in processes)
 
 
+def test_a_worker_whose_answer_nobody_waits_for_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    reference, state = trainer()
+    with Pooled(reference, state, 1) as pooled:
+        list(pooled.train(1, [(0, state)]))
+        (worker,) = pooled.workers
+        worker.pipe.send(("score", 0))
+        worker.pipe.close()
+        worker.process.join(30)
+        assert worker.process.exitcode == 0 and capfd.readouterr().err == ""
+
+
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     reference, state = trainer()
     assert isinstance(choose_executor("auto", reference, state), Pooled)
