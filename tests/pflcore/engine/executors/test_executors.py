@@ -196,6 +196,7 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     reference, state = trainer()
     assert isinstance(choose_executor("auto", reference, state), Pooled)
     assert isinstance(choose_executor("sequential", reference, state), Sequential)
+    assert isinstance(choose_executor("stacked", reference, state), Stacked) and stack_width() == 64
     monkeypatch.setenv("PFL_WORKERS", "1")
     assert isinstance(choose_executor("auto", reference, state), Sequential)
     with pytest.raises(UserError, match="did you mean 'pooled'"):
