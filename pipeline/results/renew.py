@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from filelock import FileLock
+
+from pflcore import sources
+from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.serialise import to_yaml
@@ -52,16 +56,23 @@ def renew(workspace: Workspace, specs: list[str], say: Callable[[str], None] = p
         say: Called with a line for each dataset and partition that is made.
 
     Raises:
-        UserError: A spec is invalid, a file of the ledger is damaged, or the data are absent.
+        UserError: A spec is invalid, none of their runs is kept, a file of the ledger is damaged, the data are absent,
+            or code was edited meanwhile. Then no file is written.
     """
     compilation, ledger = compile_workspace(workspace, specs, ledger=False), Ledger(workspace.root)
-    entries = {run.id: read_entry(path) for run in compilation.runs.values() if (path := ledger.path(run)).is_file()}
-    done, good = Renewed(), set[str]()
+    _check_code()
+    entries = [read_entry(path) for run in compilation.runs.values() if (path := ledger.path(run)).is_file()]
+    if not entries:
+        raise UserError("none of their runs is kept; see `pfl results list`")
+    done, good, new = Renewed(), set[str](), list[Entry]()
     workspace.private.mkdir(exist_ok=True)
-    with TemporaryDirectory(prefix="renew-", dir=workspace.private) as folder:
-        maker = _Maker(workspace, Path(folder), say)
+    folder = workspace.private / "renew"
+    with FileLock(folder.with_suffix(".lock")):  # another one waits
+        shutil.rmtree(folder, ignore_errors=True)  # one that was killed has left it
+        folder.mkdir()
+        maker = _Maker(workspace, folder, say)
         # A tuned run comes after the trials that chose its settings.
-        for entry in sorted(entries.values(), key=lambda entry: (bool(entry.run.tuned), entry.run.federation_id)):
+        for entry in sorted(entries, key=lambda entry: (bool(entry.run.tuned), entry.run.federation_id)):
             now = compilation.made_by[entry.run.id]
             if reason := _differs(entry, changed(entry, now), compilation, maker, good):
                 done.left[reason] += 1
@@ -69,11 +80,20 @@ def renew(workspace: Workspace, specs: list[str], say: Callable[[str], None] = p
             good.add(entry.run.id)
             if entry.made_by == now:
                 done.current += 1
-                continue
-            path = ledger.path(entry.run)
-            dataclasses.replace(entry, made_by=now).write(path)
-            done.paths.append(path)
+            else:
+                new.append(dataclasses.replace(entry, made_by=now))
+        shutil.rmtree(folder)
+        _check_code()
+    for entry in new:
+        done.paths.append(ledger.path(entry.run))
+        entry.write(done.paths[-1])
     return done
+
+
+def _check_code() -> None:
+    """Raise :class:`UserError` where a source is another by now than this process has, and thus than it compares."""
+    if name := sources.edited():
+        raise UserError(f"{name} was edited meanwhile; type the same again")
 
 
 def _differs(entry: Entry, names: list[str], compilation: Compilation, maker: _Maker, good: set[str]) -> str:

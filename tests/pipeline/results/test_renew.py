@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.project import Project, make_project, spec
 
+from pflcore.errors import UserError
 from pipeline.ledger.entry import Entry, read_entry
 from pipeline.ledger.ledger import Ledger
 from pipeline.results.keep import Recorded, keep
@@ -77,7 +80,7 @@ def test_what_gives_the_same_is_current_again(made: Project, project: Project) -
         path.read_bytes() for path in Ledger(made.root).paths()
     ]
     assert renewed(project) == Renewed(current=5)
-    assert not list((project.root / ".pfl").glob("renew-*"))
+    assert not (project.root / ".pfl/renew").exists()
 
 
 def test_code_that_only_training_compares(project: Project) -> None:
@@ -108,6 +111,31 @@ def test_another_choice(project: Project) -> None:
     (known,) = (entry.facts["chosen"]["training.lr"] for entry in all_(project) if entry.run.tuned)
     edit(project, {"evaluate": OLD}, tuned=True, chosen={"training.lr": 0.201 - known})
     assert renewed(project).left == {"would be tuned otherwise by the code as it is now": 1}
+
+
+def test_what_a_killed_one_left_is_no_evidence(project: Project) -> None:
+    """A partition where it would be found, whose hash is the one that is known; the code does not make it."""
+    (entry,) = (entry for entry in all_(project) if entry.run.method == "fedper")
+    left = project.write(f".pfl/renew/{entry.run.federation_id}.parquet", b"false")
+    known = hashlib.sha256(left.read_bytes()).hexdigest()
+    edit(project, {"partition.dirichlet": OLD}, method="fedper", partition_hash=known)
+    assert renewed(project).left == {"were trained on another partition than the code gives now": 1}
+
+
+def test_code_that_is_edited_meanwhile(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(project, {"dataset.digits": OLD}, method="fedper")
+    before = {path: path.read_bytes() for path in Ledger(project.root).paths()}
+    answers = iter([None, "pflcore.datasets.digits"])
+    monkeypatch.setattr("pflcore.sources.edited", lambda: next(answers))
+    with pytest.raises(UserError, match="digits was edited meanwhile"):
+        renewed(project)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_nothing_is_kept(project: Project) -> None:
+    shutil.rmtree(project.root / "results")
+    done = project.call("pfl", "results", "renew", "plain")
+    assert done.returncode == 2 and done.stderr == "pfl: none of their runs is kept; see `pfl results list`\n"
 
 
 def test_trials_that_are_gone(project: Project) -> None:
