@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -11,16 +15,17 @@ from typing import Any
 
 import pytest
 import torch
-from support.cohorts import FIRST, UNEVEN, amplified, assert_close, backbones, uneven_run
+from support.cohorts import FIRST, UNEVEN, amplified, assert_close, backbones, trainer, uneven_run
 from support.tiny import backbone, federation, method, run, suited, training
 from torch import Tensor
 
 from pflcore.engine import CheckpointFolder, Progress, Result, run_abreast
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.executors import alike, cohort
-from pflcore.engine.executors.abreast import current_lane
+from pflcore.engine.executors.abreast import Abreast, current_lane
 from pflcore.engine.executors.alike import _same_but_numbers, varying
 from pflcore.engine.executors.batches import Rows, _source
+from pflcore.engine.executors.choice import choose_executor
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedavg import FedAvg
@@ -231,6 +236,42 @@ def test_precision_is_each_runs_own_and_is_put_back() -> None:
     abreast([partial(one, "tf32", 1), partial(one, "fp32", 3), partial(one, "tf32", 2)])
     assert all(seen) and len(seen) == 6
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_a_round_without_clients() -> None:
+    def one() -> None:
+        reference, state = trainer()
+        with choose_executor("auto", reference, state) as executor:
+            assert isinstance(executor, Abreast)
+            assert list(executor.train(1, [])) == [] and len(executor.score_each([]).total) == 0
+
+    assert run_abreast([one]) == [None]
+
+
+UNENDING = """
+import time
+
+from pflcore.engine import run_abreast
+
+def work():
+    print("at work", flush=True)
+    time.sleep(600)
+
+run_abreast([work, work])
+"""
+
+
+def test_an_interruption_waits_for_nobody_at_work() -> None:
+    arguments = [sys.executable, "-c", UNENDING]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == b"at work\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGINT and said.endswith(b"KeyboardInterrupt\n")
 
 
 def test_an_interruption_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.cohorts import trainer
 from support.pretend_device import pretend_cuda
 from support.pretend_device.runs import on_gpu, on_host
 from support.tiny import assert_states_close, backbone, federation, method, result_bytes, run, training
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from pflcore.engine import Result
 from pflcore.engine.executors import convolutions, replay
-from pflcore.engine.executors.convolutions import COLUMNS, FORMS, Known, Layer, layers_of, measured
+from pflcore.engine.executors.convolutions import COLUMNS, FORMS, Known, Layer, forms, layers_of, measured
 from pflcore.engine.executors.unfolding import unfolded_conv2d
 from pflcore.errors import UserError
 
@@ -74,6 +75,16 @@ def test_one_at_a_time_has_no_forms(calls: list[Any], monkeypatch: pytest.Monkey
     monkeypatch.setenv("PFL_CONVOLUTIONS", "unfolded")
     run(method("fedavg"), backbone("convnet"), executor="sequential")
     assert not calls
+
+
+def test_a_model_has_its_own_form_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_CONVOLUTIONS", "unfolded")
+    reference, _ = trainer()
+    layers = [module for module in reference.model.modules() if isinstance(module, nn.Conv2d)]
+    with pytest.raises(KeyError), forms(reference):
+        assert layers and all("forward" in vars(layer) for layer in layers)
+        raise KeyError
+    assert not any("forward" in vars(layer) for layer in layers)
 
 
 def test_no_other_form_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from support.cohorts import FIRST, MATRIX, PAIRS, UNEVEN, amplified, assert_close, trainer, uneven_run
+from support.pretend_device import pretend_cuda
+from support.pretend_device.runs import on_gpu
 from support.tiers import first_of_each
 from support.tiny import (
     assert_states_close,
@@ -203,6 +205,17 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_executor("poled", reference, state)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
+def test_the_choice_on_an_accelerator() -> None:
+    reference, state = trainer()
+    with pretend_cuda():
+        reference.data = on_gpu(reference.data)
+        assert isinstance(choose_executor("auto", reference, state), Stacked)
+        assert isinstance(choose_executor("sequential", reference, state), Sequential)
+        with pytest.raises(UserError, match="the pooled executor runs on the CPU, the data lies on cuda"):
+            choose_executor("pooled", reference, state)
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "two", "²", "1.5"])
 def test_a_wrong_number_of_workers(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_WORKERS", value)
@@ -213,6 +226,12 @@ def test_a_wrong_number_of_workers(value: str, monkeypatch: pytest.MonkeyPatch) 
 def test_workers_are_the_cores_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PFL_WORKERS")
     assert 1 <= worker_count() <= (os.cpu_count() or 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5, 6}, raising=False)
+    assert worker_count() == 4
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
+    for cores, workers in ((6, 6), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert worker_count() == workers
 
 
 # --- stacked: what the comparison above does not see ---------------------------------------------------------------
