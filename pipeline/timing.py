@@ -17,18 +17,33 @@ class Timing:
         seconds: What it took, from where it resumed.
         device: On what.
         rounds: That were trained in them.
+        core_seconds: For how long cores worked for it, which does not depend on what else the machine does; None on an
+            accelerator.
     """
 
     seconds: float
     device: str
     rounds: int
+    core_seconds: float | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of it can be."""
+        seconds = (self.seconds, self.core_seconds or 0.0)
+        return self.rounds >= 0 and all(math.isfinite(one) and one >= 0 for one in seconds)
 
 
 def read_timing(path: Path) -> Timing | None:
     """A timing; None when there is none that can be read, since nothing depends on it but words."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
-        timing = Timing(float(content["seconds"]), str(content["device"]), int(content["rounds"]))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        cores = content.get("core_seconds")
+        timing = Timing(
+            seconds=float(content["seconds"]),
+            device=str(content["device"]),
+            rounds=int(content["rounds"]),
+            core_seconds=None if cores is None else float(cores),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
-    return timing if math.isfinite(timing.seconds) and timing.seconds >= 0 and timing.rounds >= 0 else None
+    return timing if timing.finite else None

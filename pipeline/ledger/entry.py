@@ -51,7 +51,7 @@ class Entry:
         run: As it was resolved.
         made_by: Name of a fingerprint of code → its digest, for the engine, dataset, partition, backbone and method.
         obtained: The day, as ``2026-11-22``.
-        seconds: How long it trained; None where that is not known.
+        seconds: How long it trained on an accelerator, or how long cores worked for it; None where that is not known.
         facts: Those of :data:`FACTS`.
         measurements: As :mod:`pipeline.ledger.measurements` writes them.
     """

@@ -75,11 +75,12 @@ def _entry(workspace: Workspace, run: Run, made_by: dict[str, str]) -> Entry:
 
 
 def _time(path: Path, rounds: int) -> tuple[str, float | None]:
-    """The day on which a run of `rounds` was trained and how long that took, as far as this machine knows."""
+    """The day on which a run of `rounds` was trained and how much it took, as far as this machine knows."""
     timing = read_timing(path)
     if not timing or not timing.rounds:
         return datetime.datetime.now(datetime.UTC).date().isoformat(), None
-    whole = timing.seconds * rounds / timing.rounds  # it may have been resumed
+    seconds = timing.seconds if timing.core_seconds is None else timing.core_seconds
+    whole = seconds * rounds / timing.rounds  # it may have been resumed
     moment = path.stat().st_mtime
     return datetime.datetime.fromtimestamp(moment, datetime.UTC).date().isoformat(), round(whole, 1)
 

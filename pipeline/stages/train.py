@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -100,7 +101,7 @@ def run(
     analyses = {name: ANALYSES.create(name, **options) for name, options in resolved.analyses.items()}
     folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{lineage.run[:8]}", lineage.run, say)
     kept = KeptStates(room, lineage.training, lineage.measuring, say, every=keep_measured) if room else None
-    started = time.monotonic()
+    started, worked = time.monotonic(), _worked()
     with folder if is_first() else nullcontext() as checkpoints:
         result = train(
             data=data,
@@ -136,7 +137,15 @@ def run(
         checkpoints.clear()
     rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
     timing = {"seconds": (time.monotonic() - started) / abreast(), "device": device_name(place), "rounds": rounds}
+    if place.type == "cpu":
+        timing["core_seconds"] = (_worked() - worked) / abreast()
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
+
+
+def _worked() -> float:
+    """For how many seconds cores have worked for this process and those that it started and that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _pretrained(run: Run, weights: Path | None) -> dict[str, Any]:

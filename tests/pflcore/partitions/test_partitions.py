@@ -193,9 +193,9 @@ def test_ten_thousand_clients_are_quick() -> None:
     for name in PARTITIONS.names():
         if name == "natural":
             continue  # there are only sixty roles
-        start = time.perf_counter()
+        start = time.process_time()
         assignment = partition(PARTITIONS.create(name, **options.get(name, {})), samples, 10_000, 0)
-        assert time.perf_counter() - start < 10  # well below one second on an idle core
+        assert time.process_time() - start < 10  # well below one second of a core
         assert len(flat(assignment)) == len(samples)
 
 

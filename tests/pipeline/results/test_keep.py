@@ -312,6 +312,8 @@ def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path: 
     write_text(path, '{"seconds": 12.34, "device": "cpu", "rounds": 40}')
     os.utime(path, (0, 86_400 * 365.25 * 50))
     assert module._time(path, 100) == ("2020-01-01", 30.9)  # 30.85, to a tenth
+    write_text(path, '{"seconds": 12.34, "device": "cpu", "rounds": 40, "core_seconds": 8.0}')
+    assert module._time(path, 100)[1] == 20.0  # of cores, whatever else the machine did
     write_text(path, '{"seconds": 12.34, "device": "cpu", "rounds": 0}')
     day, seconds = module._time(path, 100)
     assert seconds is None and datetime.date.fromisoformat(day)

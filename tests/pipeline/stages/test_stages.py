@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +65,20 @@ def test_a_finished_run_leaves_no_checkpoints_but_its_timing(tmp_path: Path) -> 
     assert done.checkpoints() == []
     timing = json.loads((tmp_path / f".pfl/timings/{done.run.id}.json").read_text(encoding="utf-8"))
     assert timing["rounds"] == ROUNDS - 2 and timing["seconds"] > 0 and timing["device"].startswith("cpu (")
+
+
+def test_waiting_is_no_work_of_cores_and_that_of_other_processes_is(tmp_path: Path) -> None:
+    done = runner(tmp_path)
+
+    def busy(progress: Progress) -> None:
+        if progress.round == 1:
+            time.sleep(2.0)
+            loop = "import time\nwhile time.process_time() < 0.5: pass"
+            subprocess.run([sys.executable, "-S", "-c", loop], check=True)
+
+    done.train(on_round=busy)
+    timing = json.loads((tmp_path / f".pfl/timings/{done.run.id}.json").read_text(encoding="utf-8"))
+    assert 0.5 <= timing["core_seconds"] < timing["seconds"] - 1.0
 
 
 def test_checkpoints_are_a_minute_apart_unless_said(tmp_path: Path) -> None:
