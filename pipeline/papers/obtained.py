@@ -88,9 +88,12 @@ def collect_obtained(results: Results) -> list[Obtained]:
     Raises:
         UserError: An artifact is damaged.
     """
-    return [
-        _obtained(cell, results) for cell in results.cells if cell.published and cell.obtained and cell.quantity is None
-    ]
+    return [_obtained(cell, results) for cell in obtained_cells(results)]
+
+
+def obtained_cells(results: Results) -> list[Cell]:
+    """The cells of a table whose accuracy is published and obtained, in its order."""
+    return [cell for cell in results.cells if cell.published and cell.obtained and cell.quantity is None]
 
 
 def count_published(table: ResolvedTable) -> int:
@@ -104,7 +107,7 @@ def _obtained(cell: Cell, results: Results) -> Obtained:
     assert cell.obtained and cell.published and cell.difference is not None
     runs = [run for run in (results.runs[name] for name in cell.runs) if run.values_of(cell.client)]
     decimals = results.table.decimals
-    curves = [_curve(run, cell.client) for run in runs]
+    curves = [accuracies(run, cell.client) for run in runs]
     elsewhere, spread = _elsewhere(runs, [list(curve.values()) for curve in curves], cell.client, results.table.metric)
     return Obtained(
         spec=results.table.spec,
@@ -155,7 +158,7 @@ def _reached(curves: list[dict[int, float]], published: float) -> int | None:
     return round(statistics.fmean(known)) if known and len(known) == len(firsts) else None
 
 
-def _curve(run: Measured, client: int | None) -> dict[int, float]:
+def accuracies(run: Measured, client: int | None) -> dict[int, float]:
     """The accuracy of a run in percent by measured round: pooled, or of one client."""
     if client is not None:
         own = run.clients[client].curve
