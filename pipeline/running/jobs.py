@@ -24,6 +24,7 @@ class Job:
         outs: What it writes, relative to the workspace.
         log: The file that takes its output.
         gpus: Whole GPUs that it is shared out over, or 0 when a slot as it is will do.
+        brief: It takes moments, and does not wait for trainings that occupy all slots.
     """
 
     address: str
@@ -32,6 +33,7 @@ class Job:
     outs: tuple[str, ...]
     log: Path
     gpus: int = 0
+    brief: bool = False
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class LocalPool:
     def __init__(self, root: Path, notes: Path, slots: list[Slot], variables: dict[str, str]) -> None:
         self.root, self.notes, self.variables = root, notes, variables
         self.free = list(slots)
+        self.beside = [Slot("beside them", slots[0].variables)]  # for what takes moments, when none is free
         self.running: dict[Connection, _Running] = {}
         self.places = {slot.name: sum(other.name == slot.name for other in slots) for slot in slots}
         self._surplus: dict[str, int] = {}  # slots that are to vanish when they fall free
@@ -59,7 +60,7 @@ class LocalPool:
         return sum(self.places.values())
 
     def start(self, *jobs: Job) -> str | None:
-        slots = self._take(max(job.gpus for job in jobs))
+        slots = self._take(max(job.gpus for job in jobs)) or (self._take_beside() if jobs[0].brief else None)
         if slots is None:
             return None
         here, there = self._context.Pipe()
@@ -131,6 +132,9 @@ class LocalPool:
         self.free = [slot for slot in self.free if slot not in taken]
         return taken
 
+    def _take_beside(self) -> list[Slot] | None:
+        return [self.beside.pop()] if self.beside else None
+
     def _free_on(self, name: str) -> int:
         return sum(slot.name == name for slot in self.free)
 
@@ -156,6 +160,8 @@ class LocalPool:
         for slot in running.slots:
             if self._surplus.get(slot.name):
                 self._surplus[slot.name] -= 1
+            elif slot.name not in self.places:
+                self.beside.append(slot)
             else:
                 self.free.append(slot)
 

@@ -18,6 +18,7 @@ from pipeline.running.jobs import Ended, Job, Pool, Progressed
 from pipeline.running.work import Work
 
 ATTEMPTS = 3  # of a stage that ends by the machine's doing
+BRIEF = ("recall", "evaluate", "select", "report", "index")  # what makes figures of runs that are over
 BUSY_PAUSE = 2.0  # seconds between two looks at a stage that another process holds
 AHEAD = 2  # stages that are decided about per place, beyond those that run
 _TICK = 0.5  # seconds
@@ -152,7 +153,8 @@ class Scheduler:
     def _job(self, address: str, verdict: Verdict) -> Job:
         entry, stage = self.board.entries[address], self.graph.stages[address]
         log = self.work.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
-        return Job(address, stage.command, verdict.key, stage.outs, log, self.work.gpus.get(address, 0))
+        gpus, brief = self.work.gpus.get(address, 0), entry.kind in BRIEF
+        return Job(address, stage.command, verdict.key, stage.outs, log, gpus, brief)
 
     def _progressed(self, event: Progressed) -> None:
         entry = self.board.entries[event.address]

@@ -107,6 +107,22 @@ def test_one_stage_cannot_influence_the_next(tmp_path: Path, monkeypatch: pytest
     assert after == before
 
 
+def test_what_takes_moments_does_not_wait_for_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "work", vandals.look)
+    workers = pool(tmp_path)
+    brief = [Job(name, "pfl stage nothing", "key", (), tmp_path / f"{name}.log", brief=True) for name in "abc"]
+    try:
+        assert workers.start(brief[0]) == "cpu"  # as long as there is a place
+        for _ in range(2):
+            assert workers.start(brief[1]) == "beside them"
+            assert workers.start(brief[2]) is None and workers.start(job(tmp_path, "d")) is None
+            assert {end.address for end in ends(workers, 2)} == {"a", "b"}
+            assert workers.start(job(tmp_path, "a")) == "cpu"
+        assert workers.capacity == 1
+    finally:
+        workers.close()
+
+
 def test_a_worker_that_vanishes_is_noticed_and_its_place_is_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

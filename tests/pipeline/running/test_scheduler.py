@@ -189,6 +189,7 @@ def test_what_takes_moments_goes_first_and_then_the_longest_way_to_the_end() -> 
     jobs = {job.command: job for job in play.jobs}
     job = jobs["pfl stage train b.yaml"]
     assert (job.key, job.outs, job.log, job.gpus) == ("key of train b", ("train b",), Path("logs/b.train.log"), 0)
+    assert {job.address for job in play.jobs if job.brief} == {play.address["report late"]}
     entry = play.entry("train b")
     assert (entry.place, entry.attempts, entry.log) == ("cpu", 1, "logs/b.train.log") and entry.began > 0
     assert 0 <= entry.seconds < 60
