@@ -20,7 +20,6 @@ from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.measurements import from_lines
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
-from pipeline.spec.table import TableCell
 from pipeline.workspace import Workspace, run_path
 
 _COUNTS = ("round", "client", "correct", "total", "last_correct")
@@ -49,9 +48,10 @@ class Comparison:
 
 
 def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> list[Comparison]:
-    """Train runs of some cells of a spec again and compare every count.
+    """Train the kept runs of some cells of a spec again and compare every count.
 
-    It works in ``build/verify``, so that nothing is recorded in the workspace or in its ledger.
+    Of a cell these may be some of its seeds. It works in ``build/verify``, so that nothing is recorded in the workspace
+    or in its ledger.
 
     Args:
         cells: How many to draw at random, where none are `named`.
@@ -61,11 +61,11 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
         UserError: No cell of the spec is kept, or there is no such cell, or a run failed.
     """
     compilation = compile_workspace(workspace, [spec])
-    known = {
-        ", ".join(cell.labels.values()): cell
+    cells_kept = {
+        ", ".join(cell.labels.values()): [run for run in cell.runs if run in compilation.kept]
         for cell in compilation.table(spec).cells
-        if cell.runs and compilation.kept.issuperset(cell.runs)
     }
+    known = {name: runs for name, runs in cells_kept.items() if runs}
     if not known:
         raise UserError(f"{spec}: none of its cells is kept and current; see `pfl results list`")
     chosen = {name: _named(known, name) for name in named}
@@ -74,12 +74,16 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     apart = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
     for name in ("artifacts", "stages", "reports", ".dvc", ".pfl/kept"):  # not checkpoints, so that it can be resumed
         shutil.rmtree(apart.root / name, ignore_errors=True)
-    if run_specs(apart, Wish((spec,), cells=tuple(map(escape, chosen)))):
-        raise UserError(f"{spec}: a run failed; see above")
+    alike: dict[tuple[int, ...], list[str]] = {}  # cells of which the same seeds are kept are trained together
+    for name, runs in chosen.items():
+        alike.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(escape(name))
+    for seeds, names in alike.items():
+        if run_specs(apart, Wish((spec,), cells=tuple(names), seeds=seeds)):
+            raise UserError(f"{spec}: a run failed; see above")
     ledger = Ledger(workspace.root)
     comparisons = []
-    for name, cell in chosen.items():
-        for run in cell.runs:
+    for name, runs in chosen.items():
+        for run in runs:
             entry = ledger.find(compilation.runs[run], compilation.made_by[run])
             if entry is None:
                 raise UserError(f"{run}: dropped from the ledger meanwhile")
@@ -132,7 +136,7 @@ def _last(kept: pa.Table, again: pa.Table) -> tuple[float, float, float]:
     return accuracies[0], accuracies[1], float(np.sqrt((weights**2 * spread**2).sum()))
 
 
-def _named(known: dict[str, TableCell], name: str) -> TableCell:
+def _named(known: dict[str, list[str]], name: str) -> list[str]:
     if name not in known:
         raise UserError(f"no kept cell {name!r}{did_you_mean(name, list(known))}; there are: {'; '.join(known)}")
     return known[name]
