@@ -140,12 +140,15 @@ def test_a_broken_spec_that_nobody_asked_for(reproduced: Project, capsys: pytest
 
 @pytest.mark.matrix
 def test_fail_fast_starts_nothing_more(project: Project) -> None:
-    project.write("specs/tiny.yaml", spec(FEDTP_NEEDS_A_TRANSFORMER, training=", local_steps: 1"))
+    project.write("specs/tiny.yaml", spec("{FedTP: fedtp}", rounds=50))  # the longest goes first
     project.write("specs/later.yaml", spec("{FedPer: fedper, FedProx: fedprox}"))
     wish = Wish(specs=("tiny", "later"), jobs=1, keep_going=False)
     assert run_specs(project.workspace(), wish) == 1
     board = board_of(project)
-    assert board.of_state("queued") and not board.of_state("running", "waiting")
+    (failed,) = board.of_state("failed")
+    assert failed.kind == "train" and failed.subject.startswith("fedtp-")
+    trainings = [entry.state for entry in board.of_kind("train") if entry is not failed]
+    assert trainings == ["queued", "queued"] and not board.of_state("running", "waiting")
     assert "--fail-fast" in board.title
 
 
