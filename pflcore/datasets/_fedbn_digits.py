@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -54,12 +54,12 @@ def sizes(domain: str, parts: int) -> tuple[int, int]:
     return int(_PART * parts), _DOMAINS[domain][2]
 
 
-def parts(folder: Path) -> list[Part]:
-    """The archive, or, where some of what it unpacks to is here, the folder of each domain."""
+def parts(folder: Path, domains: Sequence[str]) -> list[Part]:
+    """The archive, or, where some of what it unpacks to is here, the folder of each of `domains`."""
     root = None if (folder / ARCHIVE.name).is_file() else _unpacked(folder)
     if root is None:
         return [Part("FedBN's files", folder, (ARCHIVE.name,), ARCHIVE, "278 MB", needed=True)]
-    return [Part(f"FedBN's {domain}", root, (f"{name}/",)) for domain, (name, _, _) in _DOMAINS.items()]
+    return [Part(f"FedBN's {domain}", root, (f"{_DOMAINS[domain][0]}/",)) for domain in domains]
 
 
 def published(folder: Path) -> bool:
@@ -67,7 +67,7 @@ def published(folder: Path) -> bool:
     return (folder / ARCHIVE.name).is_file() or _unpacked(folder) is not None
 
 
-def read_digits(folder: Path, parts: int) -> Iterator[tuple[str, Bytes, Rows]]:
+def read_digits(folder: Path, parts: int, domains: Sequence[str]) -> Iterator[tuple[str, Bytes, Rows]]:
     """Domain, images uint8 [n, 1 or 3, H, W] and labels, first of its training files, then of its test file.
 
     The archive is downloaded when there is nothing in `folder`.
@@ -75,6 +75,7 @@ def read_digits(folder: Path, parts: int) -> Iterator[tuple[str, Bytes, Rows]]:
     Args:
         folder: Holds the archive, or what it unpacks to.
         parts: How many of the training files of each domain are read.
+        domains: Which are read, in this order.
 
     Raises:
         UserError: A file that is missing, damaged, larger than it can be, or asks for anything but arrays.
@@ -86,7 +87,8 @@ def read_digits(folder: Path, parts: int) -> Iterator[tuple[str, Bytes, Rows]]:
             files, holder = _zipped(path, stack), path
         else:
             files, holder = _lying(root), root
-        for domain, (name, shape, tests) in _DOMAINS.items():
+        for domain in domains:
+            name, shape, tests = _DOMAINS[domain]
             training = [(f"partitions/train_part{part}.pkl", _count(part)) for part in range(parts)]
             for pickled, count in (*training, ("test.pkl", tests)):
                 file = files.get(f"{name}/{pickled}")

@@ -18,6 +18,7 @@ from pflcore.datasets.mnistm import MnistM
 from pflcore.datasets.svhn import Svhn
 from pflcore.datasets.synthdigits import SynthDigits
 from pflcore.datasets.usps import Usps
+from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.seeds import generator
 
@@ -69,6 +70,12 @@ class Digits5(Dataset):
         le=_fedbn_digits.PARTS,
         later=True,
     )
+    domain_list: tuple[str, ...] = option(
+        _DOMAINS,
+        help="Which of the five domains, in the order in which clients get them: a part, where not all are at hand.",
+        choices=_DOMAINS,
+        later=True,
+    )
     size: int = option(28, help="Height and width in pixels that every image is scaled to.", ge=8, le=224)
     split: str = option(
         "pooled",
@@ -81,33 +88,40 @@ class Digits5(Dataset):
         choices=("built", "official"),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.domain_list or len(set(self.domain_list)) < len(self.domain_list):
+            raise UserError(f"{self.name}.domain_list = {list(self.domain_list)} must be distinct, one at least")
+        object.__setattr__(self, "attributes", {"domain": self.domain_list})
+
     @property
     def domains(self) -> dict[str, Dataset]:
-        """The five datasets by domain."""
+        """The datasets by domain, those of `domain_list`."""
         parts = (Mnist(), Svhn(), Usps(), SynthDigits(), MnistM(source=self.mnistm))
-        return dict(zip(_DOMAINS, parts, strict=True))
+        five = dict(zip(_DOMAINS, parts, strict=True))
+        return {domain: five[domain] for domain in self.domain_list}
 
     @property
     def expected(self) -> tuple[int, int]:
-        """Training and test samples of the five together."""
+        """Training and test samples of the domains together."""
         if self.source == "fedbn":
-            train, test = zip(*(_fedbn_digits.sizes(domain, self.parts_used) for domain in _DOMAINS), strict=True)
-            return sum(train), sum(test)
+            sizes = [_fedbn_digits.sizes(domain, self.parts_used) for domain in self.domain_list]
+            return sum(train for train, _ in sizes), sum(test for _, test in sizes)
         sizes = [part.expected or (0, 0) for part in self.domains.values()]
         if self.split == "pooled":
             sizes = [(train + test - _fifth(train + test), _fifth(train + test)) for train, test in sizes]
         return sum(train for train, _ in sizes), sum(test for _, test in sizes)
 
     def found(self, folder: Path) -> bool:
-        """Whether all five datasets have something to load, or FedBN's files are here."""
+        """Whether all datasets of the domains have something to load, or FedBN's files are here."""
         if self.source == "fedbn":
             return _fedbn_digits.published(folder)
         return all(part.found(folder.parent / part.name) for part in self.domains.values())
 
     def parts(self, folder: Path) -> list[Part]:
-        """Those of the five datasets, in their own folders, or FedBN's."""
+        """Those of the domains' datasets, in their own folders, or FedBN's."""
         if self.source == "fedbn":
-            return _fedbn_digits.parts(folder)
+            return _fedbn_digits.parts(folder, self.domain_list)
         return [
             replace(part, what=domain if part.what == dataset.name else f"{domain}, {part.what}")
             for domain, dataset in self.domains.items()
@@ -115,7 +129,7 @@ class Digits5(Dataset):
         ]
 
     def load(self, folder: Path) -> Samples:
-        """Read the five datasets from their folders beside `folder`, or FedBN's files from `folder`.
+        """Read the datasets from their folders beside `folder`, or FedBN's files from `folder`.
 
         What can be downloaded is.
         """
@@ -124,20 +138,20 @@ class Digits5(Dataset):
     def _published(self, folder: Path) -> Samples:
         inputs, end = allocate((sum(self.expected), *self.shape)), 0
         labels, train, domains = [], [], []
-        files = _fedbn_digits.read_digits(folder, self.parts_used)
+        files = _fedbn_digits.read_digits(folder, self.parts_used, self.domain_list)
         for number, (domain, images, digits) in enumerate(files):
             _fit(images, inputs[end : end + len(images)], domain)
             end += len(images)
             labels.append(digits)
             train.append(np.full(len(digits), number % (self.parts_used + 1) < self.parts_used))
-            domains.append(np.full(len(digits), _DOMAINS.index(domain), np.int64))
+            domains.append(np.full(len(digits), self.domain_list.index(domain), np.int64))
         return self.complete(
             inputs,
             np.concatenate(labels),
             np.concatenate(train),
             where=str(folder),
             source=f"FedBN's files, {self.parts_used} of {_fedbn_digits.PARTS} for training",
-            attributes={"domain": Attribute(np.concatenate(domains), _DOMAINS)},
+            attributes={"domain": Attribute(np.concatenate(domains), self.domain_list)},
         )
 
     def _composed(self, folder: Path) -> Samples:
@@ -161,9 +175,7 @@ class Digits5(Dataset):
             np.concatenate([train[domain] for domain in parts]),
             where=str(folder.parent),
             source="; ".join(f"{domain}: {sources[domain]}" for domain in parts),
-            attributes={
-                "domain": Attribute(np.repeat(np.arange(len(parts)), list(sizes.values())), self.attributes["domain"])
-            },
+            attributes={"domain": Attribute(np.repeat(np.arange(len(parts)), list(sizes.values())), self.domain_list)},
         )
 
 

@@ -28,6 +28,7 @@ from support.digit_files import (
 from support.official import Trust, failure, unreachable, write_files
 
 from pflcore.datasets import DATASETS, digits5
+from pflcore.errors import UserError
 
 DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M")
 EACH = TRAIN + TEST
@@ -107,6 +108,29 @@ def test_digits5_of_another_size(five: Path) -> None:
     samples = dataset.load(five)
     assert samples.inputs.shape == (5 * EACH, *dataset.shape) == (5 * EACH, 3, 32, 32)
     np.testing.assert_array_equal(samples.inputs[EACH : 2 * EACH], np.concatenate(colour_images()))
+
+
+def test_digits5_of_two_domains_has_their_samples_and_needs_no_others(five: Path) -> None:
+    whole = DATASETS.create("digits5").load(five)
+    for name in ("mnist", "svhn", "synthdigits"):
+        (five.parent / name).rename(five.parent / f"no {name}")
+    write_mnist(five.parent / "mnist", compressed=False)  # MNIST-M is made of it
+    dataset = DATASETS.create("digits5", domain_list=("MNIST-M", "USPS"))
+    assert dataset.found(five) and {part.what.split(",")[0] for part in dataset.parts(five)} == {"MNIST-M", "USPS"}
+    samples = dataset.load(five)
+    assert samples.attributes["domain"].names == dataset.attributes["domain"] == ("MNIST-M", "USPS")
+    assert samples.attributes["domain"].values.tolist() == [0] * EACH + [1] * EACH
+    rows = np.r_[4 * EACH : 5 * EACH, 2 * EACH : 3 * EACH]
+    np.testing.assert_array_equal(samples.inputs, whole.inputs[rows])
+    np.testing.assert_array_equal(samples.labels, whole.labels[rows])
+    np.testing.assert_array_equal(samples.train, whole.train[rows])
+    assert DATASETS.create("digits5").attributes["domain"] == DOMAINS
+
+
+@pytest.mark.parametrize("names", [(), ("USPS", "USPS"), ("USPS", "usps")])
+def test_domains_are_distinct_and_known(names: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="domain_list"):
+        DATASETS.create("digits5", domain_list=names)
 
 
 @pytest.mark.parametrize("name", ["mnist", "svhn", "usps", "synthdigits", "mnistm"])

@@ -96,6 +96,20 @@ def test_images_labels_and_splits_are_those_of_the_files(folder: Path, parts: in
     assert end == len(samples) and samples.attributes["domain"].names == DOMAINS
 
 
+def test_domains_may_be_a_part_of_them_in_another_order(folder: Path) -> None:
+    write_files(folder, {name: data for name, data in files().items() if name.startswith(("USPS/", "MNIST/"))})
+    dataset = create(domain_list=("USPS", "MNIST"))
+    assert dataset.expected == (2 * len(images(0, 0)), TESTS[2] + TESTS[0])
+    assert [part.patterns for part in dataset.parts(folder)] == [("USPS/",), ("MNIST/",)]
+    samples = dataset.load(folder)
+    first, last = images(2, 0), digits(0, 10).tolist()
+    np.testing.assert_array_equal(samples.inputs[: len(first)], np.stack([scaled(image) for image in first]))
+    assert samples.labels[-len(last) :].tolist() == last
+    assert samples.attributes["domain"].names == ("USPS", "MNIST")
+    sizes = len(first) + TESTS[2], len(images(0, 0)) + TESTS[0]
+    assert samples.attributes["domain"].values.tolist() == [0] * sizes[0] + [1] * sizes[1]
+
+
 @pytest.mark.parametrize(("protocol", "numpy"), [(3, b"numpy._core"), (3, b"numpy.core"), (5, b"numpy._core")])
 def test_any_numpy_and_protocol(folder: Path, protocol: int, numpy: bytes) -> None:
     # In protocol 3 names end with a line, so that others can stand for them.
