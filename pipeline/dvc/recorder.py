@@ -236,10 +236,14 @@ class Recorder:
             self._rests = (after := time.monotonic()) + (after - before) * (1 / DUMP_SHARE - 1)
 
     def _dump(self, name: str) -> None:
-        """Complete the lock file beside a stage file, unless that has been compiled anew meanwhile."""
+        """Complete the lock file beside a stage file, but for stages that have been compiled anew meanwhile."""
         stages = list(self._undumped.pop(name).values())
         self._dumped[name] = time.monotonic()
-        if (self.root / name).is_file() and (self.root / name).read_bytes() == self._texts[name]:
+        now = (self.root / name).read_bytes() if (self.root / name).is_file() else b""
+        if now != self._texts[name]:
+            before, after = _entries(self._texts[name]), _entries(now)
+            stages = [stage for stage in stages if before[stage.name] == after.get(stage.name)]
+        if stages:
             stages[0].dvcfile.dump_stages(stages, update_pipeline=False)
 
     def _reason(self, stage: Any) -> str:
@@ -321,6 +325,14 @@ class Recorder:
             lock = self.root / name.replace("dvc.yaml", "dvc.lock")
             if lock.is_file() and not _is_whole(lock):
                 lock.unlink()
+
+
+def _entries(text: bytes) -> dict[str, Any]:
+    """What a stage file says of each of its stages; nothing of one that is gone or no stage file any more."""
+    try:
+        return dict(parse_yaml(text)["stages"])
+    except (ValueError, TypeError, KeyError):
+        return {}
 
 
 def _is_whole(lock: Path) -> bool:

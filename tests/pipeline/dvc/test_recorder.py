@@ -261,6 +261,24 @@ def test_a_lock_file_is_not_written_beside_stages_that_were_compiled_anew(study:
     assert study.locked() == []
 
 
+def test_stages_beside_those_that_were_compiled_anew_are_recorded(study: Study) -> None:
+    study.make(A, "1")  # at once; what follows within seconds, at the end
+    study.make(B, "1")
+    study.compile(a="pfl stage other")  # as `pfl results keep` does with runs that have ended
+    study.again()
+    assert study.locked() == ["a", "b"]
+    assert A in study.recorder.stale([A, B]) and B not in study.recorder.stale([A, B])
+
+
+@pytest.mark.parametrize("left", [None, "", "- 1", "{", "stages: 3"])
+def test_nothing_is_recorded_beside_what_is_no_stage_file_any_more(study: Study, left: str | None) -> None:
+    study.make(A, "1")
+    study.make(B, "1")
+    study.root.joinpath("dvc.yaml").unlink() if left is None else study.write("dvc.yaml", left)
+    study.again()
+    assert study.locked() == ["a"]
+
+
 def test_a_lock_file_is_not_written_for_each_stage(study: Study) -> None:
     study.make(A, "1")
     assert study.locked() == ["a"]
