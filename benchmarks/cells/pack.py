@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cells.folder import Cell, collected, write_cells, write_partition, write_samples
@@ -20,6 +19,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.plan.gpu_hours import GpuEstimate
+from pipeline.running.cells import cell_name, cells_meant
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, dataset_path, partition_path
 
@@ -95,17 +95,14 @@ def hashes(root: Path, run: Run) -> dict[str, str]:
 
 def _named(compilation: Compilation, patterns: Sequence[str]) -> dict[str, str]:
     """Run → its cell in words, for cells that a pattern means."""
-    named, labels = dict[str, str](), []
-    for spec, table in compilation.tables.items():
-        for cell in table.cells:
-            words = ", ".join(cell.labels.values())
-            labels.append(words)
-            if not patterns or any(fnmatchcase(words, pattern) for pattern in patterns):
-                named |= {name: f"{spec}: {words}, seed {compilation.runs[name].seed}" for name in cell.runs}
-    for pattern in patterns:
-        if not any(fnmatchcase(words, pattern) for words in labels):
-            raise UserError(f"no cell {pattern!r}; labels are joined by a comma and a space, * stands for any")
-    return named
+    cells = [(spec, cell_name(cell.labels), cell) for spec, table in compilation.tables.items() for cell in table.cells]
+    meant = cells_meant(patterns, [name for _, name, _ in cells])
+    return {
+        run: f"{spec}: {name}, seed {compilation.runs[run].seed}"
+        for spec, name, cell in cells
+        if name in meant
+        for run in cell.runs
+    }
 
 
 def _check_made(root: Path, runs: Sequence[Run]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import dataclass
-from glob import escape
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +12,11 @@ import pyarrow.compute as pc
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
-from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger.entry import Entry
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.measurements import from_lines
+from pipeline.running.cells import cell_name, cells_meant
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
 from pipeline.workspace import Workspace, run_path
@@ -55,20 +54,21 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
 
     Args:
         cells: How many to draw at random, where none are `named`.
-        named: Cells by their labels, joined by a comma and a space.
+        named: Cells or patterns of them (:func:`cells_meant`).
 
     Raises:
         UserError: No cell of the spec is kept, or there is no such cell, or a run failed.
     """
     compilation = compile_workspace(workspace, [spec])
     cells_kept = {
-        ", ".join(cell.labels.values()): [run for run in cell.runs if run in compilation.kept]
+        cell_name(cell.labels): [run for run in cell.runs if run in compilation.kept]
         for cell in compilation.table(spec).cells
     }
     known = {name: runs for name, runs in cells_kept.items() if runs}
     if not known:
         raise UserError(f"{spec}: none of its cells is kept and current; see `pfl results list`")
-    chosen = {name: _named(known, name) for name in named}
+    meant = cells_meant(named, list(known), "kept cell")
+    chosen = {name: runs for name, runs in known.items() if name in meant}
     if not named:
         chosen = dict(random.SystemRandom().sample(sorted(known.items()), min(cells, len(known))))
     apart = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
@@ -76,7 +76,7 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
         shutil.rmtree(apart.root / name, ignore_errors=True)
     alike: dict[tuple[int, ...], list[str]] = {}  # cells of which the same seeds are kept are trained together
     for name, runs in chosen.items():
-        alike.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(escape(name))
+        alike.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(name)
     for seeds, names in alike.items():
         if run_specs(apart, Wish((spec,), cells=tuple(names), seeds=seeds)):
             raise UserError(f"{spec}: a run failed; see above")
@@ -134,9 +134,3 @@ def _last(kept: pa.Table, again: pa.Table) -> tuple[float, float, float]:
     differences = 100.0 * (correct[1] - correct[0]) / np.maximum(total[0], 1)
     spread = differences - accuracies[1] + accuracies[0]
     return accuracies[0], accuracies[1], float(np.sqrt((weights**2 * spread**2).sum()))
-
-
-def _named(known: dict[str, list[str]], name: str) -> list[str]:
-    if name not in known:
-        raise UserError(f"no kept cell {name!r}{did_you_mean(name, list(known))}; there are: {'; '.join(known)}")
-    return known[name]

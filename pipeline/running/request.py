@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from shlex import quote
 
 from pflcore.errors import UserError
-from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
+from pipeline.running.cells import cell_name, cells_meant
 from pipeline.spec.selection import add, read_selection
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import PAPER, Workspace
@@ -121,16 +120,9 @@ def _runs(wish: Wish, specs: list[str], compilation: Compilation) -> list[str] |
             f"{specs[0]}: what it shows is counted, no run of it is trained; type `pfl run {specs[0]}`, "
             "without --cell and --seed"
         )
-    cells = [(", ".join(cell.labels.values()), cell.runs) for table in tables for cell in table.cells]
-    for pattern in wish.cells:
-        if not any(fnmatchcase(labels, pattern) for labels, runs in cells if runs):
-            near = did_you_mean(pattern, [labels for labels, runs in cells if runs])
-            raise UserError(
-                f"no cell {pattern!r}{near}; its labels are joined by a comma and a space, * stands for any"
-            )
-    named = {
-        run for labels, runs in cells if any(fnmatchcase(labels, one) for one in wish.cells or ("*",)) for run in runs
-    }
+    cells = [(cell_name(cell.labels), cell.runs) for table in tables for cell in table.cells if cell.runs]
+    meant = cells_meant(wish.cells, [name for name, _ in cells])
+    named = {run for name, runs in cells if name in meant for run in runs}
     chosen = [run for run in sorted(named) if not wish.seeds or compilation.runs[run].seed in wish.seeds]
     if not chosen:
         raise UserError(f"no run of these cells has the seed {', '.join(map(str, wish.seeds))}")

@@ -119,7 +119,10 @@ def test_only_some_cells(project: Project, capsys: pytest.CaptureFixture[str]) -
     assert sorted((run.method, run.seed) for run in records) == [("fedavg", 7), ("fedper", 7)]
     assert not (project.root / "reports/tiny").exists()
     for wish, line in (
-        (Wish(("tiny",), cells=("FedAv",)), "no cell 'FedAv'; did you mean 'FedAvg"),
+        (
+            Wish(("tiny",), cells=("FedAv",)),
+            "* stands for any); did you mean 'FedAvg",
+        ),
         (Wish(("tiny",), seeds=(3,)), "no run of these cells has the seed 3"),
     ):
         with chdir(project.root), pytest.raises(UserError, match=re.escape(line)):
