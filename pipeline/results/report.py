@@ -6,7 +6,7 @@ It is made from kept results alone, those by earlier code included and marked, s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +35,8 @@ from pipeline.report.formats import aligned
 from pipeline.report.pages.caption import protocol_in_words
 from pipeline.report.pages.render import markdown
 from pipeline.report.pages.study import put
+from pipeline.report.table.cells import Cell
+from pipeline.report.table.printed import format_value
 from pipeline.report.table.results import Results
 from pipeline.results.shorter import shorter_in_words
 from pipeline.spec.specs import find_specs
@@ -55,7 +57,7 @@ class Section:
     """What the page says about a spec.
 
     Attributes:
-        told: How many numbers there are, from which runs, and by which protocol, in sentences.
+        told: How many numbers there are, or what they are for; from which runs, and by which protocol, in sentences.
         cells: The numbers, as a table in Markdown.
         elsewhere: Those beyond noise under other protocols, likewise; "" where there are none.
         why: A line per explanation, and one for what nobody has explained.
@@ -134,15 +136,21 @@ def _paper(
     paper: Paper, workspace: Workspace, root: Path, entries: Mapping[str, Entry], compilation: Compilation
 ) -> tuple[Summary, list[Section]]:
     known = [spec.partition("/")[2] for spec in paper.tables]
-    briefs, sections = [], []
+    old = {run for run in entries if difference(entries[run], compilation.made_by.get(run, {}))}
+    briefs, sections, others = [], [], []
     for spec, table in paper.tables.items():
         obtained: list[Obtained] = []
         if entries.keys() & table.runs.keys():
             results = Results.read(table, paper.runs, root)
             if obtained := collect_obtained(results):
-                old = {run for run in entries if difference(entries[run], compilation.made_by.get(run, {}))}
                 sections.append(_section(results, obtained, entries, old))
+            elif not count_published(table):
+                others.append(results)
         briefs.append(Brief(spec, heading(table), Coverage(), Claims(), count_published(table), tuple(obtained)))
+    compared = {run for brief in briefs for one in brief.obtained for run in one.ids}
+    for results in others:
+        if entries.keys() & results.runs.keys() - compared:
+            sections.append(_unpublished(results, entries, old))
     places = read_contents(workspace.specs, paper.name, known)
     return Summary(paper.name, paper.title, paper.citation, briefs, places), sections
 
@@ -151,14 +159,11 @@ def _section(results: Results, obtained: list[Obtained], entries: Mapping[str, E
     table = results.table
     curves = collect_curves(results)
     beyond = [one for one in obtained if one.verdict == BEYOND]
-    runs = [entries[run] for run in dict.fromkeys(run for one in obtained for run in one.ids)]
+    runs = list(dict.fromkeys(run for one in obtained for run in one.ids))
     told = [
         f"{len(obtained)} of {count_published(table)} published accuracies; {in_words(obtained)}.",
-        _made(runs),
-        protocol_in_words(results),
+        *_told(results, runs, entries, old),
     ]
-    if any(old.intersection(one.ids) for one in obtained):
-        told.append(f"{EARLIER}: by an earlier state of the code, see `pfl results list`.")
     if any(one.quoted for one in obtained):
         told.append("*: the paper quotes this value from an earlier paper.")
     return Section(
@@ -173,6 +178,31 @@ def _section(results: Results, obtained: list[Obtained], entries: Mapping[str, E
         alt=curves_alt(results.layout, curves),
         small=_small(results, obtained),
     )
+
+
+def _unpublished(results: Results, entries: Mapping[str, Entry], old: set[str]) -> Section:
+    """A table of which nothing is published: what was tried to find out why others differ, or a part of one."""
+    table, layout = results.table, results.layout
+    curves = collect_curves(results)
+    cells = _plain(results, old)
+    return Section(
+        spec=table.spec,
+        heading=heading(table),
+        told=[table.caption, *_told(results, [run for run in results.runs if run in entries], entries, old)],
+        cells=cells,
+        elsewhere="",
+        why=[],
+        shorter="",
+        svg=draw_curves(layout, curves).svg,
+        alt=curves_alt(layout, curves),
+        small=cells,
+    )
+
+
+def _told(results: Results, runs: Sequence[str], entries: Mapping[str, Entry], old: set[str]) -> list[str]:
+    """From which runs the numbers of a table are, and by which protocol."""
+    told = [_made([entries[run] for run in runs]), protocol_in_words(results)]
+    return [*told, f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] if old & set(runs) else told
 
 
 def _made(runs: list[Entry]) -> str:
@@ -239,6 +269,23 @@ def _small(results: Results, obtained: list[Obtained]) -> str:
         if any(ones):
             values = [[one.published, one.obtained, one.signed] if one else [""] * len(heads) for one in ones]
             rows.append([*map(escape_markdown, row), *(text for several in values for text in several)])
+    return aligned(rows, len(layout.row_axes))
+
+
+def _plain(results: Results, old: set[str]) -> str:
+    """What is obtained, in the rows and columns of the table."""
+    layout = results.layout
+
+    def text(cell: Cell | None) -> str:
+        if cell is None or cell.obtained is None:
+            return NO_VALUE if cell else ""
+        done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
+        return format_value(cell.obtained, results.table.decimals) + done + (EARLIER if old & set(cell.runs) else "")
+
+    titles = [layout.column_title(column) or layout.figure for column in layout.columns]
+    rows = [[*layout.row_axes, *map(escape_markdown, titles)]]
+    for row in layout.rows:
+        rows.append([*map(escape_markdown, row), *(text(layout.cell(row, column)) for column in layout.columns)])
     return aligned(rows, len(layout.row_axes))
 
 

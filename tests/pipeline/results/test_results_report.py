@@ -137,6 +137,25 @@ def test_a_readme_gets_the_tables_that_it_has_a_place_for(kept: Project) -> None
     assert Path(kept.root / "README.md").read_text(encoding="utf-8") == text.replace("mine/table1", "mine/table2")
 
 
+def test_tables_without_published_values_are_shown_for_what_no_other_has(kept: Project) -> None:
+    kept.write("specs/mine/tried.yaml", SPEC.replace(", published: table1.csv", "").replace("Table 1", "Tried"))
+    write_report(kept.workspace())
+    assert "Tried" not in (kept.root / "docs/results.md").read_text(encoding="utf-8")  # all of it is in Table 1
+    kept.write("specs/mine/table1.yaml", SPEC + "grid: {only: {method: FedAvg}}\n")
+    kept.write("specs/mine/table1.csv", "".join(PUBLISHED.splitlines(keepends=True)[:2]))
+    (path,) = [path for path in Ledger(kept.root).paths() if "fedper" in path.name]
+    entry = read_entry(path)
+    replace(entry, made_by={**entry.made_by, "method.fedper": "0" * 12}).write(path)
+    write_report(kept.workspace())
+    page = (kept.root / "docs/results.md").read_text(encoding="utf-8")
+    assert "Of 1 published accuracies 1 obtained" in page
+    tried = page[page.index("### Tried: Tiny, published") :]
+    last = entry.measurements.splitlines()[-1].split("accuracy ")[1].split(",")[0]
+    assert rows(tried, "FedPer") == [["FedPer", f"{float(last):.2f}{EARLIER}"]]
+    assert f"{EARLIER}: by an earlier state of the code" in tried
+    assert "2 runs" in tried and "published accuracies" not in tried
+
+
 def test_what_is_somebodys_own_is_left_alone(kept: Project) -> None:
     picture = kept.write("docs/results/mine.svg", "my own")
     write_report(kept.workspace())
