@@ -67,7 +67,7 @@ RUNS = {
     "table2": 56, "table3": 72, "table4": 14, "table4_last": 14, "table5": 16, "table6": 16, "table7": 50, "table8": 48,
     "fig1": 3, "fig4": 7, "fig5": 5, "fig6": 5, "fig8": 5, "fig9": 1, "fig10": 30, "fig10_released": 30, "fig11": 10,
     "v1_fig3": 8, "v1_fig10a": 10, "v1_fig10b": 10, "backbones": 56, "code_settings": 32,
-    "table3_jpeg": 36,
+    "table3_jpeg": 36, "table3_settings": 40,
 }  # fmt: skip
 ONCE = {"table4_last": "table4", "fig1": "fig6", "fig4": "table2"}  # specs all of whose runs are another's
 FIFTY = list(itertools.product(DATASETS, PARTITIONS))
@@ -203,6 +203,23 @@ def test_the_copy_in_jpeg_differs_in_nothing_but_the_images(tables: dict[str, Re
     assert published[0] == {labels: value for labels, value in published[1].items() if labels[1] == "CIFAR-10"}
 
 
+def test_table_3_with_other_settings_has_its_runs_and_those_of_the_code(tables: dict[str, Resolved]) -> None:
+    papers = {"local_epochs": 5, "momentum": 0.0, "weight_decay": 0.0}
+    others = {
+        "one epoch": papers | {"local_epochs": 1},
+        "momentum": papers | {"momentum": 0.9, "weight_decay": 1e-5},
+        "the code's commands": {"local_epochs": 1, "momentum": 0.9, "weight_decay": 1e-5},
+    }
+    cells, table3 = (runs_by_labels(tables[name]) for name in ("table3_settings", "table3_jpeg"))
+    for method, partition, settings in cells:
+        if settings == "the paper's":
+            assert cells[method, partition, settings] == table3[method, "CIFAR-10", partition, "100"]
+        else:
+            training = record(tables["table3_settings"], method, partition, settings)["training"]
+            assert training | others[settings] == training
+            assert training | papers == record(tables["table3_settings"], method, partition, "the paper's")["training"]
+
+
 def test_every_spec_is_looked_at(tables: dict[str, Resolved], catalog: Catalog) -> None:
     specs = {name: load_spec(SPECS / f"{name}.yaml", SPECS, catalog) for name in find_specs(SPECS)}
     assert {f"fedtp/{name}" for name in tables} == {
@@ -210,7 +227,7 @@ def test_every_spec_is_looked_at(tables: dict[str, Resolved], catalog: Catalog) 
     }
     assert {name: len(resolved.runs) for name, resolved in tables.items()} == RUNS
     distinct = {run.id for resolved in tables.values() for run in resolved.runs}
-    assert len(distinct) == 200 + 14 + 12 + 12 + 5 + 5 + 5 + 1 + 30 + 30 + 8 + 4 + 8 + 8 + 24 + 36
+    assert len(distinct) == 200 + 14 + 12 + 12 + 5 + 5 + 5 + 1 + 30 + 30 + 8 + 4 + 8 + 8 + 24 + 36 + 30
 
 
 def test_figures_share_runs_with_tables(tables: dict[str, Resolved]) -> None:
