@@ -35,7 +35,7 @@ from pipeline.report.formats import aligned
 from pipeline.report.pages.caption import protocol_in_words
 from pipeline.report.pages.render import markdown
 from pipeline.report.pages.study import put
-from pipeline.report.table.cells import Cell
+from pipeline.report.table.layout import Key
 from pipeline.report.table.printed import format_value
 from pipeline.report.table.results import Results
 from pipeline.results.shorter import shorter_in_words
@@ -273,19 +273,23 @@ def _small(results: Results, obtained: list[Obtained]) -> str:
 
 
 def _plain(results: Results, old: set[str]) -> str:
-    """What is obtained, in the rows and columns of the table."""
+    """What is obtained, in the rows and columns of the table that have anything."""
     layout = results.layout
 
-    def text(cell: Cell | None) -> str:
+    def text(row: Key, column: Key) -> str:
+        cell = layout.cell(row, column)
         if cell is None or cell.obtained is None:
             return NO_VALUE if cell else ""
         done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
         return format_value(cell.obtained, results.table.decimals) + done + (EARLIER if old & set(cell.runs) else "")
 
-    titles = [layout.column_title(column) or layout.figure for column in layout.columns]
+    found = {place for place in layout.places if (cell := layout.cell(*place)) and cell.obtained}
+    columns = [column for column in layout.columns if any(place[1] == column for place in found)]
+    titles = [layout.column_title(column) or layout.figure for column in columns]
     rows = [[*layout.row_axes, *map(escape_markdown, titles)]]
     for row in layout.rows:
-        rows.append([*map(escape_markdown, row), *(text(layout.cell(row, column)) for column in layout.columns)])
+        if any(place[0] == row for place in found):
+            rows.append([*map(escape_markdown, row), *(text(row, column) for column in columns)])
     return aligned(rows, len(layout.row_axes))
 
 

@@ -143,11 +143,14 @@ def test_tables_without_published_values_are_shown_for_what_no_other_has(kept: P
     assert "Tried" not in (kept.root / "docs/results.md").read_text(encoding="utf-8")  # all of it is in Table 1
     kept.write("specs/mine/table1.yaml", SPEC + "grid: {only: {method: FedAvg}}\n")
     kept.write("specs/mine/table1.csv", "".join(PUBLISHED.splitlines(keepends=True)[:2]))
+    extra = SPEC.replace(", published: table1.csv", "").replace("Table 1", "Tried")
+    kept.write("specs/mine/tried.yaml", extra + "grid: {axes: {method: {FedBABU: fedbabu}}}\n")
     (path,) = [path for path in Ledger(kept.root).paths() if "fedper" in path.name]
     entry = read_entry(path)
     replace(entry, made_by={**entry.made_by, "method.fedper": "0" * 12}).write(path)
     write_report(kept.workspace())
     page = (kept.root / "docs/results.md").read_text(encoding="utf-8")
+    assert "FedBABU" not in page  # of which nothing is kept
     assert "Of 1 published accuracies 1 obtained" in page
     tried = page[page.index("### Tried: Tiny, published") :]
     last = entry.measurements.splitlines()[-1].split("accuracy ")[1].split(",")[0]
