@@ -3,7 +3,7 @@
 A backbone names its groups (``patch_embed``, ``attention.qkv``, ``norm``, ``head``, …) by a pattern over state names;
 a method says which groups are personal or generated; everything else is shared. ``attention`` selects every group
 below it (``attention.qkv``, ``attention.out``) and ``all`` selects the whole model. What is no group may be a module:
-``blocks.-1`` selects the last block of a Transformer.
+``blocks.-1`` selects the last block of a Transformer; or one entry, ``conv1_norm.weight``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Groups:
         return list(dict.fromkeys(self.of.values()))
 
     def select(self, wanted: Iterable[str]) -> frozenset[str]:
-        """State names that belong to the wanted groups, or lie below a module such as ``blocks.0``.
+        """State names that belong to the wanted groups, lie below a module such as ``blocks.0``, or are wanted by name.
 
         Modules of a list can be counted from its end: ``blocks.-1`` is the last one.
 
@@ -70,7 +70,7 @@ class Groups:
         chosen: set[str] = set()
         for group in wanted:
             below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
-            below = below or {name for name in self.of if name.startswith(f"{self._counted(group)}.")}
+            below = below or {name for name in self.of if f"{name}.".startswith(f"{self._counted(group)}.")}
             if not below:
                 near = difflib.get_close_matches(group, [*self.names(), *self._modules()], n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""

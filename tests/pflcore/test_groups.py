@@ -42,16 +42,17 @@ VIT = Groups(
         (["attention"], {"blocks.0.qkv", "blocks.1.qkv", "blocks.0.out", "blocks.1.out"}),
         (["blocks.-1"], {"blocks.1.qkv", "blocks.1.out"}),
         (["blocks.-2"], {"blocks.0.qkv", "blocks.0.out", "blocks.0.mlp"}),
+        (["blocks.0.qkv", "blocks.1.out"], {"blocks.0.qkv", "blocks.1.out"}),
         (["head", "attention.out", "head"], {"head", "blocks.0.out", "blocks.1.out"}),
         ([ALL], set(VIT.of)),
     ],
 )
-def test_a_group_selects_itself_and_all_below_it(wanted: list[str], chosen: set[str]) -> None:
+def test_a_group_or_a_module_selects_all_below_it_and_an_entry_itself(wanted: list[str], chosen: set[str]) -> None:
     assert VIT.select(wanted) == chosen
 
 
 @pytest.mark.parametrize(
-    "wanted", ["att", "attention.q", "attention.", "head.weight", "", "Head", "blocks.0.qkv", "blocks.-3", "-1", "x.-1"]
+    "wanted", ["att", "attention.q", "attention.", "head.weight", "", "Head", "blocks.0.q", "blocks.-3", "-1", "x.-1"]
 )
 def test_half_a_name_selects_nothing(wanted: str) -> None:
     with pytest.raises(UserError, match=f"^the backbone has no parameter group {wanted!r}"):
