@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -49,3 +50,9 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
     """The C emitter where it exists; shared lists are written out, as stage files are read by people too."""
 
     ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)
+
+
+# DVC reads YAML 1.2, where `12e45678`, an id like any other, is a number too: it is quoted.
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)

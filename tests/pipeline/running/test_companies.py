@@ -127,7 +127,8 @@ def test_killed_together_they_go_on_each_from_its_own_checkpoint(project: Projec
     shutil.rmtree(project.root / ".dvc/cache")
     for shard in project.root.glob("stages/**/dvc.lock"):
         shard.unlink()
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
+    # Beside each other again: over so many rounds the rounding of clients that are trained apart leads elsewhere.
+    assert run_specs(project.workspace(), Wish(jobs=1, abreast=2)) == 0
     assert_same(found, measured(project))
 
 
