@@ -52,7 +52,6 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
     ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)
 
 
-# DVC reads YAML 1.2, where `12e45678`, an id like any other, is a number too: it is quoted.
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
-)
+# DVC reads YAML 1.2, where ids like `12e45678` and `00000008` are numbers, too: they are quoted.
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|0o[0-7]+$")
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
