@@ -72,7 +72,7 @@ RUNS = {
     "table2": 56, "table3": 72, "table4": 14, "table4_last": 14, "table5": 16, "table6": 16, "table7": 50, "table8": 48,
     "fig1": 3, "fig4": 7, "fig5": 5, "fig6": 5, "fig8": 5, "fig9": 1, "fig10": 30, "fig10_released": 30, "fig11": 10,
     "v1_fig3": 8, "v1_fig10a": 10, "v1_fig10b": 10, "backbones": 56, "code_settings": 32,
-    "table3_jpeg": 36, "table3_settings": 48,
+    "table3_jpeg": 36, "table3_settings": 48, "table3_partition": 24,
 }  # fmt: skip
 ONCE = {"table4_last": "table4", "fig1": "fig6", "fig4": "table2"}  # specs all of whose runs are another's
 FIFTY = list(itertools.product(DATASETS, PARTITIONS))
@@ -225,6 +225,20 @@ def test_table_3_with_other_settings_has_its_runs_and_those_of_the_code(tables: 
             assert training | papers == record(tables["table3_settings"], method, partition, "the paper's")["training"]
 
 
+def test_table_3_under_other_partitions_differs_in_the_seed_or_in_alpha_alone(tables: dict[str, Resolved]) -> None:
+    cells, settings = (runs_by_labels(tables[name]) for name in ("table3_partition", "table3_settings"))
+    others = {"α = 0.3": {}, "α = 0.3, another seed": {"seed": 1}, "α = 0.5": {"alpha": 0.5}}
+    for method, setting, draw in cells:
+        first = record(tables["table3_settings"], method, "Dirichlet", setting)
+        run = record(tables["table3_partition"], method, setting, draw)
+        assert (first["seed"], first["partition"]["alpha"]) == (0, 0.3)
+        assert run["seed"] == others[draw].get("seed", 0)
+        assert run["partition"] == first["partition"] | {"alpha": others[draw].get("alpha", 0.3)}
+        assert all(run[part] == first[part] for part in ("method", "backbone", "training", "dataset", "clients"))
+        if draw == "α = 0.3":
+            assert cells[method, setting, draw] == settings[method, "Dirichlet", setting]
+
+
 def test_fedbn_of_the_code_averages_statistics_and_keeps_weights_and_biases(tables: dict[str, Resolved]) -> None:
     papers, codes = (
         record(tables["table3_settings"], method, "Dirichlet", "the paper's") for method in ("FedBN", "FedBN (code's)")
@@ -245,7 +259,7 @@ def test_every_spec_is_looked_at(tables: dict[str, Resolved], catalog: Catalog) 
     }
     assert {name: len(resolved.runs) for name, resolved in tables.items()} == RUNS
     distinct = {run.id for resolved in tables.values() for run in resolved.runs}
-    assert len(distinct) == 200 + 14 + 12 + 12 + 5 + 5 + 5 + 1 + 30 + 30 + 8 + 4 + 8 + 8 + 24 + 36 + 38
+    assert len(distinct) == 200 + 14 + 12 + 12 + 5 + 5 + 5 + 1 + 30 + 30 + 8 + 4 + 8 + 8 + 24 + 36 + 38 + 16
 
 
 def test_figures_share_runs_with_tables(tables: dict[str, Resolved]) -> None:
