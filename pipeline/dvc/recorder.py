@@ -39,6 +39,7 @@ from pipeline.parsing import parse_yaml
 
 DUMP_EVERY = 10.0  # seconds between two versions of a lock file
 DUMP_SHARE = 0.1  # of the time in which stages are recorded, at most, goes into lock files
+CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
 
 
@@ -136,7 +137,7 @@ class Recorder:
                 try:
                     stage.save_deps()
                     if self._key(stage) != key:
-                        problems[address] = "what it depends on changed while it ran; nothing is recorded, run it again"
+                        problems[address] = CHANGED
                         continue
                     self._save(address)
                 except self._error as error:

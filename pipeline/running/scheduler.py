@@ -11,7 +11,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
-from pipeline.dvc.recorder import Recorder, Verdict
+from pipeline.dvc.recorder import CHANGED, Recorder, Verdict
 from pipeline.running.board import OVER, Board, State
 from pipeline.running.display import Lines
 from pipeline.running.jobs import Ended, Job, Pool, Progressed
@@ -172,11 +172,8 @@ class Scheduler:
             return
         if event.outcome in ("lost", "memory") and entry.attempts < ATTEMPTS:
             eased = self.pool.shrink(event.address) if event.outcome == "memory" or entry.attempts > 1 else ""
-            self.display.say(f"{entry.name}: {event.message}; trying again" + (f", {eased}" if eased else ""))
-            entry.state, entry.note, entry.resumed = "queued", event.message, None
             self.clerk.submit(self.recorder.give_up, event.address)
-            self.stale.add(event.address)
-            self._push(event.address)
+            self._again(event.address, event.message, f", {eased}" if eased else "")
             return
         self.clerk.submit(self.recorder.give_up, event.address)
         self._fail(event.address, event.message)
@@ -192,8 +189,11 @@ class Scheduler:
             self.recording = None
             problems = future.result()
             for address in addresses:
-                if address in problems:
-                    self._fail(address, problems[address])
+                entry, problem = self.board.entries[address], problems.get(address)
+                if problem == CHANGED and entry.kind == "guard" and entry.attempts < ATTEMPTS:
+                    self._again(address, problem.partition(";")[0])  # it compiles, and says what that changes
+                elif problem:
+                    self._fail(address, problem)
                 else:
                     self._settle(address, "done")
         if self.executed and not self.recording:
@@ -241,6 +241,14 @@ class Scheduler:
             if other in self.waits:
                 skipped = self.board.entries[other]
                 skipped.state, skipped.note = "skipped", f"needs {entry.name}"
+
+    def _again(self, address: str, why: str, how: str = "") -> None:
+        """Queue a stage once more that has been executed in vain."""
+        entry = self.board.entries[address]
+        self.display.say(f"{entry.name}: {why}; trying again{how}")
+        entry.state, entry.note, entry.resumed = "queued", why, None
+        self.stale.add(address)
+        self._push(address)
 
     def _push(self, address: str) -> None:
         """What takes moments goes first, so that figures are there as early as can be; then by critical path."""

@@ -13,7 +13,7 @@ import pytest
 
 from pflcore.errors import UserError
 from pipeline.compile.graph import Graph, Stage
-from pipeline.dvc.recorder import Verdict
+from pipeline.dvc.recorder import CHANGED, Verdict
 from pipeline.running import scheduler
 from pipeline.running.board import Board, StageState
 from pipeline.running.companies import Companies
@@ -33,7 +33,7 @@ class Play:
     seconds: Mapping[str, float] = field(default_factory=dict)
     verdicts: Mapping[str, list[Verdict]] = field(default_factory=dict)  # one after the other, and then to be run
     ends: Mapping[str, list[Event]] = field(default_factory=dict)  # likewise, and then well
-    problems: Mapping[str, str] = field(default_factory=dict)  # when it is recorded
+    problems: Mapping[str, list[str]] = field(default_factory=dict)  # when it is recorded, likewise
     capacity: int = 1
     companies: Companies = field(default_factory=Companies)
     keep_going: bool = True
@@ -60,6 +60,7 @@ class Play:
         self.closed: list[str] = []
         self.running: list[list[str]] = []
         self.turns = {name: iter(events) for name, events in self.ends.items()}
+        self.troubles = {name: iter(problems) for name, problems in self.problems.items()}
         self.answers = {name: iter(verdicts) for name, verdicts in self.verdicts.items()}
         self.flag = Flag()
 
@@ -88,7 +89,13 @@ class Clerk:
     def record(self, addresses: list[str]) -> dict[str, str]:
         names = [self.play.name[address] for address in addresses]
         self.play.recorded += names
-        return {self.play.address[name]: why for name in names if (why := self.play.problems.get(name))}
+        none: Iterator[str] = iter(())
+        return {
+            self.play.address[name]: why
+            for name in names
+            for why in [next(self.play.troubles.get(name, none), "")]
+            if why
+        }
 
     def give_up(self, address: str) -> None:
         self.play.given_up.append(self.play.name[address])
@@ -238,11 +245,23 @@ def test_what_the_recorder_refuses_has_failed() -> None:
     play = Play(
         stages,
         verdicts={"train b": [Verdict("broken", why="DVC: no")]},
-        problems={"train a": "what it depends on changed"},
+        problems={"train a": [CHANGED]},
     )
     assert play.run() == {"train a": "failed", "evaluate a": "skipped", "train b": "failed", "evaluate b": "skipped"}
-    assert play.entry("train a").note == "what it depends on changed" and play.entry("train b").note == "DVC: no"
+    assert play.entry("train a").note == CHANGED and play.entry("train b").note == "DVC: no"
     assert play.started == [["train a"]]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_the_guard_compiles_again_when_something_was_written_meanwhile(times: int) -> None:
+    """As by `pfl results keep` in another terminal: what it may not do is to end a night's training."""
+    play = Play({"guard guard": (), "train a": ("guard guard",)}, problems={"guard guard": [CHANGED] * times})
+    states = (
+        {"guard guard": "done", "train a": "done"} if times < 3 else {"guard guard": "failed", "train a": "skipped"}
+    )
+    assert play.run() == states
+    assert first(play) == ["guard guard"] * min(times + 1, 3) + ["train a"] * (times < 3)
+    assert play.told == ["guard: what it depends on changed while it ran; trying again"] * min(times, 2)
 
 
 @pytest.mark.parametrize(
