@@ -356,8 +356,12 @@ def test_inputs_that_change_while_a_stage_runs_are_noticed(project: Project) -> 
         assert recorder.record([address]) == {
             address: "what it depends on changed while it ran; nothing is recorded, run it again"
         }
-        recorder.close()
         assert not (project.root / "dvc.lock").exists()
+        assert recorder.begin([address])[address].what == "run", "as it is told"
+        project.write("artifacts/guard.txt", "made\n")
+        assert recorder.record([address]) == {}
+        recorder.close()
+        assert (project.root / "dvc.lock").exists()
 
 
 def test_what_another_process_is_making_is_left_alone(reproduced: Project) -> None:
