@@ -1,7 +1,7 @@
 """A copy of image tables in Parquet whose images have been through JPEG once more: what did the first time cost?
 
     python benchmarks/encode_again.py data/cifar10 again/cifar10        # and how far pixels are from those before
-    PFL_DATA=again pfl run fedofa/table1_jpeg --cell 'FedAvg, CIFAR-10, 50' --seed 0     # in a clone of its own
+    PFL_DATA=again pfl run fedofa/table1_jpeg --cell 'FedAvg, CIFAR-10, 50' --seed 0     # in a clone without results/
 
 Where the original is not at hand, a second encoding says how much accuracy one costs. JPEG works in blocks of eight by
 eight pixels, and what has been rounded in them once is hardly rounded again; so images are moved by half a block first,

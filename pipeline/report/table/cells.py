@@ -111,7 +111,7 @@ def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
     cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
-        obtained=_average(values[:1] if counted else values),  # which is the same under every seed
+        obtained=_average(values[:1], 1) if counted else _average(values, len(planned.runs)),  # the same for any seed
         n=len(values),
         by_seed={} if diverged else _by_seed(planned, runs, metric),
         published=_published(published, unit),
@@ -164,9 +164,10 @@ def _by_seed(planned: TableCell, runs: dict[str, Measured], metric: str) -> dict
     return {seed: statistics.fmean(several) for seed, several in values.items()}
 
 
-def _average(values: list[Value]) -> Value | None:
+def _average(values: list[Value], planned: int) -> Value | None:
+    """The mean of runs; ± is what one of them says of itself only where one is all there is to be."""
     if len(values) < 2:
-        return values[0] if values else None
+        return replace(values[0], std=values[0].std if planned == 1 else None) if values else None
     means, unit = [value.mean for value in values], values[0].unit
     return Value(statistics.fmean(means), statistics.pstdev(means), unit=unit)
 

@@ -113,12 +113,16 @@ def test_seeds_are_averaged_and_missing_ones_are_not_zero(tmp_path: Path) -> Non
         cell({"method": "A"}, ["a-0", "a-1", "a-2"]),
         cell({"method": "B"}, ["b-0"]),
         cell({"method": "C"}, ["a-0", "a-2", "not-run"]),
+        cell({"method": "D"}, ["b-0", "not-run"]),
     ]
     resolved = table(cells, ["method"], [])
-    a, b, c = results_of(resolved, tmp_path).cells
+    a, b, c, d = results_of(resolved, tmp_path).cells
     assert a.obtained and (a.obtained.mean, a.obtained.std, a.n) == (84.0, pytest.approx(math.sqrt(32 / 3)), 3)
     assert b.obtained and (b.obtained.mean, b.obtained.std, b.n) == (70.0, 1.5, 1)
     assert c.obtained and (c.obtained.mean, c.obtained.std, c.n) == (84.0, 4.0, 2)
+    assert d.obtained and (d.obtained.mean, d.obtained.std, d.n) == (70.0, None, 1), (
+        "± is to be over seeds, of two or more"
+    )
     text = build(resolved, tmp_path)
     assert "| C | **84.00±4.00** \\[2/3\\] |" in squeezed(text["report.md"])
     assert "[n/m]: n of the cell's m runs are done." in Document(text["report.html"]).text
