@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: quickstart test test-all lint docs setup clean
+.PHONY: quickstart pins test test-all lint docs setup clean
 .DEFAULT_GOAL := quickstart
 
 quickstart: setup  ## Train six methods on handwritten digits and print the table.
@@ -11,13 +11,15 @@ quickstart: setup  ## Train six methods on handwritten digits and print the tabl
 
 # Tests run beside each other, and most of their runs are shorter than starting workers for them takes.
 test: setup lint  ## What a change can plausibly break.
-	@$(BIN)/pfl probe --check
 	@PFL_WORKERS=1 $(BIN)/pytest -n auto
 
 test-all: setup lint  ## Everything, on as many workers as a run takes here, and what only the slowest need.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slow]'
 	@$(BIN)/pytest -n auto -m 'not slow'
 	@$(BIN)/pytest -m slow
+
+pins: setup  ## Whether anything that is pinned has changed: run ids, data, numbers, tables, kept results.
+	@PYTHONPATH=.:tests $(BIN)/python -m pins
 
 lint: setup
 	@$(BIN)/ruff check .

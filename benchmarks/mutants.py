@@ -181,11 +181,12 @@ def _probe(folder: Path, pipe: Connection) -> None:
 
 
 def _notice(folder: Path) -> str | None:
-    from pipeline.compile.fingerprint import Code
     from pipeline.probe.cases import PROBES, SEQUENTIAL
     from pipeline.probe.numbers import differences
     from pipeline.probe.perform import perform, same_everywhere
     from pipeline.probe.probing import Record
+
+    from pipeline.compile.fingerprint import Code
 
     known = Record.read(Code(folder)).numbers
     ways = [(one, SEQUENTIAL) for one in PROBES] + [(one, way) for one in PROBES for way in one.ways]

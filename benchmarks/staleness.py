@@ -25,8 +25,9 @@ import pyarrow.parquet as pq
 SOURCE = Path(__file__).parents[1]
 sys.path[0] = str(SOURCE)  # in place of this folder, whose pipeline.py would hide the package of that name
 
-from pipeline.compile.fingerprint import Code  # noqa: E402
 from pipeline.probe.numbers import TOLERANCE  # noqa: E402
+
+from pipeline.compile.fingerprint import Code  # noqa: E402
 
 STAGES = tuple(f"pipeline.stages.{name}" for name in ("data", "partition", "train"))
 ENTRIES = tuple(

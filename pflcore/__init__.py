@@ -7,4 +7,7 @@ and analyses need more when they are used.
 
 from pflcore.sources import note
 
+ENGINE_VERSION = 2
+"""Raised when the numbers of runs change by an edit of what all runs share. See CONTRIBUTING.md."""
+
 note(__name__)

@@ -32,6 +32,8 @@ class Entry:
 
     name: ClassVar[str]
     citation: ClassVar[str] = ""
+    # Raised when the entry's numbers change, so that results of before are not taken for those of now.
+    results_version: ClassVar[int] = 1
     # Option values that shrink this entry for the `smoke` profile, where a run must end in seconds on a CPU.
     smoke: ClassVar[dict[str, Any]] = {}
 

@@ -79,10 +79,10 @@ def compile_(
     compilation = compile_workspace(workspace)
     if not check:
         print(f"{len(compilation.runs)} runs: {write(workspace, compilation).summary()}")
-        if compilation.unprobed:
-            print(f"pfl: {compilation.unprobed}", file=sys.stderr)
+        if compilation.untested:
+            print(f"pfl: {compilation.untested}", file=sys.stderr)
         return
-    compilation.check_probed()
+    compilation.check_tested()
     changes = compare(workspace, compilation)
     if changes:
         print(f"stages are stale ({changes.summary()}); run `pfl compile`", file=sys.stderr)
@@ -263,19 +263,6 @@ def report(
     for name in chosen:
         print(f"{os.path.relpath(papers.page(name))}{'' if name in made else ' (up to date)'}")
     print(os.path.relpath(papers.index))
-
-
-@app.command()
-def probe(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail unless all is as recorded.")] = False,
-) -> None:
-    """After an edit of the engine: find out by small runs whether results change, and record it."""
-    from pipeline.probe import probing
-    from pipeline.progress import show_preparation
-
-    with show_preparation() as show:
-        told = probing.check(show) if check else probing.probe(show)
-    print(told)
 
 
 @app.command()

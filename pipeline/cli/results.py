@@ -19,17 +19,20 @@ Kept = Annotated[list[str], typer.Argument(help="Specs, e.g. fedofa/table_s1, or
 
 @results.command()
 def keep(specs: Kept) -> None:
-    """Write what is up to date of some specs into results/; from then on nothing trains it again."""
+    """Add what is up to date of some specs to results/; from then on nothing trains it again."""
     from pipeline.results.keep import keep
 
     workspace = Workspace.find()
-    kept = keep(workspace, named_specs(workspace, specs))
-    size = sum(path.stat().st_size for path in kept.paths)
-    before = f", {kept.before} were before" if kept.before else ""
-    print(f"{len(kept.paths)} runs kept in {size / 1000:,.1f} kB{before}")
-    for reason, count in kept.left.items():
-        print(f"{count} left out: they {reason}")
-    if not kept.paths and not kept.before:
+    some = False
+    for spec in named_specs(workspace, specs):
+        kept = keep(workspace, spec)
+        some |= bool(kept.runs or kept.before)
+        before = f", {kept.before} were before" if kept.before else ""
+        where = f" in {os.path.relpath(kept.file)}" if kept.file else ""
+        print(f"{spec}: {len(kept.runs)} runs kept{where}{before}")
+        for reason, count in kept.left.items():
+            print(f"{count} left out: they {reason}")
+    if not some:
         raise UserError("nothing is kept; `pfl run` the spec first")
     _compile(workspace)
 
@@ -38,30 +41,11 @@ def keep(specs: Kept) -> None:
 def drop(specs: Kept) -> None:
     """Remove kept results of some specs, so that they are trained when they are wanted."""
     from pipeline.compile.compiler import compile_workspace
-    from pipeline.ledger.ledger import Ledger
+    from pipeline.ledger import Ledger
 
     workspace = Workspace.find()
-    runs = compile_workspace(workspace, named_specs(workspace, specs), ledger=False).runs.values()
-    paths = [path for path in map(Ledger(workspace.root).path, runs) if path.is_file()]
-    for path in paths:
-        path.unlink()
-        for folder in (path.parent, path.parent.parent):
-            if not any(folder.iterdir()):
-                folder.rmdir()
-    print(f"{len(paths)} runs dropped")
-    _compile(workspace)
-
-
-@results.command()
-def renew(specs: Kept) -> None:
-    """Take back what earlier code made, where data, partition and choice of settings are still the same to the byte."""
-    from pipeline.results.renew import renew
-
-    workspace = Workspace.find()
-    renewed = renew(workspace, named_specs(workspace, specs))
-    print(f"{len(renewed.paths)} runs renewed, {renewed.current} were current")
-    for reason, count in renewed.left.items():
-        print(f"{count} left: they {reason}")
+    compilation = compile_workspace(workspace, named_specs(workspace, specs), ledger=False)
+    print(f"{Ledger(workspace.root).drop([*compilation.runs, *compilation.selections])} results dropped")
     _compile(workspace)
 
 
@@ -69,7 +53,7 @@ def renew(specs: Kept) -> None:
 def list_() -> None:
     """What is kept, since when, and whether it is what the specs ask for and the code would give."""
     from pipeline.compile.compiler import compile_workspace
-    from pipeline.ledger.ledger import Ledger
+    from pipeline.ledger import Ledger
     from pipeline.results.listing import CURRENT, lines
 
     workspace = Workspace.find()
@@ -90,10 +74,10 @@ def list_() -> None:
 
 
 @results.command()
-def show(run: Annotated[str, typer.Argument(help="The id of a run, or the file of a kept result.")]) -> None:
+def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
     """A kept result: what was run, by which code, where, and its curve."""
     from pipeline.compile.serialise import to_yaml
-    from pipeline.ledger.ledger import Ledger
+    from pipeline.ledger import Ledger
     from pipeline.results.listing import curve_of, find
 
     entry = find(Ledger(Workspace.find().root), run)

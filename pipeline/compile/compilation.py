@@ -24,12 +24,12 @@ class Compilation:
         files: Path relative to the workspace → text.
         stages: Their stages.
         resources: Run id → what it needs on a cluster; of several specs, the most.
-        kept: Runs that the ledger holds, so that nothing trains them.
-        made_by: Run id → name of a fingerprint of the code that its result depends on → digest.
+        kept: Runs that the ledger holds, and trials of selections that it holds, so that nothing trains them.
+        made_by: Run id → the versions of the code that its result depends on.
         selections: By id, what has to be chosen before some runs are trained.
         weights: What is in a file of pretrained weights → where it lies.
         skipped: Specs that are invalid and were not asked for → what is wrong with them.
-        unprobed: Why nothing can be trained as the engine is now; None when it can.
+        untested: Why nothing can be trained as the engine is now; None when it can.
     """
 
     tables: dict[str, ResolvedTable] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Compilation:
     selections: dict[str, Selection] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
-    unprobed: str | None = None
+    untested: str | None = None
 
     def table(self, spec: str) -> ResolvedTable:
         """What one of the specs shows. Raises :class:`UserError` where it is abstract."""
@@ -66,7 +66,7 @@ class Compilation:
             if not table.counted
         }
 
-    def check_probed(self) -> None:
-        """Raise :class:`UserError` while the engine has been edited and not been probed."""
-        if self.unprobed:
-            raise UserError(self.unprobed)
+    def check_tested(self) -> None:
+        """Raise :class:`UserError` while the engine has been edited and regression runs have not seen it."""
+        if self.untested:
+            raise UserError(self.untested)

@@ -11,11 +11,11 @@ from pathlib import Path, PurePosixPath
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.emitter import Emitter
-from pipeline.compile.engine import unprobed
+from pipeline.compile.engine import untested
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.stage_code import StageCode
 from pipeline.compile.stage_files import StageFiles
-from pipeline.ledger.ledger import Ledger
+from pipeline.ledger import Ledger
 from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.resolve import resolve
 from pipeline.spec.selection import read_selection
@@ -24,7 +24,7 @@ from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PARTITION_REPORTS, Workspace, report_path
 
 # Folders below stages/ and reports/ that the compiler uses itself.
-RESERVED = ("code", "data", "federations", "papers", "partitions", "selections", "tables", "weights")
+RESERVED = ("code", "data", "federations", "kept", "papers", "partitions", "selections", "tables", "weights")
 
 
 def compile_workspace(
@@ -58,9 +58,9 @@ def compile_workspace(
     defaults = [name for name in selection.default if name in compilation.tables]
     code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
     kept = Ledger(workspace.root) if ledger else None
-    files = StageFiles(StageCode(code))
+    files = StageFiles(StageCode(code, catalog))
     Emitter(compilation, files, defaults, workspace, kept, watching=selection.watching).emit()
-    compilation.unprobed = unprobed(code)
+    compilation.untested = untested(code)
     code.remember()
     return compilation
 

@@ -6,6 +6,8 @@ stage.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from pflcore import extensions
@@ -14,12 +16,13 @@ from pipeline.compile.fingerprint import PACKAGES
 from pipeline.compile.graph import ROOT
 from pipeline.compile.serialise import Records, to_json, to_yaml
 from pipeline.compile.stage_files import StageFiles
-from pipeline.ledger.ledger import Ledger, result_path
+from pipeline.ledger import Ledger
 from pipeline.spec.figures import figure_names, figure_needs
 from pipeline.spec.run import ABSENT, Run, weights_id
 from pipeline.spec.table import ResolvedTable
 from pipeline.spec.tuning import Selection
 from pipeline.workspace import (
+    KEPT_STAGES,
     RESULTS,
     TABLES,
     Workspace,
@@ -73,18 +76,23 @@ class Emitter:
 
     def emit(self) -> None:
         """Fill in the files and stages of the compilation, which runs are kept, and what made each."""
-        for run in sorted(self.compilation.runs.values(), key=lambda run: run.id):
-            made_by = self.compilation.made_by[run.id] = self.code.made_by(run)
-            if self.ledger and self.ledger.find(run, made_by):
-                self.compilation.kept.add(run.id)
-                self._recall(run)
+        runs = self.compilation.runs
+        self.compilation.made_by = {run.id: self.code.versions(run) for run in runs.values()}
+        kept = self._kept()
+        for run in sorted(runs.values(), key=lambda run: run.id):
+            if run.id in self.compilation.kept and run.id not in kept:
+                continue  # a trial of a selection that is kept
+            if run.id in kept:
+                self._add_record_of(run)
             else:
                 self._data(run)
                 self._partition(run)
                 self._train(run)
             self._evaluate(run)
         for name, selection in sorted(self.compilation.selections.items()):
-            self._select(name, selection)
+            if name not in kept:
+                self._select(name, selection)
+        self._recall(kept)
         for name, table in sorted(self.compilation.tables.items()):
             self._report(name, table)
         if self.guarded:
@@ -148,13 +156,35 @@ class Emitter:
             outs.append(run_path(run.id, "analysis.parquet"))
         self.files.add_stage(shard_path(run.federation_id), f"train-{run.id}", "train", [record], deps, outs)
 
-    def _recall(self, run: Run) -> None:
-        """The stage that stands in for training: it takes the run from the ledger."""
-        self._add_record_of(run)
-        result = result_path(run)
-        deps = [result, *self.code.of_stage("recall"), *([GUARD] if self.guarded else [])]
-        outs = [run_path(run.id, "rounds.parquet")]
-        self.files.add_stage(shard_path(run.federation_id), f"recall-{run.id}", "recall", [result], deps, outs)
+    def _kept(self) -> dict[str, str]:
+        """Return runs and selections that are taken from the ledger, each with the path of what is made of it."""
+        if not self.ledger:
+            return {}
+        runs, made_by = self.compilation.runs, self.compilation.made_by
+        kept = {run.id: run_path(run.id, "rounds.parquet") for run in runs.values() if self._current(run)}
+        self.compilation.kept |= kept.keys()
+        shown = {run for table in self.compilation.tables.values() for run in table.runs}
+        for name, selection in self.compilation.selections.items():
+            trials = {run.id for trial in selection.trials for run in trial.runs}
+            if self.ledger.selection(name, made_by[min(trials)]) is not None:
+                kept[name] = selection_path(name)
+                self.compilation.kept |= trials - shown
+        return kept
+
+    def _current(self, run: Run) -> bool:
+        assert self.ledger is not None
+        return self.ledger.find(run, self.compilation.made_by[run.id]) is not None
+
+    def _recall(self, kept: Mapping[str, str]) -> None:
+        """Add a stage for each file of the ledger, which takes runs and selections from it."""
+        assert self.ledger or not kept
+        outs: dict[str, list[str]] = defaultdict(list)
+        for name, out in sorted(kept.items()):
+            outs[str(self.ledger and self.ledger.path(name))].append(out)
+        for file, own in outs.items():
+            deps = [file, *self.code.of_stage("recall"), *([GUARD] if self.guarded else [])]
+            name = file.removeprefix(f"{RESULTS}/").removesuffix(".jsonl").replace("/", "-")
+            self.files.add_stage(KEPT_STAGES, name, "recall", [file], deps, own)
 
     def _add_record_of(self, run: Run) -> str:
         path = record_path(run.federation_id, run.id)

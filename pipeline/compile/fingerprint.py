@@ -63,6 +63,11 @@ class Code:
                 lines.append(f"{name} {_text_hash(template.read_bytes())}")
         return "\n".join(lines) + "\n"
 
+    def outside(self, root: str) -> str:
+        """Return the lines of :meth:`fingerprint` of modules that are not of the project's packages."""
+        own = sorted(module for module in self._closure([root]) if module not in self.modules)
+        return "".join(f"{module} {self._hash(module)}\n" for module in own)
+
     @staticmethod
     def names(fingerprint: str) -> list[str]:
         """The modules and templates of a fingerprint."""

@@ -53,8 +53,8 @@ class Stage:
 
     @property
     def run(self) -> str | None:
-        """The id of the run that it trains, recalls or evaluates."""
-        return self.subject if self.kind in ("train", "recall", "evaluate") else None
+        """The id of the run that it trains or evaluates."""
+        return self.subject if self.kind in ("train", "evaluate") else None
 
 
 class Graph:

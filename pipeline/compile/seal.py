@@ -23,10 +23,10 @@ from typing import NamedTuple
 from pflcore import sources
 from pflcore.errors import UserError
 from pflcore.registry import use_study
-from pipeline.compile.engine import ENGINE, Engine
+from pipeline.compile.engine import ENGINE, TITLE, Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.parsing import parse_yaml
-from pipeline.workspace import TABLES, Workspace, shard_path
+from pipeline.workspace import KEPT_STAGES, TABLES, Workspace
 
 AGAIN = "type the same command again"
 _CODE = "stages/code/"
@@ -121,13 +121,10 @@ class Sealed:
         for path, text in self.texts.items():
             if works and path == ENGINE:
                 engine = Engine.recorded(self.code)
-                if text != f"{engine.title}\n":
-                    raise UserError(f"{path}: not the {engine.title} of the code that is here; run `pfl compile`")
-                self._import(
-                    engine.fingerprint(self.kind),
-                    f"the {engine.title} had been probed",
-                    f"type `pfl probe` and {AGAIN[5:]}",
-                )
+                if text != f"{TITLE}\n":
+                    raise UserError(f"{path}: not the {TITLE} of the code that is here; run `pfl compile`")
+                made, remedy = "regression runs had seen it", f"type `make pins` and {AGAIN[5:]}"
+                self._import(engine.fingerprint(self.kind), made, remedy)
             elif works and path.startswith(_CODE):
                 self._import(text, f"{path} had been compiled", f"{AGAIN}, which compiles it")
         self.code.remember()
@@ -188,7 +185,7 @@ def _stage_file(kind: str, file: Path) -> Path:
     if kind == "index":
         return Path("dvc.yaml")
     if kind == "recall":
-        return Path(shard_path(file.parent.name))
+        return Path(KEPT_STAGES)
     if kind == "report" and file.is_relative_to(TABLES):
         return (Path("stages") / file.relative_to(TABLES)).with_name("dvc.yaml")
     return file.with_name("dvc.yaml")

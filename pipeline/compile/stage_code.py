@@ -1,15 +1,17 @@
-"""What stands for code among a stage's dependencies: files with fingerprints, and the engine's results version."""
+"""What stands for code among a stage's dependencies: files with fingerprints, and the engine's version."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 
+from pflcore import ENGINE_VERSION
 from pflcore.registry import module_of
-from pipeline.compile.engine import ENGINE, Engine, root_of
+from pipeline.compile.engine import ENGINE, TITLE, root_of
 from pipeline.compile.engine import STAGES as ENGINE_STAGES
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.seal import text_hash
+from pipeline.ledger import Versions
+from pipeline.spec.catalog import Catalog
 from pipeline.spec.figures import figure_module
 from pipeline.spec.run import Run
 from pipeline.workspace import COUNTING
@@ -22,9 +24,10 @@ class StageCode:
         texts: Path relative to the workspace → text.
     """
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, catalog: Catalog) -> None:
         self.texts: dict[str, str] = {}
         self._code = code
+        self._catalog = catalog
         self._hashes: dict[str, str] = {}
 
     def of_stage(self, kind: str, *entries: tuple[str, str]) -> list[str]:
@@ -53,14 +56,15 @@ class StageCode:
         paths = dict.fromkeys(path for run in runs for path in self.of_run("train", run))
         return [*paths, self._fingerprint("counting", COUNTING, without=root_of("train"))]
 
-    def made_by(self, run: Run) -> dict[str, str]:
-        """The code that the result of a run depends on: the results version, and name of a fingerprint → digest."""
-        paths = dict.fromkeys(path for kind in ENGINE_STAGES for path in self.of_run(kind, run))
-        made_by = {PurePosixPath(path).stem: self.hash(path)[:12] for path in paths}
-        # What measured its trials and chose, beside what the results version stands for.
-        for kind in ("evaluate", "select") if run.tuned else ():
-            made_by[kind] = text_hash(self._code.fingerprint(root_of(kind), without=root_of("train")))[:12]
-        return made_by | {PurePosixPath(ENGINE).stem: self.texts[ENGINE].strip()}
+    def versions(self, run: Run) -> Versions:
+        """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
+        entries = {"dataset": run.dataset, "partition": run.partition, "method": run.method, "backbone": run.backbone}
+        versions = {"engine": str(ENGINE_VERSION)}
+        for kind, name in entries.items():
+            own = self._code.outside(module_of(kind, name))
+            version = text_hash(own)[:12] if own else str(self._catalog.entry(kind, name).facts["results_version"])
+            versions[f"{kind}.{name}"] = version
+        return versions
 
     def hash(self, path: str) -> str:
         """The SHA-256 of one of the texts."""
@@ -69,9 +73,9 @@ class StageCode:
         return self._hashes[path]
 
     def _engine(self) -> str:
-        """The results version."""
+        """Return the path of what stands for the engine."""
         if ENGINE not in self.texts:
-            self.texts[ENGINE] = f"{Engine.recorded(self._code).title}\n"
+            self.texts[ENGINE] = f"{TITLE}\n"
         return ENGINE
 
     def _fingerprint(self, name: str, root: str, without: str | None = None) -> str:

@@ -12,9 +12,7 @@ from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.ledger.entry import Entry
-from pipeline.ledger.ledger import Ledger
-from pipeline.ledger.measurements import from_lines
+from pipeline.ledger import Entry, Ledger
 from pipeline.results.keep import Recorded
 from pipeline.spec.run import Run
 from pipeline.spec.selection import named
@@ -92,7 +90,7 @@ class Found:
         """The ``rounds/2`` rows and facts of a run that was trained or kept. Raises :class:`UserError` if damaged."""
         if run.id in self.compilation.kept:
             entry = self._entry(run)
-            return from_lines(entry.measurements), {**entry.facts, "kept": entry.obtained}
+            return entry.rounds(), {**entry.facts, "kept": entry.obtained}
         return read_table(self.workspace.root / run_path(run.id, "rounds.parquet"), "rounds/2")
 
     def labels(self, run: Run) -> list[dict[str, str]]:

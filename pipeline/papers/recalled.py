@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 from pipeline.compile.compilation import Compilation
-from pipeline.ledger.ledger import result_path
-from pipeline.stages import recall as stage
+from pipeline.ledger import Ledger
 from pipeline.stages.evaluate import evaluate
+from pipeline.stages.recall import write_rounds
 from pipeline.workspace import RECALLED, run_path
 
 
@@ -22,11 +22,13 @@ def recall(root: Path, compilation: Compilation) -> None:
     for left in folder.glob("*"):
         if left.name in compilation.runs and left.name not in compilation.kept:
             shutil.rmtree(left)
-    for name in sorted(compilation.kept):
-        run, out = compilation.runs[name], folder / name
-        made, entry = out / "evaluation.parquet", root / result_path(run)
+    ledger = Ledger(root)
+    for name in sorted(compilation.kept & ledger.lines.keys()):
+        made, file = folder / name / "evaluation.parquet", ledger.lines[name][0]
         if (root / run_path(name, "rounds.parquet")).is_file():
             continue
-        if not made.is_file() or made.stat().st_mtime_ns < entry.stat().st_mtime_ns:
-            stage.run(entry, out)
-            evaluate(run, out)
+        if not made.is_file() or made.stat().st_mtime_ns < file.stat().st_mtime_ns:
+            entry = ledger.get(name)
+            assert entry is not None
+            write_rounds(entry, made.with_name("rounds.parquet"))
+            evaluate(entry.run, made.parent)

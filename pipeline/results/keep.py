@@ -1,9 +1,10 @@
-"""``pfl results keep``: runs that are up to date in the workspace go into the ledger."""
+"""``pfl results keep``: add runs that are up to date in the workspace to the ledger."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,38 +17,42 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.graph import Stage
 from pipeline.dvc.program import locked_stages
-from pipeline.ledger.entry import FACTS, Entry
-from pipeline.ledger.ledger import Ledger
-from pipeline.ledger.measurements import to_lines
+from pipeline.ledger import FACTS, Entry, Ledger, Versions
+from pipeline.measurements import from_table
 from pipeline.spec.run import Run
 from pipeline.timing import read_timing
-from pipeline.workspace import Workspace, run_path
+from pipeline.workspace import Workspace, run_path, selection_path
 
 
 @dataclass
 class Kept:
-    """What became of the runs of some specs.
+    """What became of the runs of a spec.
 
     Attributes:
-        paths: Files that were written.
+        file: The file of the ledger.
+        runs: Runs that were added.
         before: Runs that were kept already.
         left: Why runs were left out, each reason with how many.
     """
 
-    paths: list[Path] = field(default_factory=list)
+    file: Path | None = None
+    runs: list[str] = field(default_factory=list)
     before: int = 0
     left: Counter[str] = field(default_factory=Counter)
 
 
-def keep(workspace: Workspace, specs: list[str]) -> Kept:
-    """Write a file for each run of some specs that DVC has recorded with the present specs and code.
+def keep(workspace: Workspace, spec: str) -> Kept:
+    """Add to the ledger each run of a spec that DVC has recorded with the present specs and code.
+
+    Of what is tuned the selection is kept, with its trials' figures, and not the trials.
 
     Raises:
         UserError: A spec is invalid, or an artifact or a lock file is damaged.
     """
-    compilation = compile_workspace(workspace, specs)
-    recorded, ledger, kept = Recorded(workspace.root, compilation), Ledger(workspace.root), Kept()
-    for run in compilation.runs.values():
+    compilation = compile_workspace(workspace, [spec])
+    recorded, ledger, kept, new = Recorded(workspace.root, compilation), Ledger(workspace.root), Kept(), list[Entry]()
+    shown = {run for table in compilation.tables.values() for run in table.runs}
+    for run in map(compilation.runs.__getitem__, sorted(shown & compilation.runs.keys())):
         if run.id in compilation.kept:
             kept.before += 1
         elif run.analyses or run.training.save_weights:
@@ -57,19 +62,24 @@ def keep(workspace: Workspace, specs: list[str]) -> Kept:
         elif "figure" in read_meta(workspace.root / run_path(run.id, "rounds.parquet"), "rounds/2"):
             kept.left["are of detectors, of which counts do not tell the precision"] += 1
         else:
-            path = ledger.path(run)
-            _entry(workspace, run, compilation.made_by[run.id]).write(path)
-            kept.paths.append(path)
+            new.append(_entry(workspace, run, compilation.made_by[run.id]))
+    selections = {}
+    for name in sorted({str(entry.run.tuned) for entry in new if entry.run.tuned} - ledger.lines.keys()):
+        content = json.loads((workspace.root / selection_path(name)).read_text(encoding="utf-8"))
+        selections[name] = compilation.made_by[compilation.selections[name].trials[0].runs[0].id], content
+    if new:
+        kept.file = ledger.write(spec, new, selections)
+    kept.runs = [entry.run.id for entry in new]
     return kept
 
 
-def _entry(workspace: Workspace, run: Run, made_by: dict[str, str]) -> Entry:
+def _entry(workspace: Workspace, run: Run, made_by: Versions) -> Entry:
     path = workspace.root / run_path(run.id, "rounds.parquet")
     rounds, meta = read_table(path, "rounds/2")
     obtained, seconds = _time(workspace.private / "timings" / f"{run.id}.json", rounds_trained(rounds, run.training))
     facts = {name: meta.get(name) for name in FACTS}
     try:
-        return Entry(run, made_by, obtained, seconds, facts, to_lines(rounds, meta["positions"]))
+        return Entry(run, made_by, obtained, seconds, facts, from_table(rounds, meta["positions"]))
     except UserError as error:
         raise UserError(f"{path}: {error}, so it cannot be kept") from None
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from pflcore.errors import UserError
 from pflcore.protocols import curve
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
-from pipeline.ledger.entry import Entry, read_entry
-from pipeline.ledger.ledger import Ledger, difference, trusted
-from pipeline.ledger.measurements import from_lines
+from pipeline.ledger import Entry, Ledger, difference
 
 CURRENT = "current"
 
 
 @dataclass(frozen=True)
 class Line:
-    """A kept result in a list. `state` is :data:`CURRENT`, or why it is shown nowhere."""
+    """A kept result in a list. `state` is :data:`CURRENT`, or why no report shows it."""
 
     run: str
     accuracy: str
@@ -29,21 +26,15 @@ class Line:
 
 
 def lines(ledger: Ledger, compilation: Compilation) -> list[Line]:
-    """What a ledger holds, compared with what all specs ask for.
-
-    Args:
-        compilation: Of all specs, without the ledger.
-    """
-    return [_line(path, compilation) for path in ledger.paths()]
+    """List the runs of a ledger, compared with a compilation of all specs without the ledger."""
+    return [_line(entry, compilation) for entry in ledger.entries()]
 
 
-def _line(path: Path, compilation: Compilation) -> Line:
-    entry = trusted(path)
-    if isinstance(entry, str):
-        return Line(path.stem, "", "", "", "", entry.partition(": ")[2])
+def _line(entry: Entry, compilation: Compilation) -> Line:
+    accuracies = [accuracy for _, accuracy, _ in curve_of(entry)]
     return Line(
         entry.run.id,
-        final_accuracy(entry),
+        "diverged" if entry.facts["diverged"] or not accuracies else f"{accuracies[-1]:.2f}",
         entry.obtained,
         str(entry.facts["device"]),
         "" if entry.seconds is None else f"{entry.seconds:,.0f}",
@@ -52,29 +43,20 @@ def _line(path: Path, compilation: Compilation) -> Line:
 
 
 def state(entry: Entry, compilation: Compilation) -> str:
-    """:data:`CURRENT`, or why a kept result stands for nothing that the specs ask for."""
+    """Return :data:`CURRENT`, or why a kept result stands for nothing that the specs ask for."""
     if entry.run.id not in compilation.runs:
         return "no spec asks for it"
-    return difference(entry, compilation.made_by[entry.run.id]) or CURRENT
+    return difference(entry.made_by, compilation.made_by[entry.run.id]) or CURRENT
 
 
-def final_accuracy(entry: Entry) -> str:
-    """The pooled accuracy in percent at the last measurement."""
-    last = [line for line in entry.measurements.splitlines() if line.startswith("round ")]
-    if entry.facts["diverged"] or not last:
-        return "diverged"
-    return last[-1].split("accuracy ")[1].split(",")[0]
-
-
-def find(ledger: Ledger, word: str) -> Entry:
-    """A kept result by the id of its run, or by its file. Raises :class:`UserError`, also when it is damaged."""
-    paths = {path.stem: path for path in ledger.paths()}
-    name = Path(word).stem if word.endswith(".yaml") else word
-    if name not in paths:
-        raise UserError(f"no kept result {word!r}{did_you_mean(name, list(paths))}; see `pfl results list`")
-    return read_entry(paths[name])
+def find(ledger: Ledger, id_: str) -> Entry:
+    """Return a kept result by the id of its run. Raises :class:`UserError`, also when it is damaged."""
+    entry = ledger.get(id_)
+    if entry is None:
+        raise UserError(f"no kept result {id_!r}{did_you_mean(id_, list(ledger.lines))}; see `pfl results list`")
+    return entry
 
 
 def curve_of(entry: Entry) -> list[tuple[int, float, float]]:
-    """Round, accuracy in percent and mean loss of each measurement."""
-    return [(int(a), float(b), float(c)) for a, b, c in zip(*curve(from_lines(entry.measurements)), strict=True)]
+    """Return round, accuracy in percent and mean loss of each measurement."""
+    return [(int(a), float(b), float(c)) for a, b, c in zip(*curve(entry.rounds()), strict=True)]

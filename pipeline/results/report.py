@@ -15,8 +15,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.escape import escape_markdown
-from pipeline.ledger.entry import Entry
-from pipeline.ledger.ledger import Ledger, difference, trusted
+from pipeline.ledger import Entry, Ledger, difference
 from pipeline.papers.contents import read_contents
 from pipeline.papers.coverage import Claims, Coverage
 from pipeline.papers.obtained import (
@@ -40,8 +39,8 @@ from pipeline.report.table.printed import format_value
 from pipeline.report.table.results import Results
 from pipeline.results.shorter import shorter_in_words
 from pipeline.spec.specs import find_specs
-from pipeline.stages import recall
 from pipeline.stages.evaluate import evaluate
+from pipeline.stages.recall import write_rounds
 from pipeline.workspace import Workspace, run_path
 
 PAGE = "docs/results.md"
@@ -106,9 +105,9 @@ def write_report(workspace: Workspace) -> list[Path]:
     with TemporaryDirectory() as scratch:
         root = Path(scratch)
         for run, entry in entries.items():
-            out = (root / run_path(run, "rounds.parquet")).parent
-            recall.run(Ledger(workspace.root).path(entry.run), out)
-            evaluate(entry.run, out)
+            out = root / run_path(run, "rounds.parquet")
+            write_rounds(entry, out)
+            evaluate(entry.run, out.parent)
         for paper in papers_of(compilation.tables, compilation.every_run).values():
             if paper.citation:
                 papers.append(_paper(paper, workspace, root, entries, compilation))
@@ -125,18 +124,15 @@ def write_report(workspace: Workspace) -> list[Path]:
 
 
 def _entries(workspace: Workspace, compilation: Compilation) -> dict[str, Entry]:
-    """What is kept of the runs that specs ask for, by id, whichever code made it."""
-    ledger = Ledger(workspace.root)
-    paths = {run.id: ledger.path(run) for run in compilation.runs.values()}
-    found = {run: trusted(path) for run, path in paths.items() if path.is_file()}
-    return {run: entry for run, entry in found.items() if isinstance(entry, Entry)}
+    """Return what is kept of the runs that specs ask for, by id, whichever versions made it."""
+    return {entry.run.id: entry for entry in Ledger(workspace.root).entries() if entry.run.id in compilation.runs}
 
 
 def _paper(
     paper: Paper, workspace: Workspace, root: Path, entries: Mapping[str, Entry], compilation: Compilation
 ) -> tuple[Summary, list[Section]]:
     known = [spec.partition("/")[2] for spec in paper.tables]
-    old = {run for run in entries if difference(entries[run], compilation.made_by.get(run, {}))}
+    old = {run for run in entries if difference(entries[run].made_by, compilation.made_by.get(run, {}))}
     briefs, sections, others = [], [], []
     for spec, table in paper.tables.items():
         obtained: list[Obtained] = []

@@ -13,9 +13,7 @@ import pyarrow.compute as pc
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.ledger.entry import Entry
-from pipeline.ledger.ledger import Ledger
-from pipeline.ledger.measurements import from_lines
+from pipeline.ledger import Entry, Ledger
 from pipeline.running.cells import cell_name, cells_meant
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
@@ -99,7 +97,7 @@ def compare(cell: str, entry: Entry, again: pa.Table, facts: dict[str, object]) 
     training carries that on: there the accuracies after the last round may differ by three standard errors of the
     clients' paired differences, but by half a point at any rate.
     """
-    kept = from_lines(entry.measurements)
+    kept = entry.rounds()
     same = all(kept[name].equals(again[name].cast(kept[name].type)) for name in _COUNTS)
     alike = all(entry.facts[name] == facts.get(name) for name in ("device", "torch"))
     before, now, error = _last(kept, again)

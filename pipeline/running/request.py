@@ -68,7 +68,7 @@ class Request:
 
         Raises:
             UserError: A spec is invalid, or only to be extended, or there is none; no cell is meant; or the engine was
-                edited and not probed.
+                edited and regression runs have not seen it.
         """
         known = list(find_specs(workspace.specs))
         selection = read_selection(workspace, known)
@@ -77,7 +77,7 @@ class Request:
             raise UserError("nothing to run: there are no specs")
         selected = selection.compiled if workspace.root == workspace.home else []
         compilation = compile_workspace(workspace, sorted({*selected, *wanted}), wanted=wanted)
-        compilation.check_probed()
+        compilation.check_tested()
         specs = [name for name in wanted if name in compilation.tables]
         if not specs:
             compilation.table(wanted[0])

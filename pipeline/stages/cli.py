@@ -114,12 +114,12 @@ def _train(record: Path, sealed_stage: Sealed) -> None:
 
 
 @stage.command()
-def recall(record: Record, seal: Seal = None) -> None:
-    """Take a run from the ledger."""
+def recall(file: Record, seal: Seal = None) -> None:
+    """Take results from a file of the ledger."""
     from pipeline.stages.recall import run
 
-    with sealed("recall", [record], seal):
-        print(run(record, _run_folder(record)))
+    with sealed("recall", [file], seal) as sealed_stage:
+        print(run(Path(), map(Path, sealed_stage.entry.outs)))
 
 
 @stage.command()

@@ -28,10 +28,11 @@ def run(workspace: Workspace) -> str:
     """Compile.
 
     Raises:
-        UserError: The stage files were not up to date; they are afterwards. Or the engine was edited and not probed.
+        UserError: The stage files were not up to date; they are afterwards. Or the engine was edited and
+            regression runs have not seen it.
     """
     compilation = compile_workspace(workspace)
-    compilation.check_probed()
+    compilation.check_tested()
     changes = write(workspace, compilation)
     if changes:
         again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"

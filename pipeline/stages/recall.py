@@ -1,26 +1,41 @@
-"""The recall stage: a kept result becomes the artifact that training it would leave."""
+"""The recall stage: kept results become the artifacts that training them would leave."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
-from pipeline.ledger.entry import read_entry
+from pflcore.files import write_text
+from pipeline.ledger import Entry, Ledger
 
 
-def run(path: Path, out: Path) -> str:
-    """Write ``rounds.parquet`` into the folder `out` from the entry in `path`; returns a line to show.
+def run(root: Path, outs: Iterable[Path]) -> str:
+    """Write files of runs and of selections from the ledger in the folder `root`; return a line to show.
+
+    Args:
+        outs: ``rounds.parquet`` in the folder of a run, or the file of a selection, ``<id>.json``.
 
     Raises:
-        UserError: The entry is damaged.
+        UserError: A result is not kept, or is damaged.
     """
-    from pipeline.ledger.measurements import from_lines
+    ledger, outs = Ledger(root), list(outs)
+    for out in outs:
+        if out.suffix == ".json":
+            content = ledger.selection(out.stem)
+            if content is None:
+                raise UserError(f"{out.stem}: dropped from the ledger; type the same again")
+            write_text(out, json.dumps(content, indent=1) + "\n")
+        else:
+            entry = ledger.get(out.parent.name)
+            if entry is None:
+                raise UserError(f"{out.parent.name}: dropped from the ledger; type the same again")
+            write_rounds(entry, out)
+    return f"{len(outs)} kept results"
 
-    entry = read_entry(path)
-    try:
-        rounds = from_lines(entry.measurements)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    write_table(out / "rounds.parquet", rounds, "rounds/2", run=entry.run.id, kept=entry.obtained, **entry.facts)
-    return f"{entry.run.id}: kept since {entry.obtained}"
+
+def write_rounds(entry: Entry, out: Path) -> None:
+    """Write a kept run as the file ``rounds.parquet``. Raises :class:`UserError` if it is damaged."""
+    write_table(out, entry.rounds(), "rounds/2", run=entry.run.id, kept=entry.obtained, **entry.facts)

@@ -27,10 +27,18 @@ from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options
 from pflcore.ownership import groups_of, roles_of
 from pflcore.registry import registry_of
-from pipeline.probe.cases import POOLED, RESUMED, SEQUENTIAL, STACKED, Probe
-from pipeline.probe.numbers import Numbers, differences
-from pipeline.probe.perform import perform, same_everywhere
 from pipeline.spec.run import options
+from pipeline.study.small_run import (
+    POOLED,
+    RESUMED,
+    SEQUENTIAL,
+    STACKED,
+    Numbers,
+    SmallRun,
+    differences,
+    perform,
+    same_everywhere,
+)
 
 Component = dict[str, Any]
 TOLERANCE = 1e-3  # of stacked clients, whose sums are taken in another order; relative to the largest number
@@ -175,7 +183,7 @@ class Trial:
             RESUMED: "killed, short of memory and continued, it leaves the same bytes",
         }[way]
 
-    def close(self, name: str, probe: Probe, *quantities: str) -> str:
+    def close(self, name: str, probe: SmallRun, *quantities: str) -> str:
         """Clients that are trained stacked, as on a GPU, end where they end one by one, but for rounding."""
         first = self.perform(name, SEQUENTIAL, probe)
         by = differences(first, self.perform(name, STACKED, probe), 0.0)
@@ -186,7 +194,7 @@ class Trial:
             return f"as on a GPU, within {worst[1]:.0e} of one by one"
         return "as on a GPU, no difference to one by one"
 
-    def state(self, name: str, probe: Probe) -> str:
+    def state(self, name: str, probe: SmallRun) -> str:
         """What a run ends with has the names, shapes and types that it began with, in the hands that roles say."""
         self.perform(name, SEQUENTIAL, probe)
         weights = load_file(self.place(name, SEQUENTIAL) / "weights.safetensors")
@@ -237,7 +245,7 @@ class Trial:
         return "clients with one sample, one client in a round"
 
     @cached_property
-    def probe(self) -> Probe:
+    def probe(self) -> SmallRun:
         """The run that is tried: five uneven clients, of whom three take part in each of three rounds."""
         return _probe(self.method, self.backbone)
 
@@ -268,7 +276,7 @@ class Trial:
         """An instance of the method."""
         return METHODS.create(self.method["name"], **options(self.method))
 
-    def model(self, probe: Probe) -> tuple[dict[str, Tensor], Groups]:
+    def model(self, probe: SmallRun) -> tuple[dict[str, Tensor], Groups]:
         """The model's state as it begins, without content, and its groups."""
         dataset = DATASETS.create(probe.dataset["name"])
         method = self.made_method()
@@ -277,11 +285,11 @@ class Trial:
             model, groups = backbone.create(dataset.shape, dataset.classes, 0, method.extend)
         return dict(model.state_dict()), groups_of(method, groups)
 
-    def roles(self, probe: Probe) -> Roles:
+    def roles(self, probe: SmallRun) -> Roles:
         """Who owns what. Raises :class:`UserError` when the method needs what the backbone lacks."""
         return roles_of(self.made_method(), self.model(probe)[1])
 
-    def perform(self, name: str, way: str, probe: Probe) -> Numbers:
+    def perform(self, name: str, way: str, probe: SmallRun) -> Numbers:
         """What a run gives, which is carried out once."""
         key = f"{name} {way}"
         if key in self.failed:
@@ -318,20 +326,20 @@ def described(kind: str, name: str) -> str:
     return f"{(cls.__doc__ or '').splitlines()[0]} {own} option{'' if own == 1 else 's'} of its own"
 
 
-def _probe(method: Component, backbone: Component) -> Probe:
+def _probe(method: Component, backbone: Component) -> SmallRun:
     """The smallest images that a backbone takes, or texts; generated in any case."""
     entry = BACKBONES.get(backbone["name"])
     if entry.takes == "text":
-        return Probe("check", method, backbone, _TEXTS, partition={"name": "natural", "min_samples": 1})
+        return SmallRun("check", method, backbone, _TEXTS, partition={"name": "natural", "min_samples": 1})
     if backbone in _BACKBONES:
-        return Probe("check", method, backbone, _IMAGES)
+        return SmallRun("check", method, backbone, _IMAGES)
     if entry.predicts == "boxes":
         raise UserError(f"backbone {entry.name} is a detector, of which there are no generated samples to check it on")
     made = BACKBONES.create(backbone["name"], **options(backbone))
     with suppress(UserError), torch.device("meta"):
         made.build(DATASETS.create(_IMAGES["name"]).shape, 2)
-        return Probe("check", method, backbone, _IMAGES, training=_CAREFUL)
-    return Probe("check", method, backbone, _LARGER, training=_CAREFUL)
+        return SmallRun("check", method, backbone, _IMAGES, training=_CAREFUL)
+    return SmallRun("check", method, backbone, _LARGER, training=_CAREFUL)
 
 
 def _form(tensor: Tensor) -> str:

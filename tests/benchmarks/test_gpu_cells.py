@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from pipeline.ledger.entry import read_entry
+from pipeline.ledger.ledger import Ledger
 from support.project import Project, make_project, spec
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.federation import FederatedData
 from pflcore.data.noise import Noise
 from pflcore.data.samples import Samples
-from pipeline.ledger.entry import read_entry
-from pipeline.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from cells.folder import Cell

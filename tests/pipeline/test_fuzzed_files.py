@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pipeline.ledger.entry import read_entry
 from support.fuzzing import Seal, fuzz
 from support.project import Project, make_project, spec
 
@@ -15,7 +16,6 @@ from pflcore.engine.checkpoint import read as read_checkpoint
 from pflcore.engine.checkpoint import write as write_checkpoint
 from pipeline.dvc.program import read_lock
 from pipeline.ledger import entry as entries
-from pipeline.ledger.entry import read_entry
 from pipeline.papers.contents import read_contents
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published

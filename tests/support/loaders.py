@@ -23,7 +23,6 @@ from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc2007 import Voc2007
 from pflcore.engine import checkpoint
 from pipeline.dvc.program import locked_stages
-from pipeline.ledger.entry import read_entry
 from pipeline.papers.contents import read_contents
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published
@@ -263,7 +262,6 @@ LOADERS: dict[str, Loader] = {
     "a resolved table": Loader("json", _copied("stages/tables/*.json"), read_resolved),
     "a run's record": Loader("yaml", _copied("stages/federations/*/*-*-*.yaml"), read_run),
     "a lock": Loader("yaml", _at("dvc.lock", LOCK), lambda path: locked_stages([path.with_name("dvc.yaml")])),
-    "a kept result": Loader("yaml", _copied("results/*/*.yaml"), read_entry),
     "the state of a run": Loader("json", _board, Board.load),
     "published values": Loader("csv", _at("a.csv", PUBLISHED), _published),
 }

@@ -18,7 +18,7 @@ from pipeline.report.table.layout import Key
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.results import Results
 from pipeline.spec.run import COMPONENTS, SETTINGS
-from pipeline.workspace import PAPER, shard_path
+from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
 _FACTS = {
     "device": "device",
@@ -117,7 +117,7 @@ class Details:
             "facts": {name: run.facts[key] for key, name in _FACTS.items() if run.facts.get(key) is not None},
             "values": {metric: [value.mean, value.std] for metric, value in run.values.items()},
             "diverged": run.facts.get("diverged"),
-            "train": f"{shard_path(resolved.federation_id)}:{'recall' if run.facts.get('kept') else 'train'}-{run.id}",
+            "train": KEPT_STAGES if run.facts.get("kept") else f"{shard_path(resolved.federation_id)}:train-{run.id}",
         }
 
     def _part(self, part: dict[str, Any]) -> int:

@@ -28,7 +28,7 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import use_study
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import ENGINE, Engine
+from pipeline.compile.engine import ENGINE, TITLE, Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables
@@ -165,8 +165,7 @@ def _other(code: Code, path: str, text: str) -> str | None:
     """What of the code that a small file stands for is not so on this node."""
     if path != ENGINE:
         return code.altered(text, code.on_disk(text))
-    engine = Engine.recorded(code)
-    return engine.edited(code) or (None if text == f"{engine.title}\n" else "the results version of the engine")
+    return Engine.recorded(code).edited(code) or (None if text == f"{TITLE}\n" else "the version of the engine")
 
 
 def _follow(pool: LocalPool, job: Job, said: SimpleQueue[Said]) -> Ended:

@@ -103,13 +103,15 @@ def test_what_is_made_of_another_result_is_made_anew(laboratory: Laboratory, pro
 
 
 @pytest.mark.matrix
-def test_an_edited_engine_trains_nothing_until_it_is_probed(laboratory: Laboratory) -> None:
+def test_an_edited_engine_trains_nothing_until_it_is_tested(laboratory: Laboratory) -> None:
     with laboratory.amid("dvc", "fedavg") as process:
         laboratory.edit_engine()
     output = process.communicate()[0]
     assert process.returncode == 255 and set(laboratory.results()) == {"fedavg"}
     told = complaint(output)
-    assert told.startswith("pflcore.engine.trainer was edited after the results version") and "`pfl probe`" in told
+    assert (
+        told.startswith("pflcore.engine.trainer was edited after regression runs had seen it") and "`make pins`" in told
+    )
     done = laboratory.call("pfl", "run")
     assert done.returncode == 2 and done.stderr.startswith("pfl: pflcore.engine.trainer was edited, and results may")
     laboratory.accept()

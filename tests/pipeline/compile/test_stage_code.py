@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.compile.engine import ENGINE, Engine
+from pflcore import ENGINE_VERSION
+from pipeline.compile.engine import ENGINE
 from pipeline.compile.seal import text_hash
 from pipeline.compile.stage_code import StageCode
 
@@ -22,11 +23,20 @@ class Asked:
         self.times += 1
         return f"{root} without {without}\n"
 
+    def outside(self, root: str) -> str:
+        return "study.methods.own 12ab\n" if root.endswith(".own") else ""
+
+
+class Versions:
+    """In place of a catalog: the version of an entry is the length of its name."""
+
+    def entry(self, kind: str, name: str) -> Any:
+        return SimpleNamespace(facts={"results_version": len(name)})
+
 
 @pytest.fixture
-def code(monkeypatch: pytest.MonkeyPatch) -> StageCode:
-    monkeypatch.setattr(Engine, "recorded", lambda code: Engine("7-abcdef", {}))
-    return StageCode(Asked())  # type: ignore[arg-type]
+def code() -> StageCode:
+    return StageCode(Asked(), Versions())  # type: ignore[arg-type]
 
 
 def run(tuned: str | None = None, analyses: tuple[str, ...] = ()) -> Any:
@@ -46,7 +56,7 @@ def test_what_shares_the_engine_has_its_version_and_entries_of_its_own(code: Sta
     assert code.of_run("train", run()) == train
     more = ("embeddings", "rollout")
     assert code.of_run("train", run(analyses=more)) == [*train, *paths("analysis.embeddings", "analysis.rollout")]
-    assert code.texts[ENGINE] == "results version 7-abcdef\n"
+    assert code.texts[ENGINE] == f"engine version {ENGINE_VERSION}\n"
     assert code.texts["stages/code/dataset.digits.txt"] == "pflcore.datasets.digits without pipeline.stages.data\n"
     assert code.texts["stages/code/method.fedper.txt"] == "pflcore.methods.fedper without pipeline.stages.train\n"
 
@@ -66,8 +76,7 @@ def test_others_have_fingerprints(code: StageCode) -> None:
 def test_each_is_asked_for_once(code: StageCode) -> None:
     for _ in range(3):
         code.of_run("train", run())
-        code.made_by(run())
-    assert code._code.times == 4  # type: ignore[attr-defined]
+    assert code._code.times == 2  # type: ignore[attr-defined]
 
 
 def test_what_is_counted_depends_on_the_code_of_all_runs(code: StageCode) -> None:
@@ -77,21 +86,11 @@ def test_what_is_counted_depends_on_the_code_of_all_runs(code: StageCode) -> Non
     assert code.texts["stages/code/counting.txt"].endswith(" without pipeline.stages.train\n")
 
 
-def test_a_result_is_made_by_the_engine_and_what_is_its_own(code: StageCode) -> None:
-    def digest(root: str, stage: str) -> str:
-        """Twelve digits; with any other number of them all that has been kept would be stale."""
-        return text_hash(f"{root} without pipeline.stages.{stage}\n")[:12]
+def test_a_result_is_made_by_versions_of_the_engine_and_of_entries(code: StageCode) -> None:
+    entries = {"dataset.digits": "6", "partition.iid": "3", "method.fedper": "6", "backbone.convnet": "7"}
+    assert code.versions(run()) == {"engine": str(ENGINE_VERSION), **entries}
 
-    plain = {
-        "engine": "results version 7-abcdef",
-        "dataset.digits": digest("pflcore.datasets.digits", "data"),
-        "partition.iid": digest("pflcore.partitions.iid", "partition"),
-        "method.fedper": digest("pflcore.methods.fedper", "train"),
-        "backbone.convnet": digest("pflcore.backbones.convnet", "train"),
-    }
-    assert code.made_by(run()) == plain
-    assert code.made_by(run(tuned="a choice")) == {
-        **plain,
-        "evaluate": digest("pipeline.stages.evaluate", "train"),
-        "select": digest("pipeline.stages.select", "train"),
-    }
+
+def test_an_entry_of_a_study_goes_by_its_source(code: StageCode) -> None:
+    own = SimpleNamespace(**{**vars(run()), "method": "own"})
+    assert code.versions(own)["method.own"] == text_hash("study.methods.own 12ab\n")[:12]

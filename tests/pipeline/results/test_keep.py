@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import hashlib
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +21,13 @@ from support.report_demo import RECORD, write_run
 from pflcore.artifacts import read_table, write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.protocols import curve
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.graph import Stage
-from pipeline.ledger.entry import Entry, read_entry
-from pipeline.ledger.ledger import Ledger
+from pipeline.ledger import Entry, Ledger
 from pipeline.results import keep as module
 from pipeline.results.keep import Recorded, keep
-from pipeline.results.listing import CURRENT, final_accuracy, lines
+from pipeline.results.listing import CURRENT, lines
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, run_path
 
@@ -37,12 +38,12 @@ def pfl(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def entries(project: Project) -> dict[str, Entry]:
     """By the name of the method."""
-    return {entry.run.method: entry for entry in map(read_entry, Ledger(project.root).paths())}
+    return {entry.run.method: entry for entry in Ledger(project.root).entries()}
 
 
 @pytest.fixture
 def kept(reproduced: Project) -> Project:
-    assert len(keep(reproduced.workspace(), ["tiny"]).paths) == 2
+    assert len(keep(reproduced.workspace(), "tiny").runs) == 2
     return reproduced
 
 
@@ -89,12 +90,12 @@ def test_what_is_not_up_to_date_is_not_kept(reproduced: Project) -> None:
     rounds.chmod(0o644)
     rounds.write_bytes(rounds.read_bytes()[:-1] + b"x")
     reproduced.write("specs/later.yaml", spec("[ditto]"))
-    kept = keep(reproduced.workspace(), ["tiny", "later"])
-    assert [path.stem.partition("-")[0] for path in kept.paths] == ["fedavg"]
-    assert kept.left == {"are not up to date here": 2}
+    kept = keep(reproduced.workspace(), "tiny")
+    assert [run.partition("-")[0] for run in kept.runs] == ["fedavg"] and kept.left == {"are not up to date here": 1}
+    assert keep(reproduced.workspace(), "later").left == {"are not up to date here": 1}
     # An edited spec asks for other runs.
     reproduced.write("specs/tiny.yaml", spec(training=", momentum: 0.5"))
-    assert not keep(reproduced.workspace(), ["tiny"]).paths
+    assert not keep(reproduced.workspace(), "tiny").runs
 
 
 def test_other_settings_and_other_code_are_not_shown(kept: Project) -> None:
@@ -104,40 +105,32 @@ def test_other_settings_and_other_code_are_not_shown(kept: Project) -> None:
     assert not compile_workspace(kept.workspace()).kept
     kept.write("specs/tiny.yaml", spec())
     entry = entries(kept)["fedper"]
-    made_by = {**entry.made_by, "method.fedper": "0" * 12}
-    Entry(entry.run, made_by, entry.obtained, None, entry.facts, entry.measurements).write(
-        Ledger(kept.root).path(entry.run)
-    )
+    Ledger(kept.root).write("tiny", [replace(entry, made_by={**entry.made_by, "method.fedper": "0"})], {})
     compilation = compile_workspace(kept.workspace())
     assert [run.partition("-")[0] for run in compilation.kept] == ["fedavg"]
-    assert sorted(stage.kind for stage in compilation.stages if stage.run) == [
-        "evaluate",
-        "evaluate",
-        "recall",
-        "train",
-    ]
+    kinds = sorted(stage.kind for stage in compilation.stages if stage.kind in ("evaluate", "recall", "train"))
+    assert kinds == ["evaluate", "evaluate", "recall", "train"]
     plain = compile_workspace(kept.workspace(), ledger=False)
     states = {line.run.partition("-")[0]: line for line in lines(Ledger(kept.root), plain)}
-    assert states["fedavg"].state == CURRENT and states["fedper"].state == "made by other code: method.fedper"
-    assert states["fedper"].accuracy == final_accuracy(entry) != ""
+    assert states["fedavg"].state == CURRENT
+    assert states["fedper"].state == "made by other versions: method.fedper (0 → 1)"
+    _, accuracy, _ = curve(entry.rounds())
+    assert states["fedper"].accuracy == f"{accuracy[-1]:.2f}"
 
 
 def test_a_tampered_digit(kept: Project) -> None:
-    path = Ledger(kept.root).path(entries(kept)["fedper"].run)
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("accuracy ", "accuracy 9", 1), encoding="utf-8")
-    listed = pfl(kept, "results", "list")
-    assert listed.returncode == 0 and "edited by hand, or cut" in listed.stdout
-    assert "2 kept results, 1 of them current" in listed.stdout
+    (path,) = Ledger(kept.root).files()
+    path.write_text(path.read_text(encoding="utf-8").replace('"loss": [', '"loss": [9', 1), encoding="utf-8")
     before = tree(kept.root / "stages")
-    refused = pfl(kept, "run")
-    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "edited by hand" in refused.stderr
+    for command in (("results", "list"), ("run",)):
+        refused = pfl(kept, *command)
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "edited by hand" in refused.stderr
     assert tree(kept.root / "stages") == before
 
 
 def test_commands(reproduced: Project) -> None:
     done = pfl(reproduced, "results", "keep", "tiny")
-    assert done.returncode == 0 and done.stdout.startswith("2 runs kept in "), done.stderr
+    assert done.returncode == 0 and done.stdout.startswith("tiny: 2 runs kept in results/tiny.jsonl"), done.stderr
     assert "2 were before" in pfl(reproduced, "results", "keep", "tiny").stdout
     run = entries(reproduced)["fedavg"].run.id
     shown = pfl(reproduced, "results", "show", run).stdout
@@ -146,7 +139,7 @@ def test_commands(reproduced: Project) -> None:
     assert missing.returncode == 2 and f"did you mean '{run}'" in missing.stderr
     assert reproduced.repro().code == 0
     dropped = pfl(reproduced, "results", "drop", "tiny")
-    assert dropped.stdout.startswith("2 runs dropped\n") and not (reproduced.root / "results").exists()
+    assert dropped.stdout.startswith("2 results dropped\n") and not Ledger(reproduced.root).files()
     # It had been trained here, and DVC remembers.
     again = reproduced.repro()
     assert again.code == 0 and not [stage for stage in again.ran if stage.startswith("train-")], again.output
@@ -158,10 +151,9 @@ def test_verify(kept: Project) -> None:
     assert done.returncode == 0 and "1 of 1 runs verified" in done.stdout, done.stdout + done.stderr
     assert "the same, every count" in done.stdout
     entry = entries(kept)["fedavg"]
-    head, _, numbers = entry.measurements.rpartition(": ")
-    first, _, others = numbers.partition(" ")
-    forged = Entry(entry.run, entry.made_by, entry.obtained, None, entry.facts, f"{head}: {int(first) - 1} {others}")
-    forged.write(Ledger(kept.root).path(entry.run))
+    forged = copy.deepcopy(entry)
+    forged.measurements["test"]["correct"][-1][0] -= 1
+    Ledger(kept.root).write("tiny", [forged], {})
     caught = pfl(kept, "verify", "tiny", "--cell", "FedAvg")
     assert caught.returncode == 1 and "DIFFERS, on the same kind of machine" in caught.stdout, caught.stderr
     unknown = pfl(kept, "verify", "tiny", "--cell", "FedAv")
@@ -171,12 +163,10 @@ def test_verify(kept: Project) -> None:
 def test_results_on_other_data_are_not_mixed_in_silence(kept: Project, tmp_path: Path) -> None:
     entry = entries(kept)["fedper"]
     facts = {**entry.facts, "dataset_hash": "0" * 64}
-    Entry(entry.run, entry.made_by, entry.obtained, None, facts, entry.measurements).write(
-        Ledger(kept.root).path(entry.run)
-    )
-    copy = clone(kept, tmp_path / "clone")
-    assert pfl(copy, "run").returncode == 0
-    report = (copy.root / "reports/tiny/report.md").read_text("utf-8")
+    Ledger(kept.root).write("tiny", [replace(entry, facts=facts)], {})
+    cloned = clone(kept, tmp_path / "clone")
+    assert pfl(cloned, "run").returncode == 0
+    report = (cloned.root / "reports/tiny/report.md").read_text("utf-8")
     assert (
         f"NOT COMPARABLE: not all runs had the same data of {entry.run.data_id.replace('_', chr(92) + '_')}" in report
     )
@@ -202,6 +192,7 @@ class ByHand:
         self.compilation: Any = SimpleNamespace(
             stages=[guard, data, train],
             runs={self.run.id: self.run},
+            tables={"tiny": SimpleNamespace(runs=[self.run.id])},
             kept=set[str](),
             made_by={self.run.id: {"engine": "abc"}},
         )
@@ -276,25 +267,24 @@ def test_what_becomes_of_a_run(
     study = ByHand(tmp_path, record)
     monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: study.compilation)
     workspace = Workspace(tmp_path, tmp_path, "paper")
-    found = keep(workspace, ["tiny"])
-    path = Ledger(tmp_path).path(study.run)
-    assert (found.paths, found.left) == (([], {reason: 1}) if reason else ([path], {}))
-    assert path.exists() == (not reason) and found.before == 0
-    if not reason:
-        entry = read_entry(path)
+    found = keep(workspace, "tiny")
+    entry = Ledger(tmp_path).get(study.run.id)
+    assert (found.runs, found.left) == (([], {reason: 1}) if reason else ([study.run.id], {}))
+    assert (entry is None) == bool(reason) and found.before == 0
+    if entry:
         assert entry.run == study.run and entry.made_by == {"engine": "abc"} and entry.seconds is None
         assert entry.facts["torch"] == "2.11.0" and entry.facts["macs"] == 3456789
-        assert entry.measurements.startswith(f"test samples: {' '.join(['500'] * 8)}\nround 10, ")
+        assert entry.measurements["test"]["total"] == [500] * 8 and entry.measurements["test"]["round"][0] == 10
     study.compilation.kept.add(study.run.id)
-    again = keep(workspace, ["tiny"])
-    assert (again.paths, again.before, again.left) == ([], 1, {})
+    again = keep(workspace, "tiny")
+    assert (again.runs, again.before, again.left) == ([], 1, {})
 
 
 def test_what_is_not_current_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = ByHand(tmp_path)
     (tmp_path / study.out).write_bytes(b"other")
     monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: study.compilation)
-    assert keep(Workspace(tmp_path, tmp_path, "paper"), ["tiny"]).left == {"are not up to date here": 1}
+    assert keep(Workspace(tmp_path, tmp_path, "paper"), "tiny").left == {"are not up to date here": 1}
 
 
 def test_a_run_that_lines_cannot_tell_is_named(tmp_path: Path) -> None:

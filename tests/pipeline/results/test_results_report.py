@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pipeline.ledger.entry import read_entry
+from pipeline.ledger.ledger import Ledger
 from support.project import Project, tree
 
 from pflcore.errors import UserError
-from pipeline.ledger.entry import read_entry
-from pipeline.ledger.ledger import Ledger
 from pipeline.results import shorter
 from pipeline.results.keep import keep
 from pipeline.results.report import EARLIER, write_report

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pipeline.ledger.entry import FACTS, Entry
+from pipeline.ledger.ledger import Ledger
+from pipeline.ledger.measurements import from_lines
 from support.report_demo import RECORD, cell
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
-from pipeline.ledger.entry import FACTS, Entry
-from pipeline.ledger.ledger import Ledger
-from pipeline.ledger.measurements import from_lines
 from pipeline.results import verify as module
 from pipeline.results.verify import Comparison, compare, verify
 from pipeline.running.request import Wish

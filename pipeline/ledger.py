@@ -1,0 +1,239 @@
+"""The ledger: kept results, a JSON line per run in ``results/<spec>.jsonl``, in git, so that they outlive machines.
+
+A kept result is current while its settings are the run's, and the versions of the engine, and of its dataset,
+partition, backbone and method, are today's. Whatever compiles reads it, so nothing is imported that takes time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pflcore.errors import UserError
+from pflcore.files import write_text
+from pipeline.spec.run import Run
+from pipeline.workspace import RESULTS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Versions = dict[str, str]
+"""``engine``, or kind and name of an entry → its version; of an entry of a study, a digest of its source."""
+
+FACTS: dict[str, Any] = {
+    "device": str,
+    "torch": str,
+    "dataset_hash": str,
+    "partition_hash": str,
+    "code": str,
+    "parameters": int,
+    "communicated_up": int,
+    "communicated_down": int,
+    "stored": int,
+    "received": int,
+    "server": int,
+    "macs": int,
+    "positions": int,
+    "diverged": dict | None,
+    "chosen": dict | None,
+}
+"""Entries of the header of ``rounds.parquet`` that are kept, with their types."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kept run.
+
+    Attributes:
+        run: The resolved run.
+        made_by: The versions of the code that trained it.
+        obtained: The day, as ``2026-11-22``.
+        seconds: Duration on an accelerator, or seconds of work of CPU cores; None where that is not known.
+        facts: Those of :data:`FACTS`.
+        measurements: As :mod:`pipeline.measurements` makes them.
+    """
+
+    run: Run
+    made_by: Versions
+    obtained: str
+    seconds: float | None
+    facts: dict[str, Any]
+    measurements: dict[str, Any]
+
+    def rounds(self) -> pa.Table:
+        """Return the measurements as a ``rounds/2`` table. Raises :class:`UserError` if they are damaged."""
+        from pipeline.measurements import to_table
+
+        try:
+            return to_table(self.measurements)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise UserError(f"{self.run.id}: kept with damaged measurements ({error}); keep the run anew") from None
+
+    def line(self) -> str:
+        """Return the line of the ledger."""
+        content = {"obtained": self.obtained, "seconds": self.seconds, "made_by": self.made_by, "facts": self.facts}
+        return _line("run", self.run.id, {**content, "settings": self.run.record, "measurements": self.measurements})
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The kept results of a workspace.
+
+    Attributes:
+        root: The folder of the workspace.
+    """
+
+    root: Path
+
+    @cached_property
+    def lines(self) -> dict[str, tuple[Path, str]]:
+        """Run or selection id → the file and the line that it is kept in. Raises :class:`UserError` for other lines."""
+        lines = {}
+        for path in self.files():
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"{self._shown(path)}: cannot be read ({error})") from None
+            for number, line in enumerate(filter(None, text.splitlines()), 1):
+                kind, _, rest = line.removeprefix('{"').partition('": "')
+                if kind not in ("run", "selection"):
+                    raise UserError(
+                        f"{self._shown(path)}:{number}: not a kept result; take it back with `git checkout`"
+                    )
+                lines[rest.partition('"')[0]] = path, line
+        return lines
+
+    def files(self) -> list[Path]:
+        """Return the files of the ledger, sorted."""
+        return sorted(path for path in (self.root / RESULTS).rglob("*.jsonl") if path.is_file())
+
+    def path(self, id_: str) -> str | None:
+        """Return the file that a run or a selection is kept in, relative to the workspace; None if it is not kept."""
+        return self.lines[id_][0].relative_to(self.root).as_posix() if id_ in self.lines else None
+
+    def entries(self) -> list[Entry]:
+        """Return all kept runs. Raises :class:`UserError` if one is damaged."""
+        return [entry for id_ in self.lines if (entry := self.get(id_))]
+
+    def get(self, id_: str) -> Entry | None:
+        """Return what is kept of a run, current or not; None if it is not kept.
+
+        Raises:
+            UserError: The line was edited by hand, or is cut.
+        """
+        content = self._content(id_, "run")
+        if content is None:
+            return None
+        try:
+            entry = Entry(
+                run=Run(content["settings"]),
+                made_by={str(name): str(version) for name, version in content["made_by"].items()},
+                obtained=str(content["obtained"]),
+                seconds=content["seconds"],
+                facts={name: _fact(name, content["facts"].get(name)) for name in FACTS},
+                measurements=dict(content["measurements"]),
+            )
+            name = entry.run.id
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"{self._where(id_)}: not a kept result ({what}); keep the run anew") from None
+        if name != id_:
+            raise UserError(f"{self._where(id_)}: its settings are those of {name}; keep the run anew")
+        return entry
+
+    def find(self, run: Run, now: Mapping[str, str]) -> Entry | None:
+        """Return what is kept of a run if versions `now` would make it again; raise as :meth:`get`."""
+        entry = self.get(run.id)
+        return entry if entry and not difference(entry.made_by, now) else None
+
+    def selection(self, id_: str, now: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+        """Return the trials and the choice that are kept of a selection; raise as :meth:`get`.
+
+        Args:
+            now: None also returns what earlier versions made.
+        """
+        content = self._content(id_, "selection")
+        if content is None or (now is not None and difference(content["made_by"], now)):
+            return None
+        trials: dict[str, Any] = content["content"]
+        return trials
+
+    def write(self, spec: str, entries: Iterable[Entry], selections: Mapping[str, tuple[Versions, Any]]) -> Path:
+        """Add runs, and selections with their versions and content, to the file of a spec; return the file.
+
+        What is kept already under the same id is replaced, in whatever file it lies.
+        """
+        new = {entry.run.id: entry.line() for entry in entries}
+        for id_, (versions, content) in selections.items():
+            new[id_] = _line("selection", id_, {"made_by": versions, "content": content})
+        path = self.root / RESULTS / f"{spec}.jsonl"
+        self._rewrite({id_: (self.lines[id_][0] if id_ in self.lines else path, line) for id_, line in new.items()})
+        return path
+
+    def drop(self, ids: Iterable[str]) -> int:
+        """Remove runs and selections; return how many there were."""
+        gone = [id_ for id_ in ids if id_ in self.lines]
+        self._rewrite({id_: (self.lines[id_][0], "") for id_ in gone})
+        return len(gone)
+
+    def _rewrite(self, new: Mapping[str, tuple[Path, str]]) -> None:
+        lines = {**self.lines, **new}
+        for path in {path for path, _ in new.values()}:
+            own = sorted((id_, line) for id_, (file, line) in lines.items() if file == path and line)
+            if own:
+                write_text(path, "".join(f"{line}\n" for _, line in own))
+            else:
+                path.unlink(missing_ok=True)
+        self.__dict__.pop("lines", None)
+
+    def _content(self, id_: str, kind: str) -> dict[str, Any] | None:
+        """Return the content of a line; None if there is none of this id and kind."""
+        if id_ not in self.lines:
+            return None
+        try:
+            content: dict[str, Any] = json.loads(self.lines[id_][1])
+            if content.pop(kind, None) != id_:
+                return None
+            if content.pop("digest") == _digest(content):
+                return content
+        except (ValueError, KeyError, AttributeError, RecursionError):
+            pass
+        raise UserError(
+            f"{self._where(id_)}: edited by hand, or cut; take it back with `git checkout`, or keep the run anew"
+        )
+
+    def _where(self, id_: str) -> str:
+        return f"{self._shown(self.lines[id_][0])}: {id_}"
+
+    def _shown(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+
+def difference(made_by: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Describe which versions have changed since a result was kept; "" when none has."""
+    changed = [
+        f"{name} ({made_by.get(name, 'none')} → {now.get(name, 'none')})"
+        for name in {**made_by, **now}
+        if made_by.get(name) != now.get(name)
+    ]
+    return f"made by other versions: {', '.join(changed)}" if changed else ""
+
+
+def _line(kind: str, id_: str, content: dict[str, Any]) -> str:
+    return json.dumps({kind: id_, "digest": _digest(content), **content}, ensure_ascii=False)
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """Return a short hash, which makes an edit by hand visible."""
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def _fact(name: str, value: Any) -> Any:
+    if not isinstance(value, FACTS[name]) or isinstance(value, bool):
+        raise TypeError(f"{name}: {value!r}")
+    return value

@@ -1,0 +1,103 @@
+"""A ``rounds/2`` table as plain data: per round, what each client got right.
+
+Everything that tables say of a run is computed from counts, so these are kept as they were measured. Losses of single
+clients are not kept; the mean loss of each round is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pflcore.errors import UserError
+from pflcore.protocols import curve
+
+_POPULATIONS = ["test", "novel", "validation"]
+_MOMENT = ["after_aggregation"]
+
+
+def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
+    """Return what is measured on test samples, on validation samples, and which clients are novel.
+
+    Args:
+        rounds: A ``rounds/2`` table.
+        positions: Predictions per sample; of more than one, counts at the last positions are kept, too.
+
+    Raises:
+        UserError: Not all clients were measured in every round, on the same samples.
+    """
+    clients = np.unique(rounds["client"].to_numpy())
+    if not len(clients):
+        return {}
+    held_back = pc.equal(rounds["population"].cast(pa.string()), "validation")
+    tested = rounds.filter(pc.invert(held_back))
+    novel = clients[[one == "novel" for one in tested["population"].to_pylist()[: len(clients)]]]
+    kept = {"novel": novel.tolist(), "test": _counts(tested, "test", clients, positions)}
+    if held_back.to_numpy().any():
+        validated = np.setdiff1d(clients, novel)
+        kept["validation"] = _counts(rounds.filter(held_back), "validation", validated, positions)
+    return kept
+
+
+def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], positions: int) -> dict[str, Any]:
+    try:
+        columns = ("client", "correct", "last_correct", "total")
+        matrix = {name: rows[name].to_numpy().reshape(-1, len(clients)) for name in columns}
+    except ValueError:
+        matrix = {}
+    if not matrix or (matrix["client"] != clients).any() or (matrix["total"] != matrix["total"][0]).any():
+        raise UserError("its clients were not measured alike in all rounds")
+    measured, _, loss = curve(rows, population)
+    return {
+        "total": matrix["total"][0].tolist(),
+        "round": [int(round_) for round_ in measured],
+        "loss": [float(f"{mean:.7g}") for mean in loss],
+        "correct": matrix["correct"].tolist(),
+        **({"last": matrix["last_correct"].tolist()} if positions != 1 else {}),
+    }
+
+
+def to_table(kept: dict[str, Any]) -> pa.Table:
+    """Return the ``rounds/2`` table again, with the mean loss of a round for each of its clients.
+
+    Raises:
+        ValueError, KeyError, TypeError, OverflowError: It is no such data.
+    """
+    if not kept:
+        kept = {"novel": [], "test": {"total": [], "round": [], "loss": [], "correct": []}}
+    clients = np.arange(len(kept["test"]["total"]), dtype=np.int32)
+    populations = _POPULATIONS if "validation" in kept else _POPULATIONS[:2]
+    table = _rows(kept["test"], clients, np.isin(clients, kept["novel"]).astype(np.int8), populations)
+    if "validation" not in kept:
+        return table
+    if kept["validation"]["round"] != kept["test"]["round"]:
+        raise ValueError("validation in other rounds than those measured")
+    own = np.setdiff1d(clients, kept["novel"]).astype(np.int32)
+    both = pa.concat_tables([table, _rows(kept["validation"], own, np.full(len(own), 2, np.int8), populations)])
+    return both.take(np.argsort(both["round"].to_numpy(), kind="stable")).combine_chunks()
+
+
+def _rows(
+    counts: dict[str, Any], clients: NDArray[np.int32], population: NDArray[np.int8], populations: list[str]
+) -> pa.Table:
+    """Return the rows of test or of validation samples; `population` gives each client's place in `populations`."""
+    shape = (len(counts["round"]), len(clients))
+    correct = np.array(counts["correct"], np.int64).reshape(shape)
+    last = np.array(counts.get("last", counts["correct"]), np.int64).reshape(shape)
+    moments = np.zeros(correct.size, np.int8)
+    return pa.table(
+        {
+            "round": pa.array(np.repeat(np.array(counts["round"], np.int32), len(clients))),
+            "client": pa.array(np.tile(clients, shape[0])),
+            "population": pa.DictionaryArray.from_arrays(np.tile(population, shape[0]), populations),
+            "moment": pa.DictionaryArray.from_arrays(moments, _MOMENT),
+            "correct": pa.array(correct.ravel()),
+            "total": pa.array(np.tile(np.array(counts["total"], np.int64), shape[0])),
+            "loss": pa.array(np.repeat(np.array(counts["loss"], np.float64), len(clients))),
+            "last_correct": pa.array(last.ravel()),
+        }
+    )

@@ -1,0 +1,187 @@
+"""The engine under its version: what is recorded, what is refused, and that spelling makes nothing stale."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.project import BIN, Project, make_project, spec
+
+from pflcore.errors import UserError
+from pipeline.cli.commands import compile_
+from pipeline.compile import compiler, stage_code
+from pipeline.compile.compiler import source_folder
+from pipeline.compile.engine import ENGINE, RECORD, STAGES, TITLE, Engine, root_of, untested
+from pipeline.compile.fingerprint import PACKAGES, Code
+from pipeline.compile.seal import sealed
+from pipeline.running.request import Request, Wish
+from pipeline.stages import guard
+
+MESSAGE = ("pflcore/engine/trainer.py", "none of its losses is a", "no loss of its is a")
+AVERAGE = ("pflcore/server_view.py", "update.samples / total for", "1 / len(updates) for")
+Edit = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = make_project(tmp_path / "project", {"specs/tiny.yaml": spec("[fedavg]")}, default=["tiny"])
+    made.compile()
+    return made
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the packages, which projects are compiled with."""
+    folder = tmp_path / "source"
+    for package in PACKAGES:
+        shutil.copytree(source_folder() / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(compiler, "source_folder", lambda: folder)
+    return folder
+
+
+@pytest.fixture
+def edit(source: Path) -> Edit:
+    def change(name: str, old: str, new: str) -> None:
+        text = (source / name).read_text(encoding="utf-8")
+        assert old in text
+        (source / name).write_text(text.replace(old, new), encoding="utf-8")
+
+    return change
+
+
+def accept(source: Path) -> None:
+    """Record what `make pins` does when the numbers are as known."""
+    code = Code(source)
+    Engine.on_disk(code).write(code)
+
+
+def test_the_record_is_of_what_lies_here() -> None:
+    code = Code(source_folder())
+    engine = Engine.recorded(code)
+    assert engine == Engine.on_disk(code) and engine.title == TITLE and untested(code) is None
+    for stage in STAGES:
+        assert engine.fingerprint(stage) == code.fingerprint(root_of(stage))
+
+
+def test_an_edited_message_makes_nothing_stale(project: Project, source: Path, edit: Edit) -> None:
+    before = project.generated()
+    assert before[ENGINE].decode() == f"{TITLE}\n"
+    edit(*MESSAGE)
+    accept(source)
+    assert guard.run(project.workspace()) == "1 specs, 1 runs: stages are up to date"
+    assert project.generated() == before
+
+
+def test_an_edited_engine_is_refused_until_it_is_tested(
+    project: Project, source: Path, edit: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(*AVERAGE)
+    edit("pflcore/methods/fedavg.py", "citation", "cited")  # which would be compiled
+    workspace, before = project.workspace(), project.generated()
+    told = "pflcore.server_view was edited, and results may have changed: type `make pins`, which finds out"
+    monkeypatch.chdir(project.root)
+    for refused in (
+        lambda: guard.run(workspace),
+        lambda: Request.compiled(workspace, Wish()),
+        lambda: compile_(check=True),
+    ):
+        with pytest.raises(UserError) as error:
+            refused()
+        assert str(error.value) == told and project.generated() == before
+    compile_(check=False)
+    assert capsys.readouterr() == ("1 runs: 1 code fingerprint changed\n", f"pfl: {told}\n")
+    accept(source)
+    assert Request.compiled(workspace, Wish()).specs == ["tiny"]
+    assert guard.run(workspace).endswith("up to date")
+
+
+def test_another_version_makes_all_that_the_engine_made_stale(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = project.stages()
+    monkeypatch.setattr(stage_code, "TITLE", "engine version 99")
+    with pytest.raises(UserError, match="1 code fingerprint changed"):
+        guard.run(project.workspace())
+    changed = {one["cmd"].split()[2] for name, one in project.stages().items() if one != before[name]}
+    assert changed == set(STAGES)
+
+
+def test_a_raised_version_needs_its_numbers(source: Path) -> None:
+    replace(Engine.recorded(Code(source)), title="engine version 1").write(Code(source))
+    assert (
+        untested(Code(source)) == "pflcore was edited, and results may have changed: type `make pins`, which finds out"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text.replace("engine version", "<<<<<<< engine version"),
+        lambda text: text.replace("pflcore.seeds ", "pflcore.seed "),
+        lambda text: Engine("engine version 1", {}).text,
+        lambda text: text + "pflcore.more 1234567890123456 train\n",  # merged without a conflict
+    ],
+)
+def test_a_record_that_was_merged_or_edited(source: Path, damage: Callable[[str], str]) -> None:
+    path = source / RECORD
+    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(UserError, match="merged or edited by hand; take one that was committed"):
+        Engine.recorded(Code(source))
+
+
+def test_a_module_that_comes_or_goes_is_an_edit(source: Path, edit: Edit) -> None:
+    (source / "pflcore/engine/new.py").write_text("")
+    assert untested(Code(source)) is None  # nobody imports it
+    edit("pflcore/engine/loop.py", "import time\n", "import time\n\nimport pflcore.engine.new\n")
+    assert untested(Code(source)).startswith("pflcore.engine.loop was edited")  # type: ignore[union-attr]
+    accept(source)
+    assert untested(Code(source)) is None
+    (source / "pflcore/engine/new.py").unlink()
+    assert untested(Code(source)).startswith("pflcore.engine.new was edited")  # type: ignore[union-attr]
+
+
+def begin(project: Project, kind: str) -> None:
+    (record,) = [
+        Path(stage["cmd"].split()[3])
+        for stage in project.stages().values()
+        if stage["cmd"].startswith(f"pfl stage {kind} ")
+    ]
+    with sealed(kind, [record], None):
+        pass
+
+
+def test_a_stage_works_with_the_engine_that_was_tested(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.root)
+    engine = Engine.recorded(Code(source_folder()))
+    begin(project, "data")
+    begin(project, "train")
+    other = {**engine.sources, "pflcore.method": "0000000000000000 train"}
+    monkeypatch.setattr(Engine, "recorded", lambda code: replace(engine, sources=other))
+    begin(project, "data")  # which does not import it
+    with pytest.raises(UserError, match=r"^pflcore\.method was edited after regression runs had seen it; undo"):
+        begin(project, "train")
+
+
+def test_a_version_raised_while_a_stage_works_is_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.root)
+    (record,) = project.root.glob("stages/federations/*/federation.yaml")
+    with (
+        pytest.raises(UserError, match=r"engine\.txt: changed while this stage ran"),
+        sealed("partition", [record.relative_to(project.root)], None),
+    ):
+        project.write(ENGINE, "engine version 99\n")
+
+
+def test_a_data_stage_does_not_import_torch(project: Project) -> None:
+    (record,) = project.root.glob("stages/data/digits-*.yaml")
+    program = (
+        "import sys; from pathlib import Path; from pipeline.compile.seal import sealed\n"
+        f"with sealed('data', [Path({str(record.relative_to(project.root))!r})], None): pass\n"
+        "print('torch' in sys.modules, 'pflcore.datasets._stand_in' in sys.modules)"
+    )
+    done = project.call(str(BIN / "python"), "-c", program, PYTHONPATH=str(source_folder()))
+    assert done.stdout == "False True\n", done.stderr
