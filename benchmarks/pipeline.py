@@ -3,8 +3,8 @@
     python benchmarks/pipeline.py                 # DVC's part: tables, and benchmarks/pipeline.csv
     python benchmarks/pipeline.py --trained 200   # of many small runs: ``dvc repro`` and ``pfl run`` beside training
 
-DVC's part is compilation, DVC per stage, a repetition without work, memory and the start of a stage. Stages are executed
-by DVC as ever, but a small shell script stands in for ``pfl``, so that what remains is DVC's own work.
+DVC's part is compilation, DVC per stage, a repetition without work, memory and the start of a stage. DVC executes
+stages as ever, but a small shell script stands in for ``pfl``, so that what remains is DVC's own work.
 
 With ``--trained`` every way gets a project of its own with the same runs, each a second of training on one thread, and
 brings all its reports up to date. Runs write down what their training took; the rest of the time, per run, is the
