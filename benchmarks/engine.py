@@ -11,6 +11,7 @@ same arithmetic.
     python benchmarks/engine.py --device cuda     # the same on a GPU
     python benchmarks/engine.py --hypernetwork    # FedTP's server step alone
     python benchmarks/engine.py --memory          # W3: peak memory with 1,000 and with 10,000 clients
+    python benchmarks/engine.py --profile convnet # PyTorch's operators by their share of one thread's time
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ import numpy as np
 import torch
 from peers.common import ConvNet, TinyViT, accuracy, fit
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.engine import is_first, select_device, train
+from pflcore.engine.parts import make_trainer
 from pflcore.engine.precision import use_precision
+from pflcore.memory import keep_freed_memory
 from pflcore.methods import METHODS
 from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.settings import Evaluation, Training
@@ -261,6 +265,25 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def profile_steps(backbone: str, steps: int, precision: str) -> None:
+    """Print where the time of a client's local steps goes, on one thread."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    data = federation(Workload("", backbone, "fedavg", 1, 1, BATCH * steps, 1), torch.device("cpu"))
+    model, groups = BACKBONES.create(backbone).create(data.shape, data.classes, SEED)
+    settings = Training(local_epochs=1, precision=precision)
+    trainer = make_trainer(model, groups, data, METHODS.create("fedavg"), settings, SEED)
+    state = dict(model.state_dict())
+    trainer.train(1, 0, state)  # what is set up at the first use does not count
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as seen:
+        trainer.train(2, 0, state)
+    events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
+    total = sum(event.self_cpu_time_total for event in events)
+    print(f"{total / (BATCH * steps) / 1e6 * 10_000:.3f} s per 10,000 samples\n\n| operator | share, % |\n|---|---:|")
+    for event in events[:14]:
+        print(f"| {event.key} | {100 * event.self_cpu_time_total / total:.1f} |")
+
+
 def memory() -> None:
     """Peak memory of W3 by the number of clients, each in a process of its own."""
     print("| clients | peak memory, MiB |\n|---:|---:|")
@@ -300,6 +323,8 @@ def main() -> None:
     parser.add_argument("--executors", nargs="+", help="other than the usual ones of the device")
     parser.add_argument("--memory", action="store_true", help="the peak memory of W3 instead")
     parser.add_argument("--hypernetwork", action="store_true", help="FedTP's server step alone instead")
+    parser.add_argument("--profile", choices=BACKBONES.names(), help="where the time of its steps goes instead")
+    parser.add_argument("--steps", type=int, default=20, help="of --profile")
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -307,6 +332,8 @@ def main() -> None:
         return memory()
     if chosen.peak:
         return print(peak(chosen.peak))
+    if chosen.profile:
+        return profile_steps(chosen.profile, chosen.steps, chosen.precision[0])
     device = select_device(chosen.device)
     if chosen.hypernetwork:
         with use_precision("fp32"):

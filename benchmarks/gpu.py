@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # where nothing is instal
 
 import numpy
 import torch
-from card import checks, kernels, speed
+from card import checks, speed
 from card.section import LINES, Bench, Section, lines, run_sections, summary
 
 from pflcore.engine import device_name, select_device
@@ -48,17 +48,13 @@ SECTIONS: dict[str, tuple[Section, float]] = {
     "methods": (checks.methods, 70),
     "w1": (speed.w1, 55),
     "w2": (speed.w2, 66),
-    "ceilings": (kernels.ceilings, 11),
     "uncapturable": (checks.uncapturable, 15),
     "resume": (checks.resume, 40),
     "squeezed": (checks.squeezed, 22),
     "abreast": (speed.abreast, 24),
     "side_by_side": (speed.side_by_side, 33),
-    "profiles": (kernels.profiles, 25),
     "resident": (checks.resident, 16),
-    "convolutions": (kernels.convolutions, 15),
     "evaluation": (speed.evaluation, 13),
-    "hypernetwork": (kernels.hypernetwork, 11),
 }
 
 

@@ -181,24 +181,19 @@ def _probe(folder: Path, pipe: Connection) -> None:
 
 
 def _notice(folder: Path) -> str | None:
-    from pipeline.probe.cases import PROBES, SEQUENTIAL
-    from pipeline.probe.numbers import differences
-    from pipeline.probe.perform import perform, same_everywhere
-    from pipeline.probe.probing import Record
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from pins.cases import CASES
+    from pins.pins import changes, numbers_of, read_pins
 
-    from pipeline.compile.fingerprint import Code
-
-    known = Record.read(Code(folder)).numbers
-    ways = [(one, SEQUENTIAL) for one in PROBES] + [(one, way) for one in PROBES for way in one.ways]
-    with tempfile.TemporaryDirectory() as place, same_everywhere():
-        for one, way in ways:
+    known = read_pins("numbers")
+    for ways in (False, True):
+        for case in CASES:
             try:
-                changes = differences(known[one.name], perform(one, way, Path(place)), one.tolerance)
+                found = changes("numbers", case.name, known[case.name], numbers_of(case, *(case.ways if ways else ())))
             except Exception as error:
-                return f"{one.name}, {way} | {type(error).__name__} | fails"
-            computed = {name: size for name, size in changes.items() if size < float("inf")}
-            for name, size in (computed or changes).items():
-                return f"{one.name}, {way} | {name} | {f'{size / one.tolerance:.1g} ×' if computed else 'exact'}"
+                return f"{case.name} | {type(error).__name__} | fails"
+            if found:
+                return f"{case.name} | {found[0]} | differs"
     return None
 
 

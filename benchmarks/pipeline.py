@@ -1,13 +1,22 @@
-"""What the pipeline costs around training: compilation, DVC per stage, a repetition without work, memory, stage start.
+"""What the pipeline costs around training.
 
-Stages are executed by DVC as ever, but a small shell script stands in for ``pfl``, so that what remains is DVC's own
-work. Run it with ``python benchmarks/pipeline.py``; it prints a table and writes ``benchmarks/pipeline.csv``.
+    python benchmarks/pipeline.py                 # DVC's part: tables, and benchmarks/pipeline.csv
+    python benchmarks/pipeline.py --trained 200   # of many small runs: ``dvc repro`` and ``pfl run`` beside training
+
+DVC's part is compilation, DVC per stage, a repetition without work, memory and the start of a stage. DVC executes
+stages as ever, but a small shell script stands in for ``pfl``, so that what remains is DVC's own work.
+
+With ``--trained`` every way gets a project of its own with the same runs, each a second of training on one thread, and
+brings all its reports up to date. Runs write down what their training took; the rest of the time, per run, is the
+overhead. With several workers it is what remains of the wall time after all training has been shared out among them.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
+import json
 import os
 import platform
 import statistics
@@ -35,15 +44,28 @@ grid:
     partition: iid
     clients: 4
     seed: {seed}
-    backbone: {{name: convnet, kernel: 3, padding: 1, channels: [2, 2], hidden: [4, 4]}}
+    backbone: {{name: convnet, kernel: 3, padding: 1, channels: {channels}, hidden: {hidden}}}
     method: fedavg
-    training: {{rounds: 1, sample_rate: 1.0, local_epochs: 1, lr: 0.1}}
-    evaluation: {{every: 1, window: 0, curve_every: 0}}
+    training: {{rounds: {rounds}, sample_rate: 1.0, local_epochs: 1, batch_size: 64, lr: 0.1}}
+    evaluation: {evaluation}
   axes:
     method: [{methods}]
     training.lr: [{rates}]
 table: {{rows: [method], columns: [training.lr], metric: final}}
 """
+NO_TRAINING = {
+    "channels": "[2, 2]",
+    "hidden": "[4, 4]",
+    "rounds": "1",
+    "evaluation": "{every: 1, window: 0, curve_every: 0}",
+}
+A_SECOND = {
+    "channels": "[4, 8]",
+    "hidden": "[32, 16]",
+    "rounds": "16",
+    "evaluation": "{every: 5, window: 5, curve_every: 10}",
+}
+WAYS = {"dvc repro": 1, "pfl run -j 1": 1, "pfl run -j 2": 2}  # with so many workers
 
 # Writes what DVC expects of a stage, in a few milliseconds.
 STAND_IN = """\
@@ -90,7 +112,7 @@ def measure(runs: int, repeat: int) -> Row:
     """Compile, execute and repeat a project of `runs` runs in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as name:
         root = Path(name)
-        write_project(root, runs)
+        write_project(root, runs, NO_TRAINING)
         pfl(root, "setup")
         pfl(root, "list", "methods")  # the catalogue of entries is cached once per version of the code
         first = pfl(root, "compile")
@@ -118,11 +140,12 @@ def measure(runs: int, repeat: int) -> Row:
         )
 
 
-def write_project(root: Path, runs: int) -> None:
-    """Specs with `runs` runs in all, the first of them the default."""
-    (root / "specs").mkdir()
+def write_project(root: Path, runs: int, settings: dict[str, str]) -> None:
+    """Write specs with `runs` runs in all, the first of them the default."""
+    (root / "specs").mkdir(parents=True)
+    axes = {"methods": ", ".join(METHODS), "rates": ", ".join(map(str, RATES))}
     for seed in range(runs // RUNS_PER_SPEC):
-        text = SPEC.format(seed=seed, methods=", ".join(METHODS), rates=", ".join(map(str, RATES)))
+        text = SPEC.format(seed=seed, **axes, **settings)
         (root / "specs" / f"seed{seed:03d}.yaml").write_text(text)
     (root / "pyproject.toml").write_text('[tool.pfl]\ndefault = ["seed000"]\n')
 
@@ -159,7 +182,7 @@ def measure_start(repeat: int) -> dict[str, float]:
     """Medians of whole stages with next to no work, interleaved with the import of torch alone."""
     with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as name:
         root = Path(name)
-        write_project(root, RUNS_PER_SPEC)
+        write_project(root, RUNS_PER_SPEC, NO_TRAINING)
         pfl(root, "setup")
         pfl(root, "compile")
         dvc(root, "repro", "--quiet")
@@ -179,16 +202,67 @@ def measure_start(repeat: int) -> dict[str, float]:
         return {what: statistics.median(values) for what, values in seconds.items()}
 
 
-def main() -> None:
+def measure_way(root: Path, way: str, runs: int) -> dict[str, object]:
+    """Bring a project of `runs` runs of a second up to date in one of :data:`WAYS`."""
+    write_project(root, runs, A_SECOND)
+    pfl(root, "setup")
+    pfl(root, "compile")
+    program, *words = way.split()
+    everything = "--all-pipelines" if program == "dvc" else "--all"
+    seconds, _ = run(root, [str(BIN / program), *words, everything])
+    again, _ = dvc(root, "repro", "--all-pipelines")
+    training = [json.loads(path.read_text())["seconds"] for path in (root / ".pfl/timings").glob("*.json")]
+    return {
+        "way": way,
+        "runs": len(training),
+        "seconds": round(seconds, 1),
+        "training": round(sum(training), 1),
+        "per_run": round(seconds / runs, 2),
+        "overhead": round((seconds - sum(training) / WAYS[way]) / runs, 3),
+        "dvc_repro_after": round(again, 1),
+        "reports": hash_reports(root)[:12],
+    }
+
+
+def hash_reports(root: Path) -> str:
+    """Return a hash of all reports but for the pages that ``pfl run`` alone writes."""
+    reports = hashlib.sha256()
+    for path in sorted((root / "reports").rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_file() and not name.startswith(("reports/papers/", "reports/index.html")):
+            reports.update(name.encode() + path.read_bytes())
+    return reports.hexdigest()
+
+
+def compare_ways(runs: int, ways: list[str]) -> int:
+    """Print a line per way; how many of them gave other reports than the first."""
+    os.environ |= {"PFL_WORKERS": "1", "PFL_THREADS": "1", "PFL_DEVICE": "cpu"}
+    hashes = []
+    with tempfile.TemporaryDirectory(prefix="pfl-benchmark-") as folder:
+        for way in ways:
+            row = measure_way(Path(folder) / way.replace(" ", "-"), way, runs)
+            if not hashes:
+                print("| " + " | ".join(row) + " |\n|---|" + "---:|" * (len(row) - 1))
+            hashes.append(row["reports"])
+            print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
+    return sum(one != hashes[0] for one in hashes)
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[100, 300, 1000], help=f"multiples of {RUNS_PER_SPEC}")
     parser.add_argument("--repeat", type=int, default=3, help="repetitions behind each median")
     parser.add_argument("--out", type=Path, default=HERE / "pipeline.csv")
+    parser.add_argument("--trained", type=int, help="instead, so many runs that train for a second; a multiple as well")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS), help="those of --trained")
     chosen = parser.parse_args()
-    bad = [runs for runs in chosen.runs if runs < RUNS_PER_SPEC or runs % RUNS_PER_SPEC]
+    asked = [chosen.trained] if chosen.trained else chosen.runs
+    bad = [runs for runs in asked if runs < RUNS_PER_SPEC or runs % RUNS_PER_SPEC]
     if bad:
-        parser.error(f"--runs must be multiples of {RUNS_PER_SPEC}, got {bad[0]}")
+        parser.error(f"runs must be multiples of {RUNS_PER_SPEC}, got {bad[0]}")
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    if chosen.trained:
+        return compare_ways(chosen.trained, chosen.ways)
     rows = []
     names = [field.name for field in fields(Row)]
     print("| " + " | ".join(names) + " |\n|" + "---:|" * len(names))
@@ -203,6 +277,7 @@ def main() -> None:
     print("\n| stage with next to no work | seconds |\n|---|---:|")
     for what, seconds in measure_start(max(chosen.repeat, 5)).items():
         print(f"| {what} | {seconds:.2f} |")
+    return 0
 
 
 def _show(value: float) -> str:
@@ -210,4 +285,4 @@ def _show(value: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

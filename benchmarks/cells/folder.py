@@ -34,7 +34,7 @@ class Cell:
     Attributes:
         run: Its id.
         words: Its spec, the labels of its cell, and its seed.
-        seconds: What it is expected to take, for the order alone.
+        seconds: What it is expected to take on the machine that packed it, for the order alone.
         record: The resolved run.
         code: The fingerprints of its train stage, by the paths of their files.
         hashes: What tells its data and its partition apart, as in the header of ``rounds.parquet``.

@@ -18,12 +18,10 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
-from pipeline.plan.gpu_hours import GpuEstimate
+from pipeline.plan.estimate import Speed
 from pipeline.running.cells import cell_name, cells_meant
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, dataset_path, partition_path
-
-_TFLOPS = 30.0  # for the order of cells
 
 
 def pack(
@@ -56,12 +54,12 @@ def pack(
         raise UserError("no such cell is still to be trained")
     runs = [compilation.runs[name] for name in wanted]
     _check_made(workspace.root, runs)
-    estimate = GpuEstimate(_TFLOPS, workspace.root)
+    speed = Speed(compilation.runs.values(), workspace.private / "timings")
     cells = [
         Cell(
             run.id,
             wanted[run.id],
-            estimate.of(run).estimate,
+            speed.seconds(run),
             run.record,
             code_of(compilation, run),
             hashes(workspace.root, run),
@@ -75,7 +73,7 @@ def pack(
         write_partition(folder, federation_id, read_assignment(workspace.root / partition_path(federation_id)))
     write_cells(folder, sorted(cells, key=lambda cell: (cell.seconds, cell.run)), _sources(cells))
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    lines = [f"{len(cells)} cells, about {sum(cell.seconds for cell in cells) / 3600:.2g} h, {size / 2**20:.1f} MiB"]
+    lines = [f"{len(cells)} cells, {size / 2**20:.1f} MiB"]
     return lines + (
         [f"{left} left out: analyses, weights, tuned runs and detectors are not for the ledger"] if left else []
     )

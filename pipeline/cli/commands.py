@@ -133,10 +133,6 @@ def plan(
     specs: Wanted = None,
     all_: All = False,
     profile: Profile = PAPER,
-    gpu: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Also say, spec by spec, how long a GPU takes that sustains so many TFLOP/s."),
-    ] = None,
 ) -> None:
     """Say what there is to do, before anything runs: new runs, time and disk, spec by spec."""
     from pipeline.compile.compiler import compile_workspace
@@ -146,20 +142,7 @@ def plan(
     workspace = Workspace.find(profile=profile)
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
     compilation = compile_workspace(workspace, names)
-    figures = make_plan(workspace, compilation)
-    print("\n".join(plan_lines(figures)))
-    if figures.cached and any(table.claims for table in compilation.tables.values()):  # what is imported takes long
-        from pipeline.plan.seeds import seeds_of_claims
-
-        for line in seeds_of_claims(workspace.root, compilation):
-            print(f"seeds: {line}")
-    if gpu:
-        from pipeline.plan.gpu_hours import GpuEstimate, gpu_hours
-
-        hours_on_gpu = gpu_hours(figures.missing, gpu)
-        print(f"GPU hours: about {hours_on_gpu:.2g} at {gpu:g} TFLOP/s sustained")
-        for line in GpuEstimate(gpu, workspace.root).lines(figures.missing, compilation.runs_of_specs()):
-            print(line)
+    print("\n".join(plan_lines(make_plan(workspace, compilation))))
 
 
 @app.command()

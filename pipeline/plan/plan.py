@@ -18,16 +18,16 @@ _ROW_BYTES = 14
 
 @dataclass(frozen=True)
 class Plan:
-    """Counts of a compilation. `seconds` is None when no run like the missing ones has been timed on this machine.
+    """Counts of a compilation.
 
     Attributes:
         stages: DVC stages.
         slots, runs: (spec, run) pairs, and distinct runs.
-        cached: Runs whose training DVC has recorded with the present specs and code, or that the ledger holds.
-        visits: Training samples that the missing runs visit.
-        seconds: Estimated time for the missing runs whose kind has been timed.
-        missing: The runs that are to be trained.
-        untimed: Missing runs whose kind has never been timed here.
+        new: Runs to train: neither has DVC recorded their training with the present specs and code, nor does the ledger
+            hold them.
+        visits: Training samples that new runs visit.
+        seconds: Estimated time for the new runs whose kind has been timed.
+        untimed: New runs whose kind has never been timed here.
         bytes: Estimated size of all artifacts.
         specs: The part of each spec that trains anything, as if there were no others.
     """
@@ -35,13 +35,12 @@ class Plan:
     stages: int
     slots: int
     runs: int
-    cached: int
+    new: int
     visits: int
     seconds: float
     untimed: int
     bytes: int
-    missing: tuple[Run, ...] = ()
-    specs: tuple[Share, ...] = ()
+    specs: tuple[Share, ...]
 
 
 @dataclass(frozen=True)
@@ -59,24 +58,23 @@ class Share:
 def make_plan(workspace: Workspace, compilation: Compilation) -> Plan:
     """The plan of a compilation in a workspace."""
     cached = _cached(workspace, compilation) | compilation.kept
-    missing = [run for name, run in compilation.runs.items() if name not in cached]
+    new = [run for name, run in compilation.runs.items() if name not in cached]
     speed = Speed(compilation.runs.values(), workspace.private / "timings")
 
     def share(spec: str, runs: list[Run]) -> Share:
-        new = [run for run in runs if run.id not in cached]
-        return Share(spec, len(runs), len(new), *_time(new, speed), _bytes(runs))
+        its_new = [run for run in runs if run.id not in cached]
+        return Share(spec, len(runs), len(its_new), *_time(its_new, speed), _bytes(runs))
 
-    seconds, untimed = _time(missing, speed)
+    seconds, untimed = _time(new, speed)
     by_spec = {spec: [compilation.runs[run] for run in runs] for spec, runs in compilation.runs_of_specs().items()}
     return Plan(
         stages=len(compilation.stages),
         slots=compilation.slots,
         runs=len(compilation.runs),
-        cached=len(cached),
-        visits=sum(visits(run) for run in missing),
+        new=len(new),
+        visits=sum(visits(run) for run in new),
         seconds=seconds,
         untimed=untimed,
-        missing=tuple(missing),
         bytes=_bytes(compilation.runs.values()),
         specs=tuple(share(spec, runs) for spec, runs in by_spec.items()),
     )

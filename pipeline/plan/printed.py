@@ -11,14 +11,14 @@ _HEADS = ("spec", "runs", "new", "time here", "disk")
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """``36 of 96 runs are new: about 2 h here, 40 MB of artifacts``, and so on."""
-    new = len(plan.missing)
-    time = _time(new, plan.seconds, plan.untimed)
-    here = f" ({'time unknown' if time == 'unknown' else f'{time} here'})" if new else ""
-    yield f"{new:,} of {plan.runs:,} runs {'is' if new == 1 else 'are'} new{here}; {_size(plan.bytes)} of artifacts"
+    time = _time(plan.new, plan.seconds, plan.untimed)
+    here = f" ({'time unknown' if time == 'unknown' else f'{time} here'})" if plan.new else ""
+    are = "is" if plan.new == 1 else "are"
+    yield f"{plan.new:,} of {plan.runs:,} runs {are} new{here}; {_size(plan.bytes)} of artifacts"
     yield ""
     rows = [_HEADS, *map(_row, plan.specs)]
     if len(plan.specs) > 1:
-        rows.append(_row(Share("all, each run once", plan.runs, new, plan.seconds, plan.untimed, plan.bytes)))
+        rows.append(_row(Share("all, each run once", plan.runs, plan.new, plan.seconds, plan.untimed, plan.bytes)))
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADS))]
     for first, *rest in rows:
         yield "  ".join([first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))])

@@ -21,7 +21,7 @@ PFL = get_command(app)
 SPECS = list(find_specs(ROOT / "specs"))
 OURS = {name.partition("/")[0] for name in SPECS if "/" in name}
 # What answers at once, and changes nothing.
-QUICK = re.compile(r"list|describe|plan(?!.*--gpu)")
+QUICK = re.compile(r"list|describe|plan")
 TUTORIALS = {
     "docs/ablations.md",
     "docs/studies.md",
