@@ -49,11 +49,3 @@ def test_checkpoints_of_a_run_of_many_clients_go_by_those_that_train(tmp_path: P
     few, many = (clients(50, tmp_path / str(number), number=number, cohort=10)[2].seen for number in (2000, 4000))
     assert sum(many) < 1.3 * sum(few), "ten clients train in each round of either"
     assert len(rounds(120, tmp_path / "rounds")[0].seen) == 120
-
-
-@pytest.mark.matrix
-def test_changes_are_followed(tmp_path: Path) -> None:
-    from growing.watched import watch
-
-    speed, _, files = watch(6, tmp_path)
-    assert len(speed.seen) == 6 and len(set(files.seen)) == 1
