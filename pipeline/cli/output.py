@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -44,6 +45,6 @@ def check_output() -> None:
     """Flush standard output, and exit with 2 and a line if it has not taken all. A reader that has left is no error."""
     sys.stdout.flush()
     error = _failures.get(1)
-    if error and not isinstance(error, BrokenPipeError):
+    if error and error.errno not in (errno.EPIPE, errno.EIO):  # of a pipe and of a terminal that nobody reads any more
         print(f"pfl: standard output: {error.strerror}", file=sys.stderr)
         sys.exit(2)

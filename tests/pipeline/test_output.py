@@ -1,4 +1,4 @@
-"""Output that is closed, full, of few characters, or that nobody reads any more: the work goes on, without a traceback."""
+"""Output that is closed, full, of few characters, or that nobody reads any more ends no work and gives no traceback."""
 
 from __future__ import annotations
 
