@@ -6,8 +6,7 @@ Each part goes through many units of one kind and compares the first tenth of th
 - ``clients``: 100 of 100,000 clients per round, each with a part of the model of its own, with checkpoints, killed in
   the middle and gone on with;
 - ``study``: runs of one round, planned, compiled, executed by ``pfl run -j 2`` and reported, with ``pfl status`` typed
-  all along;
-- ``watch``: ``pfl report --watch`` through as many changes as it would see in hours: of a title, of a published value.
+  all along.
 
     python benchmarks/growth.py                                  # all, each in a process of its own
     python benchmarks/growth.py rounds --count 2000              # fewer
@@ -33,16 +32,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this folder, in whi
 from growing.grown import Grown, picture, tell
 from growing.long_run import clients, rounds
 from growing.study import RUNS_PER_SPEC, study
-from growing.watched import watch
 
-COUNTS = {"rounds": 20_000, "clients": 1000, "study": 500, "watch": 500}
-UNITS = {"rounds": "round", "clients": "round", "study": "runs", "watch": "change"}
+COUNTS = {"rounds": 20_000, "clients": 1000, "study": 500}
+UNITS = {"rounds": "round", "clients": "round", "study": "runs"}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(COUNTS)}; all of them by default")
-    parser.add_argument("--count", type=int, help="rounds, runs or changes")
+    parser.add_argument("--count", type=int, help="rounds or runs")
     parser.add_argument("--planned", type=int, default=5000, help="runs that are planned and compiled, by hundreds")
     parser.add_argument("--pictures", type=Path, help="a folder for an SVG per part")
     chosen = parser.parse_args()
@@ -62,7 +60,6 @@ def main() -> int:
             "rounds": rounds,
             "clients": clients,
             "study": partial(study, planned=chosen.planned),
-            "watch": watch,
         }
         results = work[part](count, folder)
     good = tell(part, results)

@@ -7,57 +7,45 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
-
-from pipeline.printing import Printer
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-    from rich.progress import TaskID
-
     from pflcore.engine import Progress
 
-# Seconds between two lines when there is no terminal.
-_INTERVAL = 20.0
+_INTERVAL = 20.0  # seconds between two lines when there is no terminal
 
 listener: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener", default=None)
 """Who is told of each round beside the reader: in a worker of ``pfl run``, the scheduler. Each thread has its own."""
 
 
+class Show(Protocol):
+    """Takes what is done, how many steps of it are done, how many there are, and what else there is to say of it."""
+
+    def __call__(self, what: str, done: int, total: int, state: str = "") -> None: ...
+
+
 @contextmanager
 def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
-    """A function to call after each round, for the time of the block."""
-    if listener.get():  # what is printed goes to a file, which never stalls
-        yield _TrainingLines(title)
+    """Yield a function to call after each round."""
+    tell = listener.get()
+    with show_preparation(title) as show:
+
+        def update(progress: Progress) -> None:
+            if tell:
+                tell(progress)
+            accuracy = "" if progress.accuracy is None else f", accuracy {100 * progress.accuracy:.2f} %"
+            show(title, progress.round, progress.rounds, f"loss {progress.loss:.3f}{accuracy}")
+
+        yield update
+
+
+@contextmanager
+def show_preparation(first: str = "") -> Iterator[Show]:
+    """Yield a function to call after each step; what comes `first` has a bar before its first step."""
+    if not sys.stderr.isatty():
+        yield _Lines()
         return
-    with Printer() as printer:
-        if sys.stderr.isatty():
-            with _bar(printer) as bar:
-                yield _TrainingBar(bar, title)
-        else:
-            yield _TrainingLines(title)
-
-
-@contextmanager
-def show_preparation() -> Iterator[Callable[[str, int, int], None]]:
-    """A function to call with what is done, how many steps of it are done, and how many there are."""
-    with Printer() as printer:
-        if sys.stderr.isatty():
-            with _bar(printer) as bar:
-                tasks: dict[str, TaskID] = {}
-
-                def update(what: str, done: int, total: int) -> None:
-                    if what not in tasks:
-                        tasks[what] = bar.add_task(what, total=total, state="")
-                    bar.update(tasks[what], completed=done)
-
-                yield update
-        else:
-            yield _PreparationLines()
-
-
-@contextmanager
-def _bar(printer: Printer) -> Iterator[Bar]:
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
@@ -68,66 +56,33 @@ def _bar(printer: Printer) -> Iterator[Bar]:
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
     )
-    bar = Progress(*columns)  # shown by the printer, so that it never waits for the terminal itself
-    with printer.live(lambda: bar, per_second=10):
-        yield bar
+    # Nothing is redirected: forked workers that print must not wait for the display of this process.
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
+        tasks = {first: bar.add_task(first, total=None, state="")} if first else {}
+
+        def update(what: str, done: int, total: int, state: str = "") -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, state="")
+            bar.update(tasks[what], completed=done, total=total, state=state)
+
+        yield update
 
 
-class _TrainingBar:
-    def __init__(self, bar: Bar, title: str) -> None:
-        self.bar = bar
-        self.task = bar.add_task(title, total=None, state="")
-        self.first: int | None = None
-
-    def __call__(self, progress: Progress) -> None:
-        if self.first is None:  # a resumed run starts in the middle
-            self.first = progress.round - 1
-        accuracy = "" if progress.accuracy is None else f"  accuracy {100 * progress.accuracy:.2f} %"
-        self.bar.update(
-            self.task,
-            total=progress.rounds - self.first,
-            completed=progress.round - self.first,
-            state=f"loss {progress.loss:.3f}{accuracy}",
-        )
-
-
-class _TrainingLines:
-    """Passes on to the :data:`listener` too."""
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.started = self.shown = time.monotonic()
-        self.first: int | None = None
-
-    def __call__(self, progress: Progress) -> None:
-        if tell := listener.get():
-            tell(progress)
-        now = time.monotonic()
-        if self.first is None:
-            self.first = progress.round - 1
-        last = progress.round == progress.rounds
-        if now - self.shown < _INTERVAL and not last:
-            return
-        self.shown = now
-        left = (now - self.started) / (progress.round - self.first) * (progress.rounds - progress.round)
-        accuracy = "" if progress.accuracy is None else f", accuracy {100 * progress.accuracy:.2f} %"
-        state = f"loss {progress.loss:.3f}{accuracy}" + ("" if last else f", {left:.0f} s left")
-        print(f"{self.title}: round {progress.round}/{progress.rounds}, {state}", flush=True)
-
-
-class _PreparationLines:
-    """Work of less than an interval says nothing."""
+class _Lines:
+    """Print a line at intervals, and one at the end of what has a state. What takes less says nothing else."""
 
     def __init__(self) -> None:
-        self.what = ""
-        self.started = self.shown = 0.0
+        self.what, self.last = "", time.monotonic()
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if what != self.what:
-            self.what, self.started, self.shown = what, now, now
-        if now - self.shown < _INTERVAL or not done:
+    def __call__(self, what: str, done: int, total: int, state: str = "") -> None:
+        before, self.last = self.last, time.monotonic()
+        if what != self.what:  # a resumed run starts in the middle
+            self.what, self.start = what, max(done - 1, 0)
+            self.began = self.shown = before if done else self.last
+        ends = done == total and state != ""
+        if not ends and (not done or self.last - self.shown < _INTERVAL):
             return
-        self.shown = now
-        left = (now - self.started) / done * (total - done)
-        print(f"{what}: {done:,}/{total:,}, {left:.0f} s left", flush=True)
+        self.shown = self.last
+        left = (self.last - self.began) / (done - self.start) * (total - done)
+        words = [f"{what}: {'round ' if state else ''}{done:,}/{total:,}", state, "" if ends else f"{left:.0f} s left"]
+        print(", ".join(filter(None, words)), flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -218,29 +217,12 @@ def status(
 @app.command()
 def report(
     names: Annotated[list[str] | None, typer.Argument(help="Papers, e.g. fedtp; all when left out.")] = None,
-    watching: Annotated[bool, typer.Option("--watch", help="Keep the pages up to date until Ctrl-C.")] = False,
-    serve: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="With --watch: serve the pages to this machine, at this port; 0 is any."),
-    ] = None,
     profile: Profile = PAPER,
 ) -> None:
     """Write a page per paper, and an index over all of them, from what has been run so far."""
     from pipeline.papers.pages import Papers
-    from pipeline.papers.serve import serving
-    from pipeline.papers.watch import watch
 
-    workspace = Workspace.find(profile=profile)
-    if watching:
-        say = partial(print, flush=True)
-        if serve is None:
-            return watch(workspace, names or [], say)
-        with serving(workspace.root / "reports", serve) as address:
-            say(address)
-            return watch(workspace, names or [], say)
-    if serve is not None:
-        raise UserError("--serve goes with --watch, which keeps the pages up to date")
-    papers = Papers.compiled(workspace)
+    papers = Papers.compiled(Workspace.find(profile=profile))
     chosen = papers.chosen(names or [])
     made = papers.write(chosen)
     for name in chosen:

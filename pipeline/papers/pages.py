@@ -28,7 +28,6 @@ from pipeline.report.pages.view import banner
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.profiles import BUILT_IN
 from pipeline.spec.specs import find_specs, load_spec
-from pipeline.stages.live import live_curves
 from pipeline.workspace import (
     INDEX,
     PAPERS,
@@ -39,8 +38,6 @@ from pipeline.workspace import (
     report_path,
     run_path,
 )
-
-_LATELY = 3600.0  # seconds without a measurement after which nobody trains a run any more
 
 
 @dataclass
@@ -130,11 +127,11 @@ class Papers:
     def index(self) -> Path:
         return self.workspace.root / INDEX
 
-    def write(self, names: Iterable[str], *, live: bool = False) -> list[str]:
+    def write(self, names: Iterable[str]) -> list[str]:
         """Bring the pages of some papers and the index up to date; the papers whose pages were made anew.
 
-        A page is made anew when any of its inputs is another file than last time, or when it has to become live or
-        has to cease to be so; that is remembered in ``.pfl/papers.json``. Of other papers only the index tells.
+        A page is made anew when any of its inputs is another file than last time, which is remembered in
+        ``.pfl/papers.json``. Of other papers only the index tells.
 
         Raises:
             UserError: An artifact is damaged.
@@ -147,20 +144,20 @@ class Papers:
             state, before = self._state(name), known.get(name, {})
             same = before.get("state") == state and _readable(before)
             if name not in wanted:
-                entry = before if same else {"page": None, "summary": summary(paper, self.workspace.root).to_json()}
-            elif same and before["page"] == live and self._complete(name):
+                entry = before if same else {"page": False, "summary": summary(paper, self.workspace.root).to_json()}
+            elif same and before["page"] and self._complete(name):
                 entry = before
             else:
-                entry = {"page": live, "summary": write_paper(paper, self.workspace.root, live=live).to_json()}
+                entry = {"page": True, "summary": write_paper(paper, self.workspace.root).to_json()}
                 written.append(name)
             now[name] = {**entry, "state": state}
         if now != known:
             write_text(path, json.dumps(now))
         summaries = [Summary.from_json(entry["summary"]) for entry in now.values()]
-        self._write_index(sorted(summaries, key=in_order), live)
+        self._write_index(sorted(summaries, key=in_order))
         return written
 
-    def _write_index(self, summaries: list[Summary], live: bool) -> None:
+    def _write_index(self, summaries: list[Summary]) -> None:
         profile = self.workspace.profile
         obtained = [one for entry in summaries for one in entry.obtained]
         published = sum(entry.published for entry in summaries)
@@ -173,8 +170,6 @@ class Papers:
             states=PLACES,
             banner=banner(profile),
             mark=mark_of(profile),
-            live=live,
-            running=live_curves(self.workspace.private, _LATELY) if live else {},
         )
         put(self.index, text)
 
@@ -185,7 +180,7 @@ class Papers:
 
     def _state(self, name: str) -> str:
         """What the page of a paper depends on, as a hash: specs, code, and which files there are."""
-        stamps = [stamp(self.workspace.root / file) for file in self.inputs[name]]
+        stamps = [_stamp(self.workspace.root / file) for file in self.inputs[name]]
         return _hash([self.identities[name], *stamps])
 
 
@@ -211,10 +206,10 @@ def _source() -> str:
     """The code of reports, by when its files were written."""
     folders = [Path(__file__).parent, Path(pipeline.report.__file__).parent]
     files = [path for folder in folders for kind in ("*.py", "*.j2") for path in folder.rglob(kind)]
-    return "".join(map(stamp, sorted(files)))
+    return "".join(map(_stamp, sorted(files)))
 
 
-def stamp(path: Path) -> str:
+def _stamp(path: Path) -> str:
     """Which file there is, by when it was written, its size and its number; a dash where there is none."""
     try:
         stat = path.stat()

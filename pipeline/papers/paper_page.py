@@ -77,7 +77,6 @@ class PaperPage:
     provenance: PlainTable
     alike: str
     data: Markup
-    live: bool
     up: str = ""
     here: SpecSection | None = None
 
@@ -89,12 +88,9 @@ class PaperPage:
         return self.sections if len(self.sections) <= MOST_TABLES else []
 
 
-def write_paper(paper: Paper, root: Path, *, live: bool = False) -> Summary:
+def write_paper(paper: Paper, root: Path) -> Summary:
     """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
     and the pictures they need; a file that would not change is left.
-
-    Args:
-        live: The HTML page loads itself again and again, as it is about to change.
 
     Raises:
         UserError: An artifact is damaged.
@@ -106,7 +102,7 @@ def write_paper(paper: Paper, root: Path, *, live: bool = False) -> Summary:
     ]
     briefs = [section.brief for section in sections]
     summary = Summary(paper.name, paper.title, paper.citation, briefs, list(paper.places))
-    page = _page(paper, summary, sections, live)
+    page = _page(paper, summary, sections)
     out = root / PAPERS
     for section in sections:
         write_pictures(section.study, out / section.folder, tidy=True)
@@ -137,7 +133,7 @@ def mark_of(profile: str) -> str:
     return "" if profile == PAPER else f"{profile.upper()} PROFILE"
 
 
-def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: bool) -> PaperPage:
+def _page(paper: Paper, summary: Summary, sections: list[SpecSection]) -> PaperPage:
     mark, notes = mark_of(paper.profile), _common([section.page.notes for section in sections])
     runs = {id_: run for section in sections for id_, run in section.study.results.runs.items()}
     where_from, alike = provenance(dict(sorted(runs.items())))
@@ -156,7 +152,6 @@ def _page(paper: Paper, summary: Summary, sections: list[SpecSection], live: boo
         provenance=where_from,
         alike=alike,
         data=Markup(),
-        live=live,
     )
     return replace(page, data=_data(page.shown))
 

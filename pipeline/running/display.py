@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.printing import Printer
 from pipeline.running.board import Board, StageState, duration, in_words, tail
 from pipeline.stages.live import live_curves, sparkline
 
@@ -27,13 +27,18 @@ _STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red",
 
 
 @contextmanager
-def show(board: Board, printer: Printer) -> Iterator[Lines]:
+def show(board: Board) -> Iterator[Lines]:
     """For the time of a block, what suits standard error: on a terminal bars, below lines about what has ended."""
-    if sys.stderr.isatty():
-        with printer.live(lambda: live_view(board), per_second=4, transient=True):
-            yield Lines(every=math.inf)
-    else:
+    if not sys.stderr.isatty():
         yield Lines()
+        return
+    with Live(
+        get_renderable=lambda: live_view(board),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+    ):
+        yield Lines(every=math.inf)
 
 
 class Lines:

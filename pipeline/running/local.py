@@ -14,7 +14,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from pflcore.errors import UserError
-from pipeline.running.addresses import check_address_space
 from pipeline.running.jobs import Ended, Event, Job, Slot
 from pipeline.running.worker import Place, work
 
@@ -49,7 +48,6 @@ class LocalPool:
         self.places = {slot.name: sum(other.name == slot.name for other in slots) for slot in slots}
         self._surplus: dict[str, int] = {}  # slots that are to vanish when they fall free
         self._last: dict[str, str] = {}  # where each stage ran last
-        check_address_space()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pipeline.running.warm"])
         _run_forkserver()  # it takes seconds, in which there is other work

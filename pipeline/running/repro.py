@@ -30,8 +30,6 @@ from types import FrameType
 from typing import NoReturn
 
 from pflcore import sources
-from pflcore.errors import UserError
-from pipeline.running.addresses import check_address_space
 
 _FOLDER = Path(".pfl/warm")  # short, since the path of a socket may have a hundred bytes
 _PATIENCE = 10.0  # seconds until a process that does not answer is not waited for
@@ -51,9 +49,8 @@ def execute(command: Callable[[], None]) -> None:
         if forked and isinstance(end.code, int):  # taking apart all that was imported takes longer than many a stage
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
-            with suppress(OSError):  # a reader that has left
-                sys.stdout.flush()
-                sys.stderr.flush()
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(end.code)
         raise
 
@@ -65,10 +62,9 @@ def _forked() -> bool:
     if sys.argv[2:3] == ["guard"]:  # it compiles, for which nothing of this is needed
         return False
     try:
-        check_address_space()
         path = _path()
         return path is not None and not _ask(path) and _start(path)
-    except (OSError, UserError):
+    except OSError:
         return False
     except KeyboardInterrupt:
         _end(-signal.SIGINT)

@@ -23,7 +23,6 @@ from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
-from pipeline.printing import Printer
 from pipeline.running.board import Board, status_path
 from pipeline.running.companies import MOST
 from pipeline.running.display import show, summary
@@ -47,11 +46,6 @@ def run_specs(workspace: Workspace, wish: Wish) -> int:
         UserError: A spec is invalid, or one of these is only to be extended; nothing has been written then. Or a
             setting cannot be used.
     """
-    with Printer(complete=True) as printer:  # which does not even wait for its reader between work and pages
-        return _run(workspace, wish, printer)
-
-
-def _run(workspace: Workspace, wish: Wish, printer: Printer) -> int:
     if wish.cluster and wish.abreast:
         raise UserError("--abreast is for this machine; nodes of a cluster train a run at a time")
     gpus = None if wish.cluster else visible_gpus(wish.gpus)
@@ -66,7 +60,7 @@ def _run(workspace: Workspace, wish: Wish, printer: Printer) -> int:
         if workspace.root != workspace.home:  # the raw data of the project, not of the profile's workspace
             os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))
         with chdir(workspace.root):  # DVC takes a few paths from there
-            board = _bring_up_to_date(request, gpus, printer)
+            board = _bring_up_to_date(request, gpus)
     if board is None:
         return 0
     print("\n".join(summary(board, board.title)), file=sys.stderr, flush=True)
@@ -83,7 +77,7 @@ def _show_reports(request: Request, board: Board) -> None:
     print(f"\n{refresh(workspace, request.compilation, request.specs, idle=idle)}")
 
 
-def _bring_up_to_date(request: Request, gpus: list[str] | None, printer: Printer) -> Board | None:
+def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     """Execute what is stale of what a request needs; how that went, or None when it was only to be told."""
     workspace, graph = request.workspace, Graph(request.compilation.stages)
     order = wanted(request, graph)
@@ -97,7 +91,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None, printer: Printer
         return None
     board = Board(title=request.command, path=status_path(workspace), entries=work.states())
     if work.stale:
-        _execute(work, recorder, _pool(request, gpus, graph, recorder), board, printer)
+        _execute(work, recorder, _pool(request, gpus, graph, recorder), board)
     else:
         recorder.close()
         for entry in board.entries.values():
@@ -122,9 +116,9 @@ def _pool(request: Request, gpus: list[str] | None, graph: Graph, recorder: Reco
     return Cluster(wish.cluster, remote, local(), trains, resources, wish.jobs)
 
 
-def _execute(work: Work, recorder: Recorder, pool: Pool, board: Board, printer: Printer) -> None:
+def _execute(work: Work, recorder: Recorder, pool: Pool, board: Board) -> None:
     board.places = pool.capacity
-    with show(board, printer) as display, _terminable():
+    with show(board) as display, _terminable():
         try:
             Scheduler(work, recorder, pool, board, display).run()
         except BaseException:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -35,17 +32,12 @@ class LiveCurve:
         self.path.unlink(missing_ok=True)
 
 
-def live_curves(private: Path, within: float = math.inf) -> dict[str, Curve]:
-    """The curves of all runs that are being trained, or were when they were interrupted, by their ids.
-
-    Args:
-        within: Seconds in which anything has been measured.
-    """
+def live_curves(private: Path) -> dict[str, Curve]:
+    """The curves of all runs that are being trained, or were when they were interrupted, by their ids."""
     curves = {}
     for path in sorted((private / "live").glob("*.csv")):
-        with suppress(OSError):  # it has just ended
-            if time.time() - path.stat().st_mtime <= within and (curve := _read(path)):
-                curves[path.stem] = curve
+        if curve := _read(path):
+            curves[path.stem] = curve
     return curves
 
 

@@ -127,7 +127,7 @@ def open_sinks(names: list[str], run: Run, private: Path, *, anew: bool = False)
 @contextmanager
 def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
     """A function to call after each round, which calls `tell`, tells the viewers of ``$PFL_TRACK``, and notes the curve
-    so far for `pfl status` and the pages of `pfl report --watch`.
+    so far for `pfl status`.
 
     Raises:
         UserError: As :func:`open_sinks`.

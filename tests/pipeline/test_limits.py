@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
-import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,6 @@ from pipeline.spec.yamlfile import MAX_BYTES
 from pipeline.workspace import Workspace
 
 LONG = "k" * 5000
-BELOW = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2); "
 
 
 def test_a_message_has_its_beginning_and_its_end_however_long_it_is() -> None:
@@ -50,29 +46,6 @@ def test_names_beyond_what_a_system_takes(text: str, where: str, tmp_path: Path)
     with pytest.raises(UserError) as refusal:
         project.compiled()
     assert str(refusal.value).startswith(where) and len(str(refusal.value)) < 600
-
-
-def test_ascii_alone(tmp_path: Path) -> None:
-    done = make_project(tmp_path).call("pfl", "describe", "fedtp", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0 and done.stdout.isascii() and "server_momentum" in done.stdout
-    program = "from pipeline.encoding import *; print_everywhere(); print('1.2±0.3‡ α ─│╭ é …')"
-    shown = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
-    )
-    assert shown.stdout == b"1.2+-0.3++ ? -|+ e ...\n", shown.stderr
-
-
-def test_too_little_address_space_is_one_line_and_no_hang(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    project.compile()
-    program = BELOW + "from pipeline.cli import main; sys.argv = ['pfl', *sys.argv[2:]]; main()"
-    for words in (["run"], ["stage", "data", "stages/data/x.yaml"]):
-        done = project.call(sys.executable, "-c", program, str(5 << 29), *words)
-        assert done.returncode == 2 and done.stderr.startswith(
-            "pfl: the address space of processes is limited to 2.5 GiB"
-        )
-        assert done.stderr.count("\n") == 1
-    assert not list(tmp_path.glob("artifacts/*"))
 
 
 def test_a_process_that_compiles_again_and_again_does_not_grow(tmp_path: Path) -> None:

@@ -89,15 +89,15 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         update(Progress(2, 3, 1.0, 0.25))
         update(Progress(3, 3, 0.5, 0.75))
     last = frames(terminal)[-1]
-    assert re.fullmatch(r"a-run \S+ 3/3 loss 0\.500  accuracy 75\.00 % \d\d:\d\d", last), last
+    assert re.fullmatch(r"a-run \S+ 3/3 loss 0\.500, accuracy 75\.00 % \d\d:\d\d", last), last
     assert capsys.readouterr().out == ""
 
 
-def test_the_bar_of_a_resumed_run_begins_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_of_a_resumed_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
     with show_training("a-run") as update:
         update(Progress(6, 10, 2.0, None))
-    assert re.search(r" 1/5 loss 2\.000", frames(terminal)[-1])
+    assert re.search(r" 6/10 loss 2\.000", frames(terminal)[-1])
 
 
 def test_the_bar_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

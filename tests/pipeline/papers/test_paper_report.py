@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +38,6 @@ from pipeline.papers.pages import Papers
 from pipeline.papers.paper import Paper, Summary, papers_of, summary
 from pipeline.papers.paper_page import MOST_TABLES, write_paper
 from pipeline.papers.refresh import refresh
-from pipeline.papers.watch import watch
 from pipeline.report.drawing.curves import draw_curves
 from pipeline.report.drawing.hover import MOST_POINTS, hover_data
 from pipeline.report.pages.study import examine
@@ -514,71 +509,6 @@ def test_the_end_of_a_trial_run(project: Project, monkeypatch: pytest.MonkeyPatc
     assert refresh(workspace, compilation, ["mine/one"]) == line and index.is_file()
 
 
-class Watched:
-    """`watch` in a thread of this process, ended as Ctrl-C ends it."""
-
-    def __init__(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.said: list[str] = []
-        self._end = threading.Event()
-
-        def sleep(seconds: float) -> None:
-            if self._end.wait(seconds):
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr("pipeline.papers.watch.time.sleep", sleep)
-        self._thread = threading.Thread(target=watch, args=(project.workspace(), [], self.said.append, 0.05))
-        self._thread.start()
-
-    def until(self, words: str) -> None:
-        """Wait for a line with these words."""
-        for _ in range(1200):
-            if any(words in line for line in self.said):
-                return
-            assert self._thread.is_alive(), self.said
-            threading.Event().wait(0.05)
-        raise AssertionError(f"never said {words!r}: {self.said}")
-
-    def until_shown(self, page: Path, words: str) -> None:
-        """Wait for a page with these words: a look may fall between two files of a run."""
-        for _ in range(1200):
-            if words in page.read_text(encoding="utf-8"):
-                return
-            assert self._thread.is_alive(), self.said
-            threading.Event().wait(0.05)
-        raise AssertionError(f"never shown {words!r}: {self.said}")
-
-    def end(self) -> None:
-        self._end.set()
-        self._thread.join()
-
-
-def test_watching_follows_runs_and_specs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(project, monkeypatch)
-    try:
-        watched.until("watching; Ctrl-C ends it")
-        page = project.root / "reports/papers/mine.html"
-        assert "location.reload" in page.read_text(encoding="utf-8")
-        assert "location.reload" in (project.root / "reports/index.html").read_text(encoding="utf-8")
-        watched.said.clear()
-        artifact(project, "mine/one")
-        watched.until("mine.html")
-        watched.until_shown(page, "1 done")
-        watched.said.clear()
-        project.write("specs/mine/two.yaml", "grid: {}\n")
-        watched.until("pfl: specs/mine/two.yaml")
-        watched.said.clear()
-        project.write("specs/mine/two.yaml", spec("[fedper]", title="The second"))
-        watched.until("mine.html")
-        assert "The second" in page.read_text(encoding="utf-8")
-    finally:
-        watched.end()
-    assert "location.reload" not in page.read_text(encoding="utf-8")
-    assert "location.reload" not in (project.root / "reports/index.html").read_text(encoding="utf-8")
-    before = files(project.root)
-    papers = Papers.compiled(project.workspace())
-    assert papers.write(papers.chosen([])) == [] and files(project.root) == before
-
-
 def test_the_command(project: Project) -> None:
     def pfl(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pipeline.cli", *arguments]
@@ -594,14 +524,3 @@ def test_the_command(project: Project) -> None:
     wrong = pfl("report", "mines")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr == "pfl: unknown paper 'mines'; did you mean 'mine'?\n"
-
-
-def test_ctrl_c_ends_watching_well(project: Project) -> None:
-    command = [sys.executable, "-m", "pipeline.cli", "report", "--watch"]
-    with subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert "watching" in process.stdout.readline()
-        time.sleep(0.3)
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(60) == 0
-    assert "location.reload" not in (project.root / "reports/papers/tiny.html").read_text(encoding="utf-8")

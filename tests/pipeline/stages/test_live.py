@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from rich.console import Console
 from support.project import Project
 
 from pflcore.engine import Progress
-from pipeline.papers.pages import Papers
 from pipeline.running.board import Board, StageState
 from pipeline.running.display import live_view, show_status
 from pipeline.stages.live import LiveCurve, live_curves, sparkline
@@ -71,21 +69,3 @@ def test_status_shows_curves_where_they_can_be_printed(tmp_path: Path) -> None:
     console.print(live_view(board))
     text = console.export_text()
     assert text.count("▁█") == 2
-
-
-def test_the_index_has_them_while_it_is_watched(reproduced: Project) -> None:
-    papers = Papers.compiled(reproduced.workspace())
-    private = reproduced.workspace().private
-    for round_, accuracy in ((1, 10.0), (4, 82.125)):
-        LiveCurve("fedavg-<b>", private).add(round_, accuracy)
-    papers.write([], live=True)
-    page = papers.index.read_text(encoding="utf-8")
-    assert "Training now" in page and "fedavg-&lt;b&gt;" in page and "82.12" in page and "<b>fed" not in page
-    assert 'points="56.0,31.0 218.0,3.0 "' in page
-    LiveCurve("killed", private).add(1, 10.0)
-    os.utime(private / "live/killed.csv", (0, time.time() - 3700))
-    papers.write([], live=True)
-    page = papers.index.read_text(encoding="utf-8")
-    assert "Training now" in page and "killed" not in page
-    papers.write([], live=False)
-    assert "Training now" not in papers.index.read_text(encoding="utf-8")
