@@ -155,3 +155,11 @@ def test_what_fits_is_built_once_and_on_nothing_but_names_again(
     assert not found(project) and len(built) == 5
     (project.root / ".pfl/fit.json").write_text("{", encoding="utf-8")
     assert not found(project) and len(built) == 6
+
+
+def test_what_is_said_in_vain_is_a_line_of_validate_and_plan(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec(more="    partition: [iid]\n")})
+    for command in ("validate", "plan"):
+        done = project.call("pfl", command, "tiny")
+        line = "pfl: specs/tiny.yaml:5: grid.base.partition has no effect: axis partition sets partition everywhere"
+        assert done.returncode == 0 and done.stderr.splitlines().count(line) == 1
