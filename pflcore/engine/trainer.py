@@ -286,8 +286,7 @@ class Trainer:
 def passed_over(method: Method) -> UserError:
     """Say that a method's losses know nothing of class weights."""
     return UserError(
-        f"method {name_of(method)} does not go with training.class_weights: none of its losses is a "
-        "local.cross_entropy"
+        f"method {name_of(method)} does not go with training.class_weights: none of its losses is a local.cross_entropy"
     )
 
 

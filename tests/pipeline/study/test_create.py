@@ -120,6 +120,17 @@ def test_an_empty_git_repository_becomes_one(tmp_path: Path) -> None:
     assert "no_scm" not in (tmp_path / "mine/.dvc/config").read_text()
 
 
+def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_text("scratch/\n")
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(UserError, match=r"mine: git ignores this folder, by \S*\.gitignore:1:scratch/; take the rule"):
+        create(tmp_path / "scratch/mine")
+    with pytest.raises(UserError, match=r"mine: DVC fails where a path has braces"):
+        create(tmp_path / "data{v2}/mine")
+    assert not (tmp_path / "scratch/mine").exists() and not (tmp_path / "data{v2}/mine").exists()
+
+
 def test_git_that_comes_later_takes_nothing_of_dvcs_own(tmp_path: Path) -> None:
     create(tmp_path)
     for name in (".dvc/cache/files/md5/aa/b", ".dvc/tmp/lock", ".dvc/config.local"):
