@@ -133,6 +133,10 @@ class Method(Measuring):
     # Whether steps see samples through the cross-entropy alone, so that one whose label this passes over changes
     # nothing. Whoever overrides `loss` or `step` has to say it anew.
     ignores_unlabelled: ClassVar[bool] = True
+    # Whether the run's class weights act in what it minimises, which comes from local.cross_entropy then.
+    weighs_classes: ClassVar[bool] = True
+    # Groups of the backbone that its rounds do not train: these alone are nothing to train.
+    untrained: ClassVar[tuple[str, ...]] = ()
     # Whether its steps go by values, as of labels, and so cannot be vectorised over clients: where others are stacked,
     # its clients are trained one at a time.
     one_by_one: ClassVar[bool] = False

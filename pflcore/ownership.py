@@ -26,8 +26,10 @@ def groups_of(method: Method, groups: Groups) -> Groups:
     wanted = method.trained()
     with _naming_groups(method):
         trained = groups.training(wanted) if wanted else groups
-    if groups.parameters and not trained.parameters:
-        raise UserError(f"method {name_of(method)}: train_only: there are no parameters in {', '.join(wanted)}")
+        resting = groups.select(method.untrained) if wanted else frozenset()
+    if groups.parameters and not trained.parameters - resting:
+        which = "parameters that its rounds train" if trained.parameters else "parameters"
+        raise UserError(f"method {name_of(method)}: train_only: there are no {which} in {', '.join(wanted)}")
     return trained
 
 

@@ -53,9 +53,11 @@ class Workspace:
         of that name too, and nothing is to be written there.
 
         Raises:
-            UserError: There is none.
+            UserError: There is none, or it lies below a folder with braces in its name, which DVC cannot show.
         """
         start = (start or Path.cwd()).absolute()
+        if set("{}") & set(str(start)):
+            raise UserError(f"{start}: DVC fails where a path has braces; rename the folder, or begin elsewhere")
         above = (start, *start.parents)
         marked = (folder for folder in above if _is_marked(folder / "pyproject.toml"))
         used = (folder for folder in above if folder == start or (folder / ".pfl").is_dir())

@@ -76,7 +76,7 @@ def hash_of(path: Path) -> str:
 def _lines(path: Path) -> Iterator[tuple[int, int, int]]:
     """Sample, client and the number of the split, of each line."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             if tuple(word.strip() for word in next(reader, [])) != HEADER:
                 raise UserError(f"{path}:1: must be {','.join(HEADER)}")

@@ -63,7 +63,7 @@ class Subject:
 
     def measured(self, client: int) -> Tensors:
         """What a client is measured with; after rounds of training, that is tuned first where the method does so."""
-        state, tuning = self.trainer.method.personalised(self.state(client)), self.trainer.tuning
+        state, tuning = self.trainer.measured(self.state(client)), self.trainer.tuning
         return tuning.train(self.round, client, state).model if tuning and self.round else state
 
     def members(self) -> list[int]:

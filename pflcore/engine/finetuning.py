@@ -36,6 +36,6 @@ class FineTuning(Method):
         still = {name: tensor.clone() for name, tensor in model.items() if name not in trained | self.moving}
 
         def loss(params: Tensors) -> Tensor:
-            return local.task.loss(self.host.predict(local, {**params, **still}, batch.inputs), batch.labels)
+            return local.cross_entropy(self.host.predict(local, {**params, **still}, batch.inputs), batch.labels)
 
         return descend(local, state, loss, trained)

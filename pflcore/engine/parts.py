@@ -47,6 +47,8 @@ def _tuner(trainer: Trainer, groups: Groups) -> Trainer | None:
     tuner = copy.copy(trainer)
     tuner.method = tuning.method or FineTuning(host=trainer.method, moving=part - groups.parameters)
     tuner.parameters = groups.parameters & part
+    if groups.parameters and not tuner.parameters:
+        raise UserError(f"method {trainer.method.name}: finetune_groups: train_only leaves nothing to train in them")
     tuner.mask_ids, tuner.when, tuner.parts = (TUNING,), "tuned after round", {}
     tuner.training = replace(
         trainer.training,
@@ -95,5 +97,10 @@ def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
     if phase.roles:
         trained = frozenset[str]().union(*(getattr(trainer.roles, role) for role in phase.roles))
         one.parameters = trainer.parameters & trained
+        if trainer.parameters and not one.parameters:
+            raise UserError(
+                f"method {trainer.method.name}: one of its phases trains what is {' and '.join(phase.roles)}, and by "
+                "train_only or also_personal there is nothing of that to train"
+            )
         one.resting = trainer.entries - trainer.parameters - trained
     return one

@@ -30,7 +30,7 @@ from pflcore.engine.result import Result, columns, final_weights
 from pflcore.engine.server_optimizers import ServerOptimizer
 from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
 from pflcore.engine.stopping import stops_after
-from pflcore.engine.trainer import OPENING, TUNING, Job, Outcome
+from pflcore.engine.trainer import OPENING, TUNING, Job, Outcome, passed_over
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, pick
@@ -111,6 +111,8 @@ class RunState:
         """Raises :class:`UserError` where the settings do not go with the method or the data."""
         if training.augments and data.is_text:
             raise UserError("training.augment_crop, _flip and _rotation are of images; the dataset is of text")
+        if training.class_weights != "none" and not method.weighs_classes:
+            raise passed_over(method)
         if method.plain_sgd and training.beyond_sgd:
             raise UserError(
                 f"method {name_of(method)}: its local steps are plain SGD's by definition, and "
@@ -230,7 +232,7 @@ class RunState:
         told = method.facts and type(method).predict is not Method.predict  # facts differ by client
         if not (self.kept or self.roles.generated or self.trainer.tuning or method.remembers or told):
             return executor.score_shared(method.personalised(self._assemble(0, {})))
-        jobs = ((client, method.personalised(state)) for client, state in self._own_states())
+        jobs = ((client, self.trainer.measured(state)) for client, state in self._own_states())
         if self.trainer.tuning is None:
             return executor.score_each(jobs)
         scores: list[Both] = []

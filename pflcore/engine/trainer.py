@@ -174,10 +174,7 @@ class Trainer:
         """The method's step. Raises :class:`UserError` where its loss passes over the run's class weights."""
         made = self.method.step(local, state, batch)
         if CLASS_WEIGHTS in local.received and CLASS_WEIGHTS not in local.used:
-            raise UserError(
-                f"method {name_of(self.method)} does not go with training.class_weights: none of its losses is a "
-                "local.cross_entropy"
-            )
+            raise passed_over(self.method)
         return made
 
     def finish(self, round_: int, client: int, received: Tensors, unfinished: Unfinished) -> Outcome:
@@ -235,6 +232,11 @@ class Trainer:
         rows = torch.split(self.data.train[client], size)
         return OwnSamples(lambda: self.data.batches(rows), self.data.classes, noted)
 
+    def measured(self, state: Tensors) -> Tensors:
+        """What of a client's state it is measured with, by the method; with its class weights where it is tuned."""
+        weights = pick(state, [CLASS_WEIGHTS]) if self.tuning else {}
+        return {**self.method.personalised(state), **weights}
+
     def predict(self, state: Tensors, inputs: Tensor) -> Tensor:
         """The logits that a client is measured by; `state` is what the method calls personalised."""
         return self.method.predict(self._local(self.features, state), state, inputs)
@@ -279,6 +281,13 @@ class Trainer:
     ) -> tuple[Tensors, Tensors]:
         """One step of the run's optimiser, in place where that is faster; without `lr` at the full learning rate."""
         return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
+
+
+def passed_over(method: Method) -> UserError:
+    """Say that a method's losses know nothing of class weights."""
+    return UserError(
+        f"method {name_of(method)} does not go with training.class_weights: none of its losses is a local.cross_entropy"
+    )
 
 
 def chosen(trainer: Trainer, part: int) -> Trainer:

@@ -33,6 +33,7 @@ class FedBabu(Method):
     citation = "Oh, Kim and Yun, FedBABU, ICLR 2022, algorithm 1"
     personal = ("head",)
     own_averaging = "uniform"
+    untrained = ("head",)
     ignores_unlabelled = True
     smoke: ClassVar[dict[str, Any]] = {"finetune_steps": 1}
 

@@ -38,6 +38,7 @@ class FedRoD(Method):
     keeps = ("a second classifier",)
     facts = ("class_counts",)
     sees = "memory"
+    weighs_classes = False
     ignores_unlabelled = True
 
     balanced: bool = option(True, help="Whether the generic loss is the balanced one; false is plain cross-entropy.")

@@ -65,6 +65,7 @@ class PFedFDA(Method):
     exchanges = ("means of the classes", "a covariance of features")
     facts = ("class_counts",)
     remembers = True
+    untrained = ("head",)
 
     grid: int = option(11, ge=2, help="Number of shares β, from 0 to 1, that a client chooses from.")
 

@@ -65,6 +65,8 @@ class PFedGP(Method):
     keeps = ("means of its features",)
     facts = ("draws",)
     remembers = True
+    weighs_classes = False
+    untrained = ("head",)
     one_by_one = True
     own_averaging = "uniform"
     smoke: ClassVar[dict[str, Any]] = {"chains": 3, "measured_chains": 4, "gibbs_steps": 2}

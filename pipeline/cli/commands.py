@@ -31,6 +31,11 @@ All = Annotated[bool, typer.Option("--all", help="All specs.")]
 Profile = Annotated[str, typer.Option(help="paper, smoke, or a profile that the specs define.")]
 
 
+def _tell(lines: list[str]) -> None:
+    for line in lines:
+        print(f"pfl: {line}", file=sys.stderr)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -59,8 +64,9 @@ def validate(specs: Specs = None) -> None:
     if (workspace.home / SCHEMA).is_file():  # a cache for editors, which then know what has been added
         write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
-    if wrong := misfits(workspace, compilation, compilation.runs):
-        print("\n".join(f"pfl: {line}" for line in wrong), file=sys.stderr)
+    wrong = misfits(workspace, compilation, compilation.runs)
+    _tell([*compilation.idle, *wrong])
+    if wrong:
         raise typer.Exit(2)
     valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"
     print(f"{valid} valid: {compilation.slots} run slots, {len(compilation.runs)} runs")
@@ -141,7 +147,9 @@ def plan(
     workspace = Workspace.find(profile=profile)
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
     compilation = compile_workspace(workspace, names)
-    print("\n".join(plan_lines(make_plan(workspace, compilation))))
+    _tell(compilation.idle)
+    print("
+".join(plan_lines(make_plan(workspace, compilation))))
 
 
 @app.command()

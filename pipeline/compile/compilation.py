@@ -29,6 +29,7 @@ class Compilation:
         selections: By id, what has to be chosen before some runs are trained.
         weights: What is in a file of pretrained weights → where it lies.
         skipped: Specs that are invalid and were not asked for → what is wrong with them.
+        idle: Lines on what specs say without effect.
         untested: Why nothing can be trained as the engine is now; None when it can.
     """
 
@@ -44,6 +45,7 @@ class Compilation:
     selections: dict[str, Selection] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
     untested: str | None = None
 
     def table(self, spec: str) -> ResolvedTable:

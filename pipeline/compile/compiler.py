@@ -82,6 +82,7 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: Worksp
         raise UserError(f"specs/{name}.yaml: a {what} cannot be called {folder!r}; rename it")
     resolved = resolve(spec, catalog, workspace.profile)
     assert resolved.table is not None  # only an abstract spec has none
+    compilation.idle += [line for line in resolved.idle if line not in compilation.idle]
     if resolved.table.counted:
         compilation.counted |= {run.id: run for run in resolved.runs}
         compilation.tables[name] = resolved.table

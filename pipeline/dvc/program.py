@@ -55,6 +55,8 @@ def initialise(root: Path, *, inside: bool = False) -> None:
         write_text(root / ".dvcignore", _IGNORE)
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     if not (root / ".dvc").is_dir():
+        if rule := _ignoring(root) if in_git else "":
+            raise UserError(f"{root}: git ignores this folder, by {rule}; take the rule out, or begin elsewhere")
         nested = ["--subdir"] if inside and in_git else ["--no-scm"]
         if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else nested)):
             raise UserError(f"{root}: `dvc init` failed; see above")
@@ -62,6 +64,15 @@ def initialise(root: Path, *, inside: bool = False) -> None:
     elif not in_git and not _is_alone(root / ".dvc"):
         # A copy of the tree without .git: DVC would refuse to start.
         dvc(root, "config", "--quiet", "--local", "core.no_scm", "true", quiet=True)
+
+
+def _ignoring(root: Path) -> str:
+    """The rule by which git ignores what DVC would write, with its file and line, if there is one."""
+    if not shutil.which("git"):
+        return ""
+    asked = ["git", "check-ignore", "-v", ".dvc/config"]
+    told = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=False)
+    return told.stdout.partition("\t")[0].strip()
 
 
 def _is_alone(settings: Path) -> bool:

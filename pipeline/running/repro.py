@@ -237,7 +237,9 @@ def _watch(connection: socket.socket, child: int) -> None:
     connection.settimeout(None)
     end = os.pidfd_open(child)
     while end not in select.select([end, connection.fileno()], [], [])[0]:
-        signals = connection.recv(1)
+        signals = b""
+        with suppress(ConnectionResetError):  # it was killed before it had read all that it was told
+            signals = connection.recv(1)
         os.kill(child, signals[0] if signals else signal.SIGKILL)
         if not signals:
             break

@@ -10,10 +10,10 @@ from typing import Any
 
 from pflcore.registry import did_you_mean
 from pipeline.spec.axes import Axis, read_axes
-from pipeline.spec.draft import Options, Patch, Patcher, compose
+from pipeline.spec.draft import Options, Patch, Patcher, Sourced, compose
 from pipeline.spec.parts import Where
 from pipeline.spec.schema import Grid
-from pipeline.spec.yamlfile import Address, show
+from pipeline.spec.yamlfile import Address, dotted, show
 
 MAX_RUNS = 20_000
 
@@ -82,6 +82,39 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
         if first is not point:
             raise patcher.document.error(point.address, f"the run {_words(point.labels)} is already part of the grid")
     return Points(labels, kept, points)
+
+
+def without_effect(grid: Grid, points: Points, patcher: Patcher) -> Iterator[str]:
+    """A line for each setting of the base that something else sets in every run.
+
+    A base that is inherited may well be overridden by what extends it.
+    """
+    document = patcher.document
+    drafts = [{field: _settings(part) for field, part in point.draft.items()} for point in points.points]
+    for field, part in patcher.read(grid.base, ("grid", "base")).items():
+        stated = _settings(part)
+        idle = {option: it for option, it in stated.items() if all(it not in d[field].values() for d in drafts)}
+        if not idle:
+            continue
+        option, lost = next(iter(idle.items()))
+        setters = [draft[field].get(option) or draft[field]["name"] for draft in drafts]
+        files = {document.mark(it.address).file for it in setters}
+        address = lost.address if len(idle) < len(stated) or len(stated) == 1 else ("grid", "base", field)
+        mark = document.mark(address)
+        if mark.file in {document.mark(()).file, *files}:
+            names = {_setter(it.address): None for it in setters}
+            verb = "sets" if len(names) == 1 else "set"
+            alone = option not in ("", "name") and all(option in draft[field] for draft in drafts)
+            what = f"{field}.{option}" if alone else field
+            yield f"{mark}: {dotted(address)} has no effect: {' and '.join(names)} {verb} {what} everywhere"
+
+
+def _settings(part: Options | Sourced) -> dict[str, Sourced]:
+    return part.values if isinstance(part, Options) else {"": part}
+
+
+def _setter(address: Address) -> str:
+    return f"axis {address[2]}" if address[1] == "axes" else dotted(address[:3])
 
 
 def matches(where: Where, labels: Mapping[str, str]) -> bool:

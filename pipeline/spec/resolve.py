@@ -14,7 +14,7 @@ from pipeline.spec.claims import resolve_claims
 from pipeline.spec.derived_columns import resolve_derived
 from pipeline.spec.draft import Patch, Patcher, as_patch, compose
 from pipeline.spec.fields import Fields
-from pipeline.spec.grid import Points, check_axes, expand
+from pipeline.spec.grid import Points, check_axes, expand, without_effect
 from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.paths import inside
 from pipeline.spec.pretrained import Weights
@@ -36,12 +36,14 @@ class Resolved:
 
     Attributes:
         weights: What is in a file of pretrained weights → where it lies, relative to the project.
+        idle: Lines on what the spec says without effect.
     """
 
     runs: list[Run]
     table: ResolvedTable | None
     selections: dict[str, Selection] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
 
 
 def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
@@ -84,7 +86,8 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
             raise UserError(f"{spec.document.mark(())}: two different runs have the id {run.id}; change a seed")
     check_choice(layout, spec.body.as_published, [*published, *by_point], patcher)
     table = _table(spec, profile, layout, grid, by_point, patcher)
-    return Resolved(list(runs.values()), table, selections, weights.paths)
+    idle = list(without_effect(spec.body.grid, grid, patcher))
+    return Resolved(list(runs.values()), table, selections, weights.paths, idle)
 
 
 def _run(draft: Patch, profile: str, patcher: Patcher) -> Run:

@@ -52,6 +52,9 @@ _IGNORED = """\
 /reports/*
 /data/
 /build/
+/.dvc/cache/
+/.dvc/tmp/
+/.dvc/config.local
 # Checkpoints, logs and caches of this machine.
 /.pfl/
 __pycache__/
@@ -78,10 +81,15 @@ jobs:
       - run: pfl validate                 # every spec, and every part of its own
       - run: pfl run --profile smoke      # the whole study in miniature, on generated data
 """
+_REQUIREMENTS = """\
+# No package index has it: put its wheel beside this file, and into git.
+--find-links .
+pfl-pipeline=={version}
+"""
 _README = """\
 # {title}
 
-    pip install -r requirements.txt
+    pip install -r requirements.txt    # with the wheel of pfl-pipeline in this folder
     pfl plan             # what there is to do, and how long it takes
     dvc repro            # runs what is missing or stale; or: pfl run -j 4
     pfl new method mine  # a method of your own, methods/mine.py
@@ -124,7 +132,7 @@ def _files(title: str, names: list[str], specs: dict[str, str]) -> dict[str, str
     return {
         **{f"specs/{name}": _modeline(name) + text for name, text in specs.items()},
         "pyproject.toml": _PYPROJECT.format(default=default),
-        "requirements.txt": f"pfl-pipeline=={version('pfl-pipeline')}\n",
+        "requirements.txt": _REQUIREMENTS.format(version=version("pfl-pipeline")),
         "README.md": _README.format(title=title),
         ".gitignore": _IGNORED,
         ".vscode/settings.json": _EDITOR,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 from support.project import Project
 
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs/ablations.md").read_text(encoding="utf-8")
 SECTIONS = {section.partition(".")[0]: section for section in re.split(r"^## ", GUIDE, flags=re.MULTILINE)[1:]}
 FILES = re.compile(r"```\w+\n# (\S+)\n(.*?)```", re.DOTALL)
@@ -55,6 +57,22 @@ def follow(project: Project, section: str) -> None:
         if command.startswith("pfl run"):
             found = table(project, command.split()[2])
             assert found["obtained_mean"].notna().all()
+
+
+def test_every_example_goes_together_and_is_drawn_under_all_of_its_seeds(project: Project) -> None:
+    (shown,) = re.findall(r"^ +partition:\n(?: {8}.*\n)+", README, re.MULTILINE)
+    quickstart = (ROOT / "specs/quickstart.yaml").read_text(encoding="utf-8")
+    ours, changed = re.subn(
+        r"^    partition:\n(?: {6}.*\n)+",
+        textwrap.indent(textwrap.dedent(shown), "    "),
+        quickstart,
+        flags=re.MULTILINE,
+    )
+    assert changed == 1
+    project.write("specs/readme.yaml", ours)
+    done = project.call("pfl", "validate", PYTHONPATH=str(project.root))
+    examples = 2 + sum(name.startswith("specs/") and "abstract:" not in text for name, text in FILES.findall(GUIDE))
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"{examples} specs are valid")
 
 
 @pytest.mark.matrix

@@ -103,7 +103,8 @@ def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", find_specs(SPECS))
 def test_every_spec_resolves(name: str, profile: str, catalog: Catalog) -> None:
     spec = load_spec(SPECS / f"{name}.yaml", SPECS, catalog)
-    assert spec.abstract or resolve(spec, catalog, profile).runs
+    resolved = resolve(spec, catalog, profile)
+    assert (spec.abstract or resolved.runs) and not resolved.idle
 
 
 @pytest.mark.parametrize("name", PRINTED)

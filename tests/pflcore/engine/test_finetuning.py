@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
 from pflcore.engine import Result
+from pflcore.engine.facts import balanced
 from pflcore.errors import UserError
 from pflcore.methods import METHODS, Method
 from pflcore.seeds import generator
@@ -36,10 +38,10 @@ SETTINGS = training(sample_rate=1.0, momentum=0.5, weight_decay=0.01)
 Logits = Callable[[Tensor], Tensor]
 
 
-def trained(entry: Method, net: Backbone | None = None, executor: str = "sequential") -> Result:
+def trained(entry: Method, net: Backbone | None = None, executor: str = "sequential", **more: Any) -> Result:
     return run(
         entry, net or backbone("convnet"), DATA,
-        training=SETTINGS, evaluation=EVERY_ROUND, seed=SEED, executor=executor,
+        training=replace(SETTINGS, **more), evaluation=EVERY_ROUND, seed=SEED, executor=executor,
     )  # fmt: skip
 
 
@@ -50,14 +52,22 @@ def loaded(result: Result, prefix: str = "", net: Backbone | None = None) -> nn.
     return model.train()
 
 
-def tuned(client: int, logits: Logits, parameters: Sequence[Tensor], epochs: int, steps: int | None, lr: float) -> None:
+def tuned(
+    client: int,
+    logits: Logits,
+    parameters: Sequence[Tensor],
+    epochs: int,
+    steps: int | None,
+    lr: float,
+    weights: Tensor | None = None,
+) -> None:
     """Plain SGD on a client's own samples, in the batches that follow its second round."""
     sgd, own = torch.optim.SGD(parameters, lr), DATA.train[client]
     order, size = generator(SEED, "tuning", 2, client), SETTINGS.batch_size
     drawn = (own[order.permutation(len(own))] for _ in range(steps or epochs))
     for batch in (rows[:size] for rows in drawn) if steps else (one for rows in drawn for one in rows.split(size)):
         sgd.zero_grad()
-        F.cross_entropy(logits(normalised(DATA, batch)), DATA.labels[batch]).backward()
+        F.cross_entropy(logits(normalised(DATA, batch)), DATA.labels[batch], weights).backward()
         sgd.step()
 
 
@@ -107,6 +117,18 @@ def test_what_is_tuned_is_the_model_that_is_measured(name: str, executor: str) -
     for client in range(2):
         model = loaded(plain, f"client.{client}.own/")
         tuned(client, model, list(model.parameters()), 1, None, SETTINGS.lr)
+        assert_measured(result, client, model.eval())
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(("name", "prefix"), [("fedavg", ""), ("ditto", "client.{}.own/")])
+def test_it_has_the_class_weights_of_training(name: str, prefix: str, executor: str) -> None:
+    plain = trained(method(name), class_weights="balanced")
+    result = trained(method(name, finetune_epochs=2), executor=executor, class_weights="balanced")
+    for client in range(2):
+        model, weights = loaded(plain, prefix.format(client)), balanced(DATA.class_counts(client))
+        assert len(weights.unique()) > 1
+        tuned(client, model, list(model.parameters()), 2, None, SETTINGS.lr, weights)
         assert_measured(result, client, model.eval())
 
 
@@ -186,6 +208,8 @@ def test_what_cannot_be_combined_is_one_line() -> None:
         UserError, match=r"^method fedavg: finetune_groups: the backbone has no parameter group 'haed'; did"
     ):
         trained(method("fedavg", finetune_epochs=1, finetune_groups=("haed",)))
+    with pytest.raises(UserError, match=r"^method fedavg: finetune_groups: train_only leaves nothing to train in them"):
+        trained(method("fedavg", train_only=("head",), finetune_epochs=1, finetune_groups=("conv1",)))
 
 
 def test_methods_that_tune_by_themselves_tune_the_named_groups_instead() -> None:

@@ -36,6 +36,11 @@ def test_a_file_is_dealt_as_it_stands(file: Path) -> None:
     assert [rows.tolist() for rows in made.test] == [[1], [70]] and (made.scheme, made.seed) == ("from_file", 5)
 
 
+def test_a_byte_order_mark_is_passed_over(file: Path) -> None:
+    file.write_text(GOOD, encoding="utf-8-sig")
+    assert [rows.tolist() for rows in from_file().train] == [[0], [2, 3]]
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25])
 def test_a_split_survives_being_written_and_read(file: Path, share: float) -> None:
     made = partition(PARTITIONS.create("dirichlet", alpha=1.0, validation_share=share), SAMPLES, 7, 3)

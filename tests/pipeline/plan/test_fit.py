@@ -10,6 +10,7 @@ from support.project import CONVNET, VIT, Project, make_project, spec
 from pipeline.plan import fit
 from pipeline.plan.fit import misfits
 
+NOTHING_TRAINED = "train_only: there are no parameters that its rounds train in head"
 DETECTOR = "dataset: {name: voc_detection}"
 MISFITS = {
     "a group": (
@@ -29,6 +30,27 @@ MISFITS = {
         spec("{A: fedavg, X: scaffold}", training=", optimizer: adam"),
         "specs/tiny.yaml:11: X: method scaffold: its local steps are plain SGD's by definition",
     ),
+    **{
+        f"class weights and {name}": (
+            spec(f"{{A: fedavg, X: {name}}}", training=", class_weights: balanced"),
+            f"specs/tiny.yaml:11: X: method {name} does not go with training.class_weights",
+        )
+        for name in ("fedrod", "pfedgp")
+    },
+    **{
+        f"{name} of a part": (
+            spec(f"{{A: fedavg, X: {{name: {name}, train_only: [head]}}}}"),
+            f"specs/tiny.yaml:11: X: method {name}: {why}",
+        )
+        for name, why in {
+            "fedas": "one of its phases trains what is shared",
+            "fedbabu": NOTHING_TRAINED,
+            "fedpac": "one of its phases trains what is shared",
+            "fedrep": "one of its phases trains what is shared",
+            "pfedfda": NOTHING_TRAINED,
+            "pfedgp": NOTHING_TRAINED,
+        }.items()
+    },
     "a backbone and the data": (
         spec(backbone="lstm"),
         "specs/tiny.yaml:7: FedAvg and 1 more: backbone lstm takes text, the dataset has images",
@@ -133,3 +155,11 @@ def test_what_fits_is_built_once_and_on_nothing_but_names_again(
     assert not found(project) and len(built) == 5
     (project.root / ".pfl/fit.json").write_text("{", encoding="utf-8")
     assert not found(project) and len(built) == 6
+
+
+def test_what_is_said_in_vain_is_a_line_of_validate_and_plan(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec(more="    partition: [iid]\n")})
+    for command in ("validate", "plan"):
+        done = project.call("pfl", command, "tiny")
+        line = "pfl: specs/tiny.yaml:5: grid.base.partition has no effect: axis partition sets partition everywhere"
+        assert done.returncode == 0 and done.stderr.splitlines().count(line) == 1

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -65,14 +66,18 @@ class Dvc:
 
     def start(self, code: str, kind: str = "train", **variables: str) -> int:
         """Begin with a stage that executes `code`; the process of its command."""
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
         words = [sys.executable, str(self.folder / "pfl"), "stage", kind, code]
         print(json.dumps([words, variables]), file=self.process.stdin, flush=True)
-        return int(self.process.stdout.readline())
+        return int(self._line())
 
     def end(self) -> End:
-        assert self.process.stdout
-        return End(*json.loads(self.process.stdout.readline()))
+        return End(*json.loads(self._line()))
+
+    def _line(self) -> str:
+        """What it says next, a line at a time, so that none waits in a buffer."""
+        assert self.process.stdout and select.select([self.process.stdout], [], [], PATIENCE)[0]
+        return self.process.stdout.readline()
 
     def run(self, code: str, kind: str = "train", **variables: str) -> End:
         self.start(code, kind, **variables)
@@ -128,7 +133,7 @@ def begin(folder: Path) -> Dvc:
 def finish(dvc: Dvc) -> None:
     with suppress(ProcessLookupError):
         os.killpg(dvc.process.pid, signal.SIGKILL)
-    dvc.process.communicate()
+    dvc.process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -234,6 +239,20 @@ def test_a_command_that_is_killed_takes_its_fork_along(dvc: Dvc, number: signal.
     os.kill(command, number)
     assert dvc.end().code == -number
     wait_for(lambda: not lives(fork))
+    assert dvc.warm() == shared
+
+
+def test_a_fork_does_not_outlive_a_command_that_was_killed_before_it_knew_of_it(dvc: Dvc) -> None:
+    shared = dvc.warm()
+    os.kill(shared, signal.SIGSTOP)
+    command = dvc.start("import os, time; open('fork', 'w').write(str(os.getpid())); time.sleep(600)")
+    wait_for(lambda: is_asking(command))
+    os.kill(command, signal.SIGSTOP)
+    os.kill(shared, signal.SIGCONT)
+    wait_for(lambda: (dvc.folder / "fork").exists() and (dvc.folder / "fork").read_text())
+    os.kill(command, signal.SIGKILL)
+    wait_for(lambda: not lives(int((dvc.folder / "fork").read_text())))
+    assert dvc.end().code == -signal.SIGKILL
     assert dvc.warm() == shared
 
 
@@ -347,6 +366,7 @@ class Terminal:
 
     def read(self) -> bool:
         """Whether there may be more to come."""
+        assert select.select([self.descriptor], [], [], 2 * PATIENCE)[0]
         try:
             data = os.read(self.descriptor, 65536)
         except OSError:

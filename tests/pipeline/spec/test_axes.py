@@ -178,3 +178,34 @@ def test_what_is_called_like_an_option_is_the_option() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[('dataset', 'seed')]\n"
+
+
+IN_VAIN = {
+    "an option": ("alpha: 0.3", "partition: [dirichlet, pathological]",
+                  "partition.alpha has no effect: axis partition sets partition"),
+    "some values": ("alpha: 0.3", "partition: {a: dirichlet, b: {alpha: 1}}\n  only: {partition: [a]}",
+                    "partition.alpha has no effect: axis partition sets partition"),
+    "a part": ("name: dirichlet, alpha: 0.3", "where: {a: {partition: pathological}, b: {seed: 1}}\n"
+               "  overrides: [{when: {where: b}, set: {partition: {name: dirichlet}}}]",
+               "partition has no effect: axis where and grid.overrides[0] set partition"),
+    "an axis of an option": ("name: dirichlet, alpha: 0.3", "partition.alpha: [0.1, 0.2]",
+                             "partition.alpha has no effect: axis partition.alpha sets partition.alpha"),
+    "not everywhere": ("name: dirichlet, alpha: 0.3", "where: {a: {partition: pathological}, b: {seed: 1}}", ""),
+    "patched": ("name: dirichlet, alpha: 0.3", "partition: {a: {alpha: 0.1}, b: {}}", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IN_VAIN)
+def test_what_the_base_says_in_vain_is_told(tmp_path: Path, case: str) -> None:
+    said, axes, told = IN_VAIN[case]
+    base = BASE.replace("partition: dirichlet", f"\n    partition: {{{said}}}")
+    idle = resolved(tmp_path, f"grid:\n  base: {base}\n  axes:\n    {axes}\n").idle
+    assert idle == ([f"specs/a.yaml:3: grid.base.{told} everywhere"] if told else [])
+
+
+def test_what_is_inherited_may_be_overridden(tmp_path: Path) -> None:
+    parent = f"abstract: true\ngrid:\n  base: {BASE}\n  axes: {{partition: [dirichlet, pathological]}}\n"
+    child = "extends: b.yaml\ngrid:\n  base: {training: {lr: 0.2}}\n  axes: {training.lr: [0.1], method: [fedavg]}\n"
+    told = ["b.yaml:3: grid.base.partition has no effect: axis partition sets partition everywhere",
+            "a.yaml:3: grid.base.training.lr has no effect: axis training.lr sets training.lr everywhere"]  # fmt: skip
+    assert resolved(tmp_path, child, b_yaml=parent).idle == [f"specs/{line}" for line in told]

@@ -348,6 +348,15 @@ def test_published_values_are_found_from_the_file_that_names_them(tmp_path: Path
     assert sum(cell.published is not None for cell in table.cells) == 3
 
 
+def test_comments_on_top_of_published_values_are_passed_over(tmp_path: Path) -> None:
+    commented = f"# specs/t.csv\r\n\n# of the paper's, \"table 1\n{CSV}"
+    assert resolved(tmp_path, TABLE, t_csv=commented) == resolved(tmp_path, TABLE, t_csv=CSV)
+    with pytest.raises(UserError, match=r"t\.csv:7: mean: 'x' is not a number"):
+        resolved(tmp_path, TABLE, t_csv=commented.replace("50,1", "x,1"))
+    with pytest.raises(UserError, match=r"t\.csv:2: dataset: '# Avg'"):  # a label, further down
+        resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
+
+
 def test_smoke_shrinks_everything(tmp_path: Path) -> None:
     result = resolved(tmp_path, TABLE, "smoke", t_csv=CSV)
     assert result.table is not None

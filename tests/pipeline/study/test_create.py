@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tomllib
+import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,41 @@ def test_an_empty_git_repository_becomes_one(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path / "mine")], check=True)
     create(tmp_path / "mine")
     assert "no_scm" not in (tmp_path / "mine/.dvc/config").read_text()
+
+
+def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_text("scratch/\n")
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(UserError, match=r"mine: git ignores this folder, by \S*\.gitignore:1:scratch/; take the rule"):
+        create(tmp_path / "scratch/mine")
+    with pytest.raises(UserError, match=r"mine: DVC fails where a path has braces"):
+        create(tmp_path / "data{v2}/mine")
+    assert not (tmp_path / "scratch/mine").exists() and not (tmp_path / "data{v2}/mine").exists()
+
+
+def test_git_that_comes_later_takes_nothing_of_dvcs_own(tmp_path: Path) -> None:
+    create(tmp_path)
+    for name in (".dvc/cache/files/md5/aa/b", ".dvc/tmp/lock", ".dvc/config.local"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    told = subprocess.run(["git", "add", "-An", "."], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert [line for line in told.splitlines() if "'.dvc/" in line] == ["add '.dvc/config'"]
+
+
+def test_what_a_study_requires_is_installed_from_a_wheel_beside_it(tmp_path: Path) -> None:
+    create(tmp_path / "mine")
+    wheel, about = (
+        f"pfl_pipeline-{version('pfl-pipeline')}",
+        f"Name: pfl-pipeline\nVersion: {version('pfl-pipeline')}\n",
+    )
+    with zipfile.ZipFile(tmp_path / f"mine/{wheel}-py3-none-any.whl", "w") as file:
+        file.writestr(f"{wheel}.dist-info/METADATA", f"Metadata-Version: 2.1\n{about}")
+        file.writestr(f"{wheel}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-index", "--no-deps", "-r", "mine/requirements.txt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and (tmp_path / f"{wheel}-py3-none-any.whl").is_file(), done.stderr
 
 
 def left(folder: Path) -> list[str]:
