@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from pipeline.printing import Printer
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 # Seconds between two lines when there is no terminal.
 _INTERVAL = 20.0
 
-listener: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener", default=None)
-"""Who is told of each round beside the reader: in a worker of ``pfl run``, the scheduler. Each thread has its own."""
+listener: Callable[[Progress], None] | None = None
+"""Who is told of each round beside the reader: in a worker of ``pfl run``, the scheduler."""
 
 
 @contextmanager
 def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
     """A function to call after each round, for the time of the block."""
-    if listener.get():  # what is printed goes to a file, which never stalls
+    if listener:  # what is printed goes to a file, which never stalls
         yield _TrainingLines(title)
         return
     with Printer() as printer:
@@ -100,8 +99,8 @@ class _TrainingLines:
         self.first: int | None = None
 
     def __call__(self, progress: Progress) -> None:
-        if tell := listener.get():
-            tell(progress)
+        if listener:
+            listener(progress)
         now = time.monotonic()
         if self.first is None:
             self.first = progress.round - 1

@@ -110,10 +110,10 @@ def _counted(run: Run, method: Method, forms: dict[Any, Any]) -> StepKernels:
         masks = torch.zeros(_CLIENTS, _PASSES, per_pass, dtype=torch.int16) if per_pass else torch.empty(_CLIENTS, 0)
         step = Step(trainer)
         trainer.model.train()
-    with torch.device("meta"), vectorisable(trainer):
-        before = vmap(step.begin)(received, {})
+    with torch.device("meta"), vectorisable():
+        before = vmap(step.begin)(received)
         with _Started(forms) as started:
-            vmap(step)(before, received, batch.inputs, batch.labels, masks, torch.empty(_CLIENTS, 0), {})
+            vmap(step)(before, received, batch.inputs, batch.labels, masks, torch.empty(_CLIENTS, 0))
         trainer.model.eval()
         with torch.no_grad(), _Started(forms) as measured:
             vmap(trainer.predict)(received, batch.inputs)

@@ -24,7 +24,7 @@ from pipeline.probe.numbers import Numbers, shown
 from pipeline.stages import data, partition, train
 
 # What decides how training is carried out, as no setting of the machine may.
-_ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1", "PFL_CONVOLUTIONS": "grouped"}
+_ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1"}
 _COUNTED = (
     *("parameters", "communicated_up", "communicated_down", "stored", "received", "server", "macs", "positions"),
     "diverged",
@@ -35,7 +35,7 @@ _COUNTED = (
 def same_everywhere(threads: int = 1) -> Iterator[None]:
     """Settings of this machine put aside; two workers, stacks of three."""
     before = torch.get_num_threads()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PFL_") and name != "RANK"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PFL_")}
     try:
         with patch.dict(os.environ, {**kept, **_ENVIRONMENT, "PFL_THREADS": str(threads)}, clear=True):
             yield
