@@ -37,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
-from pflcore.engine import is_first, select_device, train
+from pflcore.engine import select_device, train
 from pflcore.engine.precision import use_precision
 from pflcore.methods import METHODS
 from pflcore.operators.hypernetworks import HyperNetwork
@@ -168,17 +168,6 @@ def as_a_plain_program() -> Iterator[None]:
         torch.use_deterministic_algorithms(chosen, warn_only=True)
 
 
-def processes(workload: Workload) -> Callable[[], float]:
-    """The same by two processes that torchrun starts, each with one thread."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-
-    def once() -> float:
-        done = subprocess.run([*launcher, __file__, "--child", workload.name], capture_output=True, text=True)
-        return float(done.stdout)
-
-    return once
-
-
 class PlainHypernetwork:
     """FedTP's server step as a sum of gradients, one backward pass per client, and ``torch.optim.SGD``."""
 
@@ -301,7 +290,6 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="the peak memory of W3 instead")
     parser.add_argument("--hypernetwork", action="store_true", help="FedTP's server step alone instead")
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.memory:
         return memory()
@@ -311,10 +299,6 @@ def main() -> None:
     if chosen.hypernetwork:
         with use_precision("fp32"):
             return hypernetwork(chosen.repeat, device)
-    if chosen.child:
-        workload = next(one for one in WORKLOADS if one.name == chosen.child)
-        seconds = ours(workload, federation(workload, device), "distributed", "fp32")()
-        return print(seconds) if is_first() else None
     rates = {precision: matmul_rate(device, precision) for precision in chosen.precision}
     words = ", ".join(f"{precision} {rate / 1e9:.0f}" for precision, rate in rates.items())
     print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, matrix product in GFLOP/s: {words}\n")
@@ -330,8 +314,6 @@ def main() -> None:
             for executor in chosen.executors or usual
             for precision in chosen.precision
         }
-        if device.type == "cpu" and workload.epochs and not chosen.executors:
-            contestants["distributed, 2 processes", "fp32"] = processes(workload)
         times: dict[tuple[str, str], list[float]] = {name: [] for name in contestants}
         for _ in range(chosen.repeat):
             for name, once in contestants.items():

@@ -52,11 +52,9 @@ SECTIONS: dict[str, tuple[Section, float]] = {
     "uncapturable": (checks.uncapturable, 15),
     "resume": (checks.resume, 40),
     "squeezed": (checks.squeezed, 22),
-    "abreast": (speed.abreast, 24),
     "side_by_side": (speed.side_by_side, 33),
     "profiles": (kernels.profiles, 25),
     "resident": (checks.resident, 16),
-    "convolutions": (kernels.convolutions, 15),
     "evaluation": (speed.evaluation, 13),
     "hypernetwork": (kernels.hypernetwork, 11),
 }

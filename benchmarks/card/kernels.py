@@ -11,14 +11,11 @@ from typing import Any
 import torch
 from card.section import Bench
 from card.speed import PRECISIONS, workload
-from card.training import backbone, federation, mixed, place, rounds_of, sizes, stop
+from card.training import backbone, federation, place, rounds_of, sizes, stop
 from engine import PlainHypernetwork, synchronize
 from torch import Tensor
-from torch.func import grad, vmap
-from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from pflcore.engine.executors.unfolding import unfolded_conv2d
 from pflcore.engine.precision import use_precision
 
 
@@ -98,44 +95,6 @@ def _one_round(bench: Bench, name: str, precision: str, device: torch.device, se
     data = federation(device, sizes(each.clients, each.samples, "equal"))
     rounds_of(each, data, backbone(each.backbone, depth), precision, after)
     return marks[1] - marks[0]
-
-
-def convolutions(bench: Bench) -> None:
-    """A convolution's weight and input gradients for clients with weights of their own: three ways to compute them.
-
-    ``vmap`` turns it into a grouped convolution; ``unfold`` cuts patches out and multiplies matrices, a batch of them;
-    ``loop`` takes one client after the other.
-    """
-    device = place(bench.device)
-    layers = {"3→16 of 32×32": (3, 16, 32), "16→32 of 14×14": (16, 32, 14)}
-    for clients in (2,) if bench.quick else (1, 5, 10, 50):
-        for label, (inner, outer, side) in layers.items():
-            images = torch.randn(clients, 8 if bench.quick else 64, inner, side, side, device=device)
-            weights = torch.randn(clients, outer, inner, 5, 5, device=device)
-            for precision in ("fp32",) if bench.quick else PRECISIONS:
-                what = {"clients": clients, "layer": label, "precision": precision}
-                with bench.tried(**what), use_precision(precision), mixed(precision, device):
-                    taken = {name: seconds_of(partial(way, weights, images), device) for name, way in WAYS.items()}
-                    bench.write(**what, **{f"{name}_ms": 1000 * seconds for name, seconds in taken.items()})
-
-
-def _squares(weight: Tensor, images: Tensor) -> Tensor:
-    return F.conv2d(images, weight).float().square().sum()
-
-
-def _unfolded(weight: Tensor, images: Tensor) -> Tensor:
-    return unfolded_conv2d(images, weight).float().square().sum()
-
-
-def _loop(weights: Tensor, images: Tensor) -> list[tuple[Tensor, ...]]:
-    return [grad(_squares, (0, 1))(*pair) for pair in zip(weights, images, strict=True)]
-
-
-WAYS: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "vmap": vmap(grad(_squares, (0, 1))),
-    "unfold": vmap(grad(_unfolded, (0, 1))),
-    "loop": _loop,
-}
 
 
 def hypernetwork(bench: Bench) -> None:

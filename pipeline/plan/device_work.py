@@ -18,7 +18,7 @@ from pipeline.plan.client_sizes import ClientSizes, Federations
 from pipeline.plan.step_kernels import Kernels, StepKernels
 from pipeline.spec.run import Run
 
-# Launches by the host, after tests/pflcore/engine/launches.csv: beside a step that is replayed; in a round, for each
+# Launches by the host, counted on the pretended GPU of the tests: beside a step that is replayed; in a round, for each
 # tensor of each client's state (it is taken out of the stack and into the mean) and beside these; and of a server
 # that generates what clients receive, from 80 to 700.
 BESIDE_STEP = 12

@@ -51,7 +51,7 @@ def here(project: Project, *words: object) -> subprocess.CompletedProcess[str]:
 
 def there(cells: Path, out: Path, *words: object) -> subprocess.Popen[str]:
     """`train` on the bare machine, in a folder that is no project."""
-    arguments = ["train", "--cells", cells, "--out", out, "--device", "cpu", "--abreast", 1, *words]
+    arguments = ["train", "--cells", cells, "--out", out, "--device", "cpu", *words]
     command = [sys.executable, "-c", BARE, BENCHMARKS / "gpu_cells.py", *arguments]
     return subprocess.Popen(
         list(map(str, command)), cwd=cells, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -120,33 +120,12 @@ def test_cells_are_those_of_an_ordinary_run_though_killed_and_continued(tmp_path
     assert len(entries) == 4 and all(entry.seconds and entry.seconds > 0 for entry in entries)
 
 
-@pytest.mark.matrix
-def test_seeds_side_by_side_are_those_of_single_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from cells.train import finished, unpacked
-
-    project, cells = prepared(tmp_path / "a", "    seed: [0, 1, 2]\n"), tmp_path / "cells"
-    assert here(project, "pack", "--spec", "tiny", "--out", cells).returncode == 0
-    said = trained(cells, tmp_path / "together", "--abreast", 2)
-    assert said.count("| done |") == 6
-    trained(cells, tmp_path / "alone", "--abreast", 1)
-    found, expected = ({line["run"]: line for line in finished(tmp_path / name)} for name in ("together", "alone"))
-    assert found.keys() == expected.keys() and len(found) == 6
-    for name, line in found.items():
-        one, other = (unpacked(each["columns"]) for each in (line, expected[name]))
-        early = one["round"] <= 3  # what is rounded otherwise grows with the rounds
-        assert np.array_equal(one["round"], other["round"]) and np.array_equal(one["client"], other["client"])
-        assert early.any() and np.array_equal(one["correct"][early], other["correct"][early])
-        np.testing.assert_allclose(one["loss"][early], other["loss"][early], rtol=1e-4)
-        assert line["identity"] == expected[name]["identity"]
-
-
 def stopped(cells: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train in this process until a deadline that has come before the first round is over."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from cells.train import Session
 
-    session = Session(cells, data=[], out=out, deadline=1000, every=0, device="cpu", abreast=1, quick=False)
+    session = Session(cells, data=[], out=out, deadline=1000, every=0, device="cpu", quick=False)
     federation = session._federation
 
     def late(cell: Cell) -> FederatedData:
