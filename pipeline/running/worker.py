@@ -66,11 +66,7 @@ def work(job: Job, place: Place, connection: Connection) -> None:
 
 
 def execute(job: Job, send: Callable[[Progressed], None]) -> None:
-    """Run the command of a stage in this process.
-
-    Raises:
-        UserError: What the stage says, or an exit code of its own.
-    """
+    """Run the command of a stage in this process. Raises :class:`UserError` for what the stage says."""
     from typer.main import get_command
 
     from pipeline import progress
@@ -88,9 +84,7 @@ def execute(job: Job, send: Callable[[Progressed], None]) -> None:
     program, group, *arguments = shlex.split(job.command)
     if (program, group) != ("pfl", "stage"):
         raise UserError(f"{job.address}: {job.command!r} is no stage of this pipeline; run `pfl compile`")
-    code = get_command(stage).main(args=arguments, prog_name="pfl stage", standalone_mode=False)
-    if code:
-        raise UserError(f"exit code {code}")
+    get_command(stage).main(args=arguments, prog_name="pfl stage", standalone_mode=False)
 
 
 def _diverged(job: Job, root: Path) -> bool:
