@@ -39,7 +39,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
-from pflcore.engine import is_first, select_device, train
+from pflcore.engine import select_device, train
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.precision import use_precision
 from pflcore.memory import keep_freed_memory
@@ -170,17 +170,6 @@ def as_a_plain_program() -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(chosen, warn_only=True)
-
-
-def processes(workload: Workload) -> Callable[[], float]:
-    """The same by two processes that torchrun starts, each with one thread."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-
-    def once() -> float:
-        done = subprocess.run([*launcher, __file__, "--child", workload.name], capture_output=True, text=True)
-        return float(done.stdout)
-
-    return once
 
 
 class PlainHypernetwork:
@@ -326,7 +315,6 @@ def main() -> None:
     parser.add_argument("--profile", choices=BACKBONES.names(), help="where the time of its steps goes instead")
     parser.add_argument("--steps", type=int, default=20, help="of --profile")
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.memory:
         return memory()
@@ -338,10 +326,6 @@ def main() -> None:
     if chosen.hypernetwork:
         with use_precision("fp32"):
             return hypernetwork(chosen.repeat, device)
-    if chosen.child:
-        workload = next(one for one in WORKLOADS if one.name == chosen.child)
-        seconds = ours(workload, federation(workload, device), "distributed", "fp32")()
-        return print(seconds) if is_first() else None
     rates = {precision: matmul_rate(device, precision) for precision in chosen.precision}
     words = ", ".join(f"{precision} {rate / 1e9:.0f}" for precision, rate in rates.items())
     print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, matrix product in GFLOP/s: {words}\n")
@@ -357,8 +341,6 @@ def main() -> None:
             for executor in chosen.executors or usual
             for precision in chosen.precision
         }
-        if device.type == "cpu" and workload.epochs and not chosen.executors:
-            contestants["distributed, 2 processes", "fp32"] = processes(workload)
         times: dict[tuple[str, str], list[float]] = {name: [] for name in contestants}
         for _ in range(chosen.repeat):
             for name, once in contestants.items():

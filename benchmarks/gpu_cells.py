@@ -65,7 +65,6 @@ def _arguments() -> argparse.Namespace:
     train.add_argument("--deadline", type=float, default=540.0, help="seconds")
     train.add_argument("--every", type=float, default=15.0, help="seconds between checkpoints")
     train.add_argument("--device", default="cuda")
-    train.add_argument("--abreast", type=int, default=8, help="seeds of a cell that are trained side by side at most")
     train.add_argument("--quick", action="store_true", help="two rounds of three cells; keeps nothing")
     collect = verbs.add_parser("collect", help="take what came back")
     collect.add_argument("--cells", type=Path, required=True, help="folder that was packed")
@@ -77,7 +76,7 @@ def _train(chosen: argparse.Namespace) -> None:
     started = time.monotonic()
     from cells.train import Session  # with torch, which takes a while
 
-    asked = {name: getattr(chosen, name) for name in ("data", "out", "every", "device", "abreast", "quick")}
+    asked = {name: getattr(chosen, name) for name in ("data", "out", "every", "device", "quick")}
     session = Session(chosen.cells, deadline=chosen.deadline - (time.monotonic() - started), **asked)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what `timeout` sends; the table is printed all the same
     try:

@@ -27,8 +27,8 @@ TRAINER, RUN, METHOD = "pflcore/engine/trainer.py", "pflcore/engine/run_state.py
 OPTIMIZERS, RESULT = "pflcore/engine/optimizers.py", "pflcore/engine/result.py"
 SERVER_VIEW = "pflcore/server_view.py"
 EVALUATE, STATE, NEIGHBOURS = "pflcore/engine/evaluate.py", "pflcore/engine/state.py", "pflcore/operators/neighbours.py"
-STACKING, COHORT, STEP, POOLED = (
-    f"pflcore/engine/executors/{name}.py" for name in ("stacking", "cohort", "vectorised", "pooled")
+STACKED, COHORT, STEP, POOLED = (
+    f"pflcore/engine/executors/{name}.py" for name in ("stacked", "cohort", "vectorised", "pooled")
 )
 REWRITTEN = "pflcore/engine/executors/rewritten.py"
 DROPOUT, PRECISION = (f"pflcore/engine/{name}.py" for name in ("dropout", "precision"))
@@ -76,7 +76,7 @@ MUTANTS = (
     ("method told of no momentum", FACTS, "momentum=training.momentum,", "momentum=0.0,"),
     ("mean loss not divided", RESULT, "scores.loss / scores.total", "scores.loss / scores.total.mean()"),
     ("measured a round late", RUN, "self.evaluation.is_due(round_, self", "self.evaluation.is_due(round_ - 1, self"),
-    ("a run goes on one round late", RUN, "self.round = checkpoint.round\n            restore(self.parts", "self.round = checkpoint.round + 1\n            restore(self.parts"),
+    ("a run goes on one round late", RUN, "self.resumed_from = checkpoint.round\n            restore(self.parts", "self.resumed_from = checkpoint.round + 1\n            restore(self.parts"),
     ("window one round short", SETTINGS, "round_ >= rounds - self.window", "round_ > rounds - self.window"),
     ("cohorts rounded", SETTINGS, "int(clients * self.sample_rate + 1e-9)", "round(clients * self.sample_rate)"),
     ("measured in training mode", EVALUATE, "trainer.model.eval()\n    made", "trainer.model.train()\n    made"),
@@ -109,9 +109,9 @@ MUTANTS = (
     ("stacked: no momentum", OPTIMIZERS, "_plus(slopes, state, training.momentum) if state", "_plus(slopes, state, 0.0) if state"),
     ("stacked: attention not scaled", "pflcore/engine/attention.py", "q * float(q.shape[-1] ** -0.5)", "q"),
     ("stacked: layer norm without its bias", REWRITTEN, "made if bias is None else made + bias\n\n\ndef _linear", "made\n\n\ndef _linear"),
-    ("stacked: padding measured", STACKING, "part[index, : len(own)]", "part[index]"),
+    ("stacked: padding measured", STACKED, "part[index, : len(own)]", "part[index]"),
     ("stacked: buffers lost", STEP, "_write_back(list(zip(targets, fresh, strict=True)))", "None"),
-    ("stacked: same dropout for all", COHORT, "task.client, step, one_pass)", "self.tasks[0].client, step, one_pass)"),
+    ("stacked: same dropout for all", COHORT, "self.clients[one], step, one_pass)", "self.clients[0], step, one_pass)"),
     ("pooled: pieces begin anew", POOLED, "begun.pop(piece.job, None), piece.stop", "begun.pop(piece.job, None) and None, piece.stop and 1"),
     ("pooled: outcomes of other workers", POOLED, "Outcome(client, worker.copy(), answer)", "Outcome(client, self.workers[0].copy(), answer)"),
     ("fewest samples off by one", PARTITION, "if reached >= least:", "if reached > least:"),

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -14,8 +13,8 @@ if TYPE_CHECKING:
 
 _INTERVAL = 20.0  # seconds between two lines when there is no terminal
 
-listener: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener", default=None)
-"""Who is told of each round beside the reader: in a worker of ``pfl run``, the scheduler. Each thread has its own."""
+listener: Callable[[Progress], None] | None = None
+"""Who is told of each round beside the reader: in a worker of ``pfl run``, the scheduler."""
 
 
 class Show(Protocol):
@@ -27,7 +26,7 @@ class Show(Protocol):
 @contextmanager
 def show_training(title: str) -> Iterator[Callable[[Progress], None]]:
     """Yield a function to call after each round."""
-    tell = listener.get()
+    tell = listener
     with show_preparation(title) as show:
 
         def update(progress: Progress) -> None:

@@ -15,8 +15,6 @@ from support.project import Project, make_project
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # What a test repeats is trained again; tests of what is kept say so.
 os.environ["PFL_KEEP"] = "0"
-# What a machine has measured must not decide what tests compute.
-os.environ["PFL_CONVOLUTIONS"] = "grouped"
 
 
 @pytest.fixture(scope="session")

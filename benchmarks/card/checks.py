@@ -27,13 +27,10 @@ from pflcore.backbones import BACKBONES, Backbone
 from pflcore.client_view import ClientView
 from pflcore.data.federation import FederatedData
 from pflcore.engine import CheckpointFolder, Result
-from pflcore.engine.divergence import Diverged
-from pflcore.engine.executors.cohort import Task
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
-from pflcore.engine.executors.stacking import Stacking
 from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Outcome, Trainer
+from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch
@@ -227,21 +224,21 @@ def _stack(trainer: Trainer, state: Tensors, clients: int) -> tuple[list[Tensors
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    with Stacked(trainer, clients) as stacked:
-        stacked.stacking = widths = _Widths(trainer, clients)
+    stacked = _Widths(trainer, clients)
+    with stacked:
         models = _outcomes(stacked, state, clients)
-        return models, torch.cuda.max_memory_reserved() if on_gpu else 0, max(widths.widths)
+        return models, torch.cuda.max_memory_reserved() if on_gpu else 0, max(stacked.widths)
 
 
-class _Widths(Stacking):
+class _Widths(Stacked):
     """Notes how many clients were trained at once."""
 
     def __init__(self, trainer: Trainer, width: int) -> None:
         super().__init__(trainer, width)
         self.widths: list[int] = []
 
-    def _train(self, tasks: Sequence[Task], tuning: bool) -> list[Outcome | Diverged]:
-        done = super()._train(tasks, tuning)
+    def _train(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
+        done = super()._train(round_, jobs, part)
         self.widths.append(len(done))
         return done
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 import time
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -15,7 +14,6 @@ from card.section import Bench
 from card.training import SHAPE, backbone, federation, place, plain, rounds_of, sizes, stop, watched
 from engine import Workload
 
-from pflcore.engine import run_abreast
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
@@ -106,31 +104,6 @@ def side_by_side(bench: Bench) -> None:
             for run in runs:
                 run.join(1)
                 run.kill()
-
-
-def abreast(bench: Bench) -> None:
-    """Runs that differ in their seed, side by side in one process: FedOFA with one client a round, and W1 with ten."""
-    device = place(bench.device)
-    fedofa = Workload("FedOFA", "convnet", "fedofa", 4 if bench.quick else 50, 1, 16 if bench.quick else 1000, 5)
-    for each in (fedofa, workload("W1", 2 if bench.quick else 10, bench.quick)[0]):
-        alone = 0.0
-        for count in (1, 2) if bench.quick else (1, 5, 10):
-            if bench.left < 0:
-                return
-            with bench.tried(workload=each.name, runs=count):
-                found: list[float] = []
-                for error in run_abreast([partial(_seconds, each, device, seed, found) for seed in range(count)]):
-                    if error:
-                        raise error
-                seconds = max(found)
-                alone = alone or seconds
-                bench.write(workload=each.name, runs=count, round_ms=1000 * seconds, to_one=seconds / alone)
-
-
-def _seconds(each: Workload, device: torch.device, seed: int, found: list[float]) -> None:
-    """Add the seconds of a round."""
-    data = federation(device, sizes(each.clients, each.samples, "equal"))
-    found.append(statistics.median(rounds_of(each, data, backbone(each.backbone, 1), "fp32", seed=seed)))
 
 
 def _told(ours: Connection, run: BaseProcess, seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Training packed cells where there is little more than torch, seeds side by side, until there is no time left.
+"""Training packed cells where there is little more than torch, until there is no time left.
 
 What has ended is a line of ``finished.jsonl``; checkpoints of what has not lie beside it, and the next call goes on
 from there.
@@ -12,9 +12,8 @@ import io
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,7 @@ from pflcore.engine import (
     CheckpointFolder,
     Progress,
     Result,
-    abreast,
     device_name,
-    run_abreast,
     select_device,
     train,
     use_threads,
@@ -40,7 +37,6 @@ from pflcore.engine import (
 from pflcore.engine.state import Rows
 from pflcore.errors import UserError
 from pflcore.methods import METHODS, Method
-from pipeline.spec.run import canonical_json
 from pipeline.stages.lineage import Lineage
 
 LINES = "finished.jsonl"
@@ -93,7 +89,6 @@ class Session:
         out: The folder for what comes back.
         deadline: Seconds from now.
         every: Seconds between checkpoints; with the last one before the deadline a run stops.
-        abreast: Seeds of a cell that are trained side by side at most.
         quick: Train two rounds of each of the first cells, to see that it works, and keep nothing.
     """
 
@@ -106,12 +101,11 @@ class Session:
         deadline: float,
         every: float,
         device: str,
-        abreast: int,
         quick: bool,
     ) -> None:
         self.cells, self.sources = read_cells(folder)
         self.folder, self.folders, self.out, self.quick = folder, (folder, *data), out, quick
-        self.ends, self.every, self.abreast = time.monotonic() + deadline, every, abreast
+        self.ends, self.every = time.monotonic() + deadline, every
         self.over = False
         self.device = select_device(device)
         self.rows: list[Row] = []
@@ -122,14 +116,10 @@ class Session:
         self.out.mkdir(parents=True, exist_ok=True)
         done = collected(self.folder) | {line["run"] for line in finished(self.out)}
         waiting = [cell for cell in self.cells if cell.run not in done]
-        for alike in together(waiting[:3] if self.quick else waiting, self.abreast):
+        for cell in waiting[:3] if self.quick else waiting:
             if self.over or time.monotonic() + self.every > self.ends:
                 return
-            works = [partial(self._attempt, cell) for cell in alike]
-            if len(works) == 1:
-                works[0]()
-            else:
-                run_abreast(works)
+            self._attempt(cell)
 
     def _attempt(self, cell: Cell) -> None:
         """Train a cell as far as it goes."""
@@ -172,7 +162,7 @@ class Session:
             )
             self._check_code()
             if not self.quick:
-                self._note(cell, lineage.run, result, (time.monotonic() - started) / abreast())
+                self._note(cell, lineage.run, result, time.monotonic() - started)
             checkpoints.clear()
         shutil.rmtree(place)
         row.rounds = result.rounds
@@ -223,16 +213,6 @@ class Session:
             accuracy = "" if row.accuracy is None else f"{100 * row.accuracy:.2f}"
             lines.append(f"| {row.cell} | {row.rounds} | {accuracy} | {row.seconds:.1f} | {row.state} |")
         return "\n".join(lines) + "\n"
-
-
-def together(cells: Sequence[Cell], most: int) -> Iterator[list[Cell]]:
-    """Cells that differ in their seed alone, up to so many of them."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        alike = {field: part for field, part in cell.record.items() if field != "seed"}
-        groups.setdefault(canonical_json(alike), []).append(cell)
-    for group in groups.values():
-        yield from (group[start : start + most] for start in range(0, len(group), most))
 
 
 def finished(out: Path) -> list[dict[str, Any]]:

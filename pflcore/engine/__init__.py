@@ -2,10 +2,8 @@
 
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.device import device_name, select_device, use_threads
-from pflcore.engine.executors.abreast import abreast, run_abreast
 from pflcore.engine.kept import KeptStates
 from pflcore.engine.loop import Progress, train
-from pflcore.engine.processes import is_first
 from pflcore.engine.result import Result
 
 __all__ = [
@@ -13,10 +11,7 @@ __all__ = [
     "KeptStates",
     "Progress",
     "Result",
-    "abreast",
     "device_name",
-    "is_first",
-    "run_abreast",
     "select_device",
     "train",
     "use_threads",

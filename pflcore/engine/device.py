@@ -7,7 +7,6 @@ import os
 
 import torch
 
-from pflcore.engine.processes import local_rank
 from pflcore.errors import UserError
 from pflcore.variables import whole_number
 
@@ -17,7 +16,7 @@ _WORDS = 100  # characters of a message of PyTorch's, some of which list all tha
 
 
 def select_device(name: str = "auto") -> torch.device:
-    """``auto`` is CUDA when there is one; otherwise any PyTorch device that computes. ``cuda`` is each process's own.
+    """``auto`` is CUDA when there is one; otherwise any PyTorch device that computes.
 
     On CUDA the deterministic algorithms are chosen, so that the same run gives the same bytes, and the device becomes
     the current one: streams and recordings are of that, wherever tensors lie.
@@ -28,7 +27,7 @@ def select_device(name: str = "auto") -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
-        name = f"cuda:{local_rank()}"
+        name = "cuda:0"
     try:
         device = torch.device(name)
         if device.type == "meta":

@@ -89,8 +89,7 @@ def train(
             choose_executor(executor, run.trainer, run.carried) as chosen,
             during(executor=f"executor {type(chosen).__name__.lower()}"),
         ):
-            run.agree(chosen)
-            if not run.round:
+            if kept and not run.round:
                 run.take_up(kept, chosen)
             if not run.round:
                 with during(when="before the first round"):

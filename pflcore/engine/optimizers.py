@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from pflcore.client_view import Rate, below, under
-from pflcore.engine.many import add_many
 from pflcore.groups import Tensors
 from pflcore.settings import Training
 
@@ -122,7 +121,7 @@ def clipping(gradients: Iterable[Tensor], most: float) -> Tensor:
 
 
 def _plus(ones: Tensors, others: Tensors, weight: float) -> Tensors:
-    return dict(zip(ones, add_many(list(ones.values()), [others[name] for name in ones], weight), strict=True))
+    return {name: torch.add(one, others[name], alpha=weight) for name, one in ones.items()}
 
 
 def _minus(params: Tensors, slopes: Tensors, lr: Rate) -> Tensors:

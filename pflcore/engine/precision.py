@@ -24,25 +24,13 @@ from pflcore.engine.attention import is_plain
 @contextmanager
 def use_precision(precision: str) -> Iterator[None]:
     """Set PyTorch's switches for float32 arithmetic on CUDA, and put them back."""
-    with kept_precision():
-        set_precision(precision)
-        yield
-
-
-@contextmanager
-def kept_precision() -> Iterator[None]:
-    """Put PyTorch's switches back at the end of the block."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-def set_precision(precision: str) -> None:
-    """Set the switches; they are the whole process's."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 @contextmanager

@@ -16,19 +16,18 @@ from pflcore.data.federation import FederatedData
 from pflcore.data.upload import move
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Findings, Subject
-from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder
+from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.cost import Cost, count, count_server, step_macs
 from pflcore.engine.detection import check_detection
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import PLAIN, PRECISE, Both, Scores
-from pflcore.engine.executors.distributed import Distributed
 from pflcore.engine.executors.executor import Executor
 from pflcore.engine.facts import Facts
 from pflcore.engine.kept import KeptStates
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.result import Result, columns, final_weights
 from pflcore.engine.server_optimizers import ServerOptimizer
-from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, join, misfit, restore
+from pflcore.engine.state import ClientStates, History, ServerState, Stateful, Traffic, misfit, restore
 from pflcore.engine.stopping import stops_after
 from pflcore.engine.trainer import OPENING, TUNING, Job, Outcome, passed_over
 from pflcore.errors import UserError
@@ -304,47 +303,25 @@ class RunState:
         """Continue from the newest good checkpoint, if there is one."""
         checkpoint = checkpoints.load(lambda tensors: misfit(self.parts, tensors))
         if checkpoint:
-            self.round = checkpoint.round
+            self.round = self.resumed_from = checkpoint.round
             restore(self.parts, checkpoint.tensors, checkpoint.stored)
 
-    def take_up(self, kept: KeptStates | None, executor: Executor) -> None:
-        """Continue from where runs of the same lineage were, and measure what they have not measured on the way.
-
-        All of several processes call it, and the first alone has something kept.
-        """
+    def take_up(self, kept: KeptStates, executor: Executor) -> None:
+        """Continue from where runs of the same lineage were, and measure what they have not measured on the way."""
         rounds = self.training.rounds
         due = self.evaluation.due(rounds)
-        way: Iterator[Checkpoint] = iter(())
-        if kept:
-            found = kept.measurements(self.history.misfit)
-            self.history.restore({name: found[name] for name in map(str, due) if name in found})
-            gap = next((round_ for round_ in due if round_ not in self.history), rounds + 1)
-            last = self._stops(gap) or rounds
-            way = kept.way(last, due, self.history, lambda tensors: misfit(self.trajectory, tensors))
-        while self._go_to(self._before_stopping(next(way, None)), executor):
+        found = kept.measurements(self.history.misfit)
+        self.history.restore({name: found[name] for name in map(str, due) if name in found})
+        gap = next((round_ for round_ in due if round_ not in self.history), rounds + 1)
+        last = self._stops(gap) or rounds
+        for checkpoint in kept.way(last, due, self.history, lambda tensors: misfit(self.trajectory, tensors)):
+            if self._stops(checkpoint.round):  # this run would have ended before it
+                break
+            self.round = self.resumed_from = checkpoint.round
+            restore(self.trajectory, checkpoint.tensors)
             self.inherited = True
             if self.evaluation.is_due(self.round, rounds) and self.round not in self.history:
                 self._measure(executor)
             if self.diverged:
                 break
         self.history.cut(self.round)
-
-    def _before_stopping(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """The state, unless this run would have stopped before it."""
-        return None if checkpoint and self._stops(checkpoint.round) else checkpoint
-
-    def _go_to(self, checkpoint: Checkpoint | None, executor: Executor) -> bool:
-        """Whether there is such a state, in any process, which is that of all then."""
-        if checkpoint:
-            self.round = checkpoint.round
-            restore(self.trajectory, checkpoint.tensors)
-        return self.agree(executor, checkpoint is not None)
-
-    def agree(self, executor: Executor, moved: bool = True) -> bool:
-        """Be where the first process is, which alone reads checkpoints; whether it has `moved`."""
-        if isinstance(executor, Distributed):
-            self.round, moved, tensors = executor.from_first(self.round, moved, join(self.parts))
-            if tensors:
-                restore(self.parts, tensors)
-        self.resumed_from = self.round
-        return moved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -113,11 +112,6 @@ class Trainer:
         """What is done with a client before it is measured, if anything."""
         return self.parts.get(TUNING)
 
-    @property
-    def stream(self) -> str:
-        """The random numbers that its batches are drawn from."""
-        return self.local.stream
-
     def steps(self, client: int) -> int:
         """Local steps of a client. Raises as :meth:`batches`."""
         return self.local.steps(client)
@@ -159,16 +153,6 @@ class Trainer:
         features = self._noisy(len(batch.labels), round_, client, step)
         lr = self.learning_rate(round_, client, step)
         return self.step(self._local(features, received, lr), state, batch)
-
-    def with_numbers(self, numbers: Tensors) -> Trainer:
-        """This trainer with a method some of whose options are these tensors, which may differ between clients."""
-        if not numbers:
-            return self
-        trainer = copy.copy(self)
-        trainer.method = copy.copy(self.method)
-        for name, value in numbers.items():
-            object.__setattr__(trainer.method, name, value)
-        return trainer
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         """The method's step. Raises :class:`UserError` where its loss passes over the run's class weights."""

@@ -148,8 +148,7 @@ def plan(
     names = named_specs(workspace, specs) or (all_specs(workspace) if all_ else selected(workspace).default)
     compilation = compile_workspace(workspace, names)
     _tell(compilation.idle)
-    print("
-".join(plan_lines(make_plan(workspace, compilation))))
+    print("\n".join(plan_lines(make_plan(workspace, compilation))))
 
 
 @app.command()
@@ -161,12 +160,6 @@ def run(
     ] = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 0,1; default: all that are visible.")] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Runs at a time on each GPU.")] = 1,
-    abreast: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Runs that differ in seeds and numbers, side by side in a process; on GPUs 8, else 1."
-        ),
-    ] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going/--fail-fast", help="After a failure, go on with what does not depend on it.")
     ] = True,
@@ -192,7 +185,6 @@ def run(
         jobs,
         gpus,
         per_gpu,
-        abreast,
         keep_going,
         dry_run,
         cluster,

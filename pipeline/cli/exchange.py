@@ -22,14 +22,11 @@ def export(
     seed: Annotated[int | None, typer.Option(help="Which of a cell's runs.")] = None,
     profile: Profile = PAPER,
 ) -> None:
-    """Write a client's model for others: safetensors, a program for PyTorch alone, and a card."""
+    """Write a client's model for others: safetensors and a card."""
     from pipeline.library.export import export
 
-    exported = export(Workspace.find(profile=profile), run, client, seed, out)
-    for path in exported.files:
+    for path in export(Workspace.find(profile=profile), run, client, seed, out):
         print(f"{os.path.relpath(path)}  {path.stat().st_size:,} bytes")
-    if exported.lacking:
-        print(f"no program for PyTorch alone: {exported.lacking}; the card says what there is")
 
 
 class Layout(StrEnum):

@@ -49,14 +49,13 @@ def command(kind: str, files: Sequence[str], mark: str) -> str:
 
 
 @contextmanager
-def sealed(kind: str, files: Sequence[Path], mark: str | None, *, works: bool = True) -> Iterator[Sealed]:
+def sealed(kind: str, files: Sequence[Path], mark: str | None) -> Iterator[Sealed]:
     """The time in which a stage works, in the folder of the workspace.
 
     Args:
         kind: The stage's kind.
         files: The resolved files that its command names.
         mark: The seal that its command ends with; None, by hand, is that in the stage file.
-        works: False in a process that only launches those that do the work, which make sure of their code themselves.
 
     Yields:
         The stage. It is confirmed at the end; when that fails, what the stage wrote is removed.
@@ -69,7 +68,7 @@ def sealed(kind: str, files: Sequence[Path], mark: str | None, *, works: bool = 
         if not file.is_file():
             raise UserError(f"{file}: no such file; run `pfl compile`, or name a file below stages/")
     stage = Sealed(kind, files, mark)
-    stage.begin(works)
+    stage.begin()
     yield stage
     try:
         stage.confirm()
@@ -114,18 +113,18 @@ class Sealed:
         """Of the code that the stage works with, by the paths of their files, whatever lies there by now."""
         return {path: text for path, text in self.texts.items() if path.startswith(_CODE)}
 
-    def begin(self, works: bool) -> None:
-        """Make sure of the record, and import the code if this process works with it. Raises as :func:`sealed`."""
+    def begin(self) -> None:
+        """Make sure of the record, and import the code. Raises as :func:`sealed`."""
         if seal({path: text_hash(text) for path, text in self.texts.items()}) != self.command.split()[-1]:
             raise UserError(f"{self.named}: edited by hand, or of another commit than {self.file}; run `pfl compile`")
         for path, text in self.texts.items():
-            if works and path == ENGINE:
+            if path == ENGINE:
                 engine = Engine.recorded(self.code)
                 if text != f"{TITLE}\n":
                     raise UserError(f"{path}: not the {TITLE} of the code that is here; run `pfl compile`")
                 made, remedy = "regression runs had seen it", f"type `make pins` and {AGAIN[5:]}"
                 self._import(engine.fingerprint(self.kind), made, remedy)
-            elif works and path.startswith(_CODE):
+            elif path.startswith(_CODE):
                 self._import(text, f"{path} had been compiled", f"{AGAIN}, which compiles it")
         self.code.remember()
         self.confirm()  # importing takes seconds, and the stage reads its record next

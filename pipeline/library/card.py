@@ -20,7 +20,6 @@ class Card:
     Attributes:
         run: With what was chosen for it, if it was tuned; so `run_id` may not be its own.
         timm: The call of timm that builds the network, if that alone does.
-        lacking: Why there is no program.
         samples: The dataset's facts.
         measured, here: Correct predictions and predictions on the client's test samples, by the run and by the model.
         obtained: On what the run was trained.
@@ -33,7 +32,6 @@ class Card:
     spec: str
     plain: bool
     timm: tuple[str, Mapping[str, Any]] | None
-    lacking: str
     samples: Samples
     training_samples: int
     measured: tuple[int, int]
@@ -77,15 +75,6 @@ def _again(told: Card) -> str:
 
 def _loading(told: Card) -> Iterator[str]:
     yield f"`predict` and the lines below take {_samples(told.samples)}, and give logits."
-    if not told.lacking:
-        yield "With PyTorch alone; normalisation is part of the program:"
-        yield _python(
-            "import torch",
-            'predict = torch.export.load("model.pt2").module()',
-            f"logits = predict({_example(told.samples)})",
-        )
-    else:
-        yield f"There is no program that PyTorch runs by itself: {told.lacking}."
     if told.timm:
         yield from _with_timm(told, *told.timm)
     if not told.plain:

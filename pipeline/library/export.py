@@ -1,9 +1,8 @@
-"""``pfl export``: a client's model as files for others: weights, a card, and a program where there can be one."""
+"""``pfl export``: a client's model as files for others: weights and a card."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from torch import nn
 
 from pflcore.data.sample_files import read_facts
 from pflcore.engine.client_model import ClientModel
-from pflcore.engine.program import program_of
 from pflcore.engine.trained import Trained
-from pflcore.errors import UserError
 from pflcore.files import atomic_path, write_text
 from pipeline.library.card import Card, card
 from pipeline.library.found import Found
@@ -23,19 +20,11 @@ from pipeline.library.models import find_run, trained
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, dataset_path
 
-WEIGHTS, PROGRAM, CARD = "model.safetensors", "model.pt2", "README.md"
+WEIGHTS, CARD = "model.safetensors", "README.md"
 
 
-@dataclass(frozen=True)
-class Exported:
-    """The files that were written, and why there is no program among them, if there is none."""
-
-    files: list[Path]
-    lacking: str
-
-
-def export(workspace: Workspace, word: str, client: int, seed: int | None, out: Path | None) -> Exported:
-    """Write a client's model into the folder `out`, by default ``exports/RUN-clientN``.
+def export(workspace: Workspace, word: str, client: int, seed: int | None, out: Path | None) -> list[Path]:
+    """Write a client's model into the folder `out`, by default ``exports/RUN-clientN``, and return the files.
 
     Raises:
         UserError: There is no such model, as :meth:`pipeline.library.study.Study.model` has it.
@@ -47,20 +36,11 @@ def export(workspace: Workspace, word: str, client: int, seed: int | None, out: 
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state().items()}
     with atomic_path(folder / WEIGHTS) as temporary:
         save_file(tensors, temporary, {"format": "pt", "run": run.id, "client": str(client)})
-    files, lacking = [folder / WEIGHTS], ""
-    (folder / PROGRAM).unlink(missing_ok=True)  # of an earlier export
-    try:
-        program = program_of(model)
-        with atomic_path(folder / PROGRAM) as temporary:
-            temporary.write_bytes(program)
-        files.append(folder / PROGRAM)
-    except UserError as error:
-        lacking = str(error)
-    write_text(folder / CARD, card(_told(found, run, what, model, lacking)))
-    return Exported([*files, folder / CARD], lacking)
+    write_text(folder / CARD, card(_told(found, run, what, model)))
+    return [folder / WEIGHTS, folder / CARD]
 
 
-def _told(found: Found, run: Run, what: Trained, model: ClientModel, lacking: str) -> Card:
+def _told(found: Found, run: Run, what: Trained, model: ClientModel) -> Card:
     samples = read_facts(found.workspace.root / dataset_path(run.data_id))
     rounds, facts = found.rounds(run)
     last = [
@@ -77,7 +57,6 @@ def _told(found: Found, run: Run, what: Trained, model: ClientModel, lacking: st
         spec=found.spec,
         plain=model.plain,
         timm=_timm_call(model.net, what.data.shape, what.data.classes) if model.plain else None,
-        lacking=lacking,
         samples=samples,
         training_samples=len(what.data.train[model.client]),
         measured=(measured["correct"], measured["total"]),

@@ -23,7 +23,6 @@ class Job:
         key: Stands for the command and all inputs.
         outs: What it writes, relative to the workspace.
         log: The file that takes its output.
-        gpus: Whole GPUs that it is shared out over, or 0 when a slot as it is will do.
         brief: It takes moments, and does not wait for trainings that occupy all slots.
     """
 
@@ -32,7 +31,6 @@ class Job:
     key: str
     outs: tuple[str, ...]
     log: Path
-    gpus: int = 0
     brief: bool = False
 
 
@@ -67,8 +65,8 @@ class Pool(Protocol):
     def capacity(self) -> int:
         """How many stages can run at the same time, at present."""
 
-    def start(self, *jobs: Job) -> str | None:
-        """Begin a stage, or runs side by side; where, in words, or None when there is no room for them now."""
+    def start(self, job: Job) -> str | None:
+        """Begin a stage; where, in words, or None when there is no room for it now."""
 
     def events(self, timeout: float) -> list[Event]:
         """What has happened; waits for something up to `timeout` seconds."""

@@ -23,10 +23,10 @@ GIB_PER_RUN = 4  # what a run on a CPU is expected to need, when nobody says how
 
 @dataclass
 class _Running:
-    """A process: the stages that it has not ended yet, and what it occupies."""
+    """A process: its stage, and what it occupies."""
 
-    jobs: list[str]
-    slots: list[Slot]
+    address: str
+    slot: Slot
     process: BaseProcess
 
 
@@ -57,17 +57,20 @@ class LocalPool:
     def capacity(self) -> int:
         return sum(self.places.values())
 
-    def start(self, *jobs: Job) -> str | None:
-        slots = self._take(max(job.gpus for job in jobs)) or (self._take_beside() if jobs[0].brief else None)
-        if slots is None:
+    def start(self, job: Job) -> str | None:
+        if self.free:
+            slot = self.free.pop(0)
+        elif job.brief and self.beside:
+            slot = self.beside.pop()
+        else:
             return None
         here, there = self._context.Pipe()
-        place = Place(self.root, self.notes, {**os.environ, **self.variables, **_merged(slots)})
-        process = self._fork(jobs, place, there)
+        place = Place(self.root, self.notes, {**os.environ, **self.variables, **slot.variables})
+        process = self._fork(job, place, there)
         there.close()
-        self.running[here] = _Running([job.address for job in jobs], slots, process)
-        self._last.update({job.address: slots[0].name for job in jobs})
-        return ", ".join(dict.fromkeys(slot.name for slot in slots))
+        self.running[here] = _Running(job.address, slot, process)
+        self._last[job.address] = slot.name
+        return slot.name
 
     def events(self, timeout: float) -> list[Event]:
         events: list[Event] = []
@@ -75,7 +78,7 @@ class LocalPool:
             if ready is self._alarm:
                 self._alarm.recv_bytes()
             elif isinstance(ready, Connection):
-                events += self._hear(ready)
+                events.append(self._hear(ready))
         return events
 
     def shrink(self, address: str) -> str:
@@ -102,10 +105,10 @@ class LocalPool:
             running.process.join()
         self.running.clear()
 
-    def _fork(self, jobs: tuple[Job, ...], place: Place, connection: Connection) -> BaseProcess:
+    def _fork(self, job: Job, place: Place, connection: Connection) -> BaseProcess:
         """A worker. Who finds that the process that workers are forked from has been killed starts a new one."""
         for pause in (0.1, 1.0, None):
-            process = self._context.Process(target=work, args=(jobs, place, connection), name=jobs[0].address)
+            process = self._context.Process(target=work, args=(job, place, connection), name=job.address)
             try:
                 process.start()
                 return process
@@ -117,51 +120,28 @@ class LocalPool:
             "the process that workers are forked from was killed, again and again; the same command goes on"
         )
 
-    def _take(self, gpus: int) -> list[Slot] | None:
-        """Slots for a stage: one, or all of as many GPUs as it asks for."""
-        if gpus < 2:
-            return [self.free.pop(0)] if self.free else None
-        whole = [name for name in self.places if self._free_on(name) == self.places[name] and name.startswith("gpu")]
-        if len(self.places) < gpus or not all(name.startswith("gpu") for name in self.places):
-            return [self.free.pop(0)] if self.free else None  # not here: the same result, later
-        if len(whole) < gpus:
-            return None
-        taken = [slot for slot in self.free if slot.name in whole[:gpus]]
-        self.free = [slot for slot in self.free if slot not in taken]
-        return taken
-
-    def _take_beside(self) -> list[Slot] | None:
-        return [self.beside.pop()] if self.beside else None
-
-    def _free_on(self, name: str) -> int:
-        return sum(slot.name == name for slot in self.free)
-
-    def _hear(self, connection: Connection) -> list[Event]:
+    def _hear(self, connection: Connection) -> Event:
         running = self.running[connection]
-        events: list[Event]
         try:
-            events = [connection.recv()]
+            event: Event = connection.recv()
         except (EOFError, OSError):
             running.process.join()
-            events = [Ended(address, "lost", _how(running.process.exitcode)) for address in running.jobs]
-        over = {event.address for event in events if isinstance(event, Ended)}
-        running.jobs = [address for address in running.jobs if address not in over]
-        if not running.jobs:
+            event = Ended(running.address, "lost", _how(running.process.exitcode))
+        if isinstance(event, Ended):
             del self.running[connection]
             connection.close()
             _kill(running.process)  # and what it may have started
             running.process.join()
-            self._give_back(running)
-        return events
+            self._give_back(running.slot)
+        return event
 
-    def _give_back(self, running: _Running) -> None:
-        for slot in running.slots:
-            if self._surplus.get(slot.name):
-                self._surplus[slot.name] -= 1
-            elif slot.name not in self.places:
-                self.beside.append(slot)
-            else:
-                self.free.append(slot)
+    def _give_back(self, slot: Slot) -> None:
+        if self._surplus.get(slot.name):
+            self._surplus[slot.name] -= 1
+        elif slot.name not in self.places:
+            self.beside.append(slot)
+        else:
+            self.free.append(slot)
 
 
 def _run_forkserver() -> None:
@@ -241,15 +221,6 @@ def _visible(number: str, asked: str) -> str:
 
 def _has_driver() -> bool:
     return any(path.exists() for path in map(Path, _DRIVERS))
-
-
-def _merged(taken: list[Slot]) -> dict[str, str]:
-    """The environment of a stage that has several GPUs: it sees all, and a process trains on each."""
-    names = list(dict.fromkeys(slot.name for slot in taken))
-    if len(names) == 1:
-        return taken[0].variables
-    devices = ",".join(sorted((name.removeprefix("gpu ") for name in names), key=lambda name: (len(name), name)))
-    return {"CUDA_VISIBLE_DEVICES": devices, "PFL_DEVICE": "auto", "PFL_RANKS": str(len(names))}
 
 
 def _how(code: int | None) -> str:

@@ -25,7 +25,6 @@ class Wish:
         jobs: Stages at a time; None for as many as there is room for.
         gpus: ``0,1``, or None for those that are visible.
         per_gpu: Stages at a time on each of them.
-        abreast: Runs side by side in a process, if they can be; None for what suits the device.
         keep_going: After a failure, start what does not depend on it.
         dry: Only say what there is to do.
         cluster: The address of a Ray cluster that does the work.
@@ -38,7 +37,6 @@ class Wish:
     jobs: int | None = None
     gpus: str | None = None
     per_gpu: int = 1
-    abreast: int | None = None
     keep_going: bool = True
     dry: bool = False
     cluster: str | None = None
@@ -101,7 +99,6 @@ class Request:
             "-j": wish.jobs,
             "--gpus": wish.gpus,
             "--per-gpu": None if wish.per_gpu == 1 else wish.per_gpu,
-            "--abreast": wish.abreast,
             "--cluster": wish.cluster,
         }
         words = ["pfl run", *wish.specs, *(["--all"] if wish.everything else [])]

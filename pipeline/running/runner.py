@@ -15,7 +15,6 @@ from types import FrameType
 
 from filelock import FileLock, Timeout
 
-from pflcore.errors import UserError
 from pflcore.memory import memory_limit
 from pipeline.compile.generated import write
 from pipeline.compile.graph import Graph
@@ -24,7 +23,6 @@ from pipeline.dvc.program import executables, initialise
 from pipeline.dvc.recorder import Recorder
 from pipeline.papers.refresh import refresh
 from pipeline.running.board import Board, status_path
-from pipeline.running.companies import MOST
 from pipeline.running.display import show, summary
 from pipeline.running.jobs import Pool
 from pipeline.running.local import LocalPool, slots, visible_gpus
@@ -46,8 +44,6 @@ def run_specs(workspace: Workspace, wish: Wish) -> int:
         UserError: A spec is invalid, or one of these is only to be extended; nothing has been written then. Or a
             setting cannot be used.
     """
-    if wish.cluster and wish.abreast:
-        raise UserError("--abreast is for this machine; nodes of a cluster train a run at a time")
     gpus = None if wish.cluster else visible_gpus(wish.gpus)
     request = Request.compiled(workspace, wish)
     with _alone(workspace) as waited:
@@ -83,8 +79,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     order = wanted(request, graph)
     finished = Finished(workspace.root, workspace.private / "finished")
     recorder = Recorder(workspace.root, (graph.stages[address] for address in order), finished)
-    abreast = request.wish.abreast or (MOST if gpus else 1)
-    work = Work.of(request, graph, order, recorder.stale(order), abreast)
+    work = Work.of(request, graph, order, recorder.stale(order))
     if request.wish.dry:
         recorder.close()
         print(work.explain())

@@ -93,36 +93,18 @@ class Scheduler:
         if self.asking:
             return
         chosen: list[str] = []
-        prepared = [address for address, _ in self.prepared]
-        room = AHEAD * self.pool.capacity - len(self.work.companies.split(prepared, self.board.entries))
+        room = AHEAD * self.pool.capacity - len(self.prepared)
         stopped = self.failed and not self.work.keep_going
         # What is no training takes moments, and does not wait behind runs that have no place yet.
         while self.ready and not stopped and (len(chosen) < room or not self.ready[0][0]):
             *_, address = heapq.heappop(self.ready)
-            if self._is_touched(address):
+            if address in self.stale or self.touched.intersection(self.graph.upstream[address]):
                 chosen.append(address)
             else:
                 self._settle(address, "cached")
-        if not stopped:
-            chosen += self._joining([*prepared, *chosen])
         if chosen:
             self.asking = self.clerk.submit(self.recorder.begin, chosen)
             self.asking.add_done_callback(lambda _: self.pool.wake())
-
-    def _is_touched(self, address: str) -> bool:
-        """Whether DVC has to be asked about a stage."""
-        return address in self.stale or bool(self.touched.intersection(self.graph.upstream[address]))
-
-    def _joining(self, chosen: list[str]) -> list[str]:
-        """Runs that are ready and are to be trained side by side with chosen ones; they are ready no more."""
-        if not self.work.companies.join(chosen):  # of thousands that are ready
-            return []
-        ready = [item for item in sorted(self.ready) if self._is_touched(item[-1])]
-        joining = self.work.companies.wanted(chosen, (address for *_, address in ready))
-        if joining:
-            self.ready = [item for item in self.ready if item[-1] not in joining]
-            heapq.heapify(self.ready)
-        return joining
 
     def _start(self) -> None:
         """Start what is prepared, as far as there is room for it."""
@@ -130,31 +112,23 @@ class Scheduler:
             for address, _ in self.prepared:
                 self.clerk.submit(self.recorder.give_up, address)
             self.prepared.clear()
-        companies, verdicts, left = self.work.companies, dict(self.prepared), dict[str, Verdict]()
-        for members in companies.split(verdicts, self.board.entries):
-            jobs = [self._job(address, verdicts[address]) for address in members]
+        left: list[tuple[str, Verdict]] = []
+        for address, verdict in self.prepared:
+            job, entry = self._job(address, verdict), self.board.entries[address]
             # In order: who asks for more must not starve.
-            held = left and self.board.entries[members[0]].kind == "train"
-            awaited = companies.awaited(members, self.graph, self.board.entries)
-            place = None if held or awaited else self.pool.start(*jobs)
+            place = None if left and entry.kind == "train" else self.pool.start(job)
             if place is None:
-                left |= {address: verdicts[address] for address in members}
+                left.append((address, verdict))
                 continue
-            for job in jobs:
-                entry = self.board.entries[job.address]
-                entry.state, entry.place, entry.began, entry.log = "running", place, time.time(), str(jobs[0].log)
-                entry.attempts += 1
-                entry.note = ""
-            if len(jobs) > 1:
-                names = ", ".join(self.board.entries[address].name for address in members)
-                self.display.say(f"{len(jobs)} runs side by side on {place}: {names}")
-        self.prepared = list(left.items())
+            entry.state, entry.place, entry.began, entry.log = "running", place, time.time(), str(job.log)
+            entry.attempts += 1
+            entry.note = ""
+        self.prepared = left
 
     def _job(self, address: str, verdict: Verdict) -> Job:
         entry, stage = self.board.entries[address], self.graph.stages[address]
         log = self.work.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
-        gpus, brief = self.work.gpus.get(address, 0), entry.kind in BRIEF
-        return Job(address, stage.command, verdict.key, stage.outs, log, gpus, brief)
+        return Job(address, stage.command, verdict.key, stage.outs, log, entry.kind in BRIEF)
 
     def _progressed(self, event: Progressed) -> None:
         entry = self.board.entries[event.address]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.compile.graph import Graph
 from pipeline.running.board import StageState, duration
-from pipeline.running.companies import Companies, company
 from pipeline.running.request import Request
 from pipeline.workspace import report_path, run_path
 
@@ -25,8 +24,6 @@ class Work:
         order: Those that are wanted, each after what it depends on.
         stale: Those of them that are not as DVC recorded them, each with the reason.
         seconds: How long each is expected to take; nothing when none is stale.
-        gpus: Whole GPUs that some runs ask for.
-        companies: Which runs are trained side by side.
         logs: The folder of log files.
         keep_going: After a failure, start what does not depend on it.
     """
@@ -35,29 +32,14 @@ class Work:
     order: list[str]
     stale: Mapping[str, str]
     seconds: Mapping[str, float]
-    gpus: Mapping[str, int]
     logs: Path
     keep_going: bool = True
-    companies: Companies = field(default_factory=Companies)
 
     @classmethod
-    def of(cls, request: Request, graph: Graph, order: list[str], stale: Mapping[str, str], abreast: int = 1) -> Work:
-        """What a request asks for, with up to so many runs side by side."""
-        resources = request.compilation.resources
-        trained = ((address, graph.stages[address]) for address in order)
-        runs = {address: stage.run for address, stage in trained if stage.kind == "train" and stage.run}
-        gpus = {address: int(resources[run].gpus) for address, run in runs.items() if run in resources}
-        single = {address: run for address, run in runs.items() if gpus.get(address, 0) < 2} if abreast > 1 else {}
-        return cls(
-            graph,
-            order,
-            stale,
-            _seconds(request, graph, order) if stale else {},
-            gpus,
-            request.workspace.private / "logs",
-            request.wish.keep_going,
-            Companies(abreast, {address: company(request.compilation.runs[run]) for address, run in single.items()}),
-        )
+    def of(cls, request: Request, graph: Graph, order: list[str], stale: Mapping[str, str]) -> Work:
+        """What a request asks for."""
+        seconds = _seconds(request, graph, order) if stale else {}
+        return cls(graph, order, stale, seconds, request.workspace.private / "logs", request.wish.keep_going)
 
     def states(self) -> dict[str, StageState]:
         """Every wanted stage before anything has begun."""

@@ -14,10 +14,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,8 +43,8 @@ class Place:
     environment: dict[str, str]
 
 
-def work(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
-    """Execute a stage, or side by side several that train, and send their events; never returns with an exception.
+def work(job: Job, place: Place, connection: Connection) -> None:
+    """Execute a stage and send its events; never returns with an exception.
 
     The process ends with its scheduler.
     """
@@ -56,16 +55,7 @@ def work(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
     os.environ.clear()
     os.environ.update(place.environment)
     os.chdir(place.root)
-    _redirect(jobs[0].log)
-    if len(jobs) == 1:
-        _see_to(jobs[0], place, connection)
-        return
-    from pflcore.engine import run_abreast
-
-    run_abreast([partial(_see_to, job, place, connection) for job in jobs])
-
-
-def _see_to(job: Job, place: Place, connection: Connection) -> None:
+    _redirect(job.log)
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {job.command}", flush=True)
     outcome, message = _attempt(lambda: execute(job, connection.send))
     if outcome == "done":
@@ -76,11 +66,7 @@ def _see_to(job: Job, place: Place, connection: Connection) -> None:
 
 
 def execute(job: Job, send: Callable[[Progressed], None]) -> None:
-    """Run the command of a stage in this process.
-
-    Raises:
-        UserError: What the stage says, or an exit code of its own.
-    """
+    """Run the command of a stage in this process. Raises :class:`UserError` for what the stage says."""
     from typer.main import get_command
 
     from pipeline import progress
@@ -94,13 +80,11 @@ def execute(job: Job, send: Callable[[Progressed], None]) -> None:
             last = time.monotonic()
             send(Progressed(job.address, latest.round, latest.rounds, latest.loss, latest.accuracy))
 
-    progress.listener.set(tell)
+    progress.listener = tell
     program, group, *arguments = shlex.split(job.command)
     if (program, group) != ("pfl", "stage"):
         raise UserError(f"{job.address}: {job.command!r} is no stage of this pipeline; run `pfl compile`")
-    code = get_command(stage).main(args=arguments, prog_name="pfl stage", standalone_mode=False)
-    if code:
-        raise UserError(f"exit code {code}")
+    get_command(stage).main(args=arguments, prog_name="pfl stage", standalone_mode=False)
 
 
 def _diverged(job: Job, root: Path) -> bool:

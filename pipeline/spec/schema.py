@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.claim import Claim, forms_schema
@@ -63,16 +63,8 @@ class Resources(Part):
     """What a run of a spec needs on a cluster. Not part of the run: the result does not depend on it."""
 
     cpus: float = Field(1.0, gt=0, description="Processor cores.")
-    gpus: float = Field(
-        0.0, ge=0, description="GPUs: a share of one, such as 0.25, or several that train a run together."
-    )
+    gpus: float = Field(0.0, ge=0, le=1, description="The share of a GPU, such as 0.25, or 1.")
     memory: float = Field(0.0, ge=0, description="GiB of the host's memory; 0 does not say.")
-
-    @model_validator(mode="after")
-    def _shared_or_whole(self) -> Resources:
-        if self.gpus > 1 and self.gpus % 1:
-            raise ValueError(f"gpus: {self.gpus} is neither a share of one GPU nor a whole number of them")
-        return self
 
     def at_least(self, other: Resources) -> Resources:
         """What satisfies both."""

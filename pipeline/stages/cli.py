@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from pflcore.variables import number_of
-from pipeline.compile.seal import Sealed, sealed
+from pipeline.compile.seal import sealed
 from pipeline.workspace import (
     TABLES,
     Workspace,
@@ -73,44 +73,33 @@ def describe(record: Record, seal: Seal = None) -> None:
 @stage.command()
 def train(record: Record, seal: Seal = None) -> None:
     """Train one run, from its last checkpoint if there is one."""
-    from pipeline.stages.ranks import launch, ranks_wanted
-
-    ranks = ranks_wanted() if "RANK" not in os.environ else 1
-    with sealed("train", [record], seal, works=ranks == 1) as sealed_stage:
-        if ranks > 1:
-            if code := launch(ranks, ["train", str(record), *(["--seal", seal] if seal else [])]):
-                raise typer.Exit(code)
-            return
-        _train(record, sealed_stage)
-
-
-def _train(record: Path, sealed_stage: Sealed) -> None:
     from pflcore.room import Room
     from pipeline.progress import show_training
     from pipeline.spec.records import read_run
     from pipeline.stages.tracking import tracked
     from pipeline.stages.train import run
 
-    dataset, federation = _inputs(record)
-    room = Room.of(Path(".pfl"))
-    with show_training(record.stem) as tell, tracked(read_run(record), Path(".pfl"), tell) as on_round:
-        run(
-            record,
-            dataset=dataset,
-            partition=federation,
-            selections=Path(selection_path("")).parent,
-            weights=Path(weights_path("")).parent,
-            code=sealed_stage.fingerprints,
-            out=_run_folder(record),
-            private=Path(".pfl"),
-            device=os.environ.get("PFL_DEVICE", "auto"),
-            executor=os.environ.get("PFL_EXECUTOR") or "auto",
-            checkpoint_every=_checkpoint_seconds(),
-            room=room if room.limit else None,
-            keep_measured=os.environ.get("PFL_KEEP_MEASURED") == "1",
-            on_round=on_round,
-            confirm=sealed_stage.confirm,
-        )
+    with sealed("train", [record], seal) as sealed_stage:
+        dataset, federation = _inputs(record)
+        room = Room.of(Path(".pfl"))
+        with show_training(record.stem) as tell, tracked(read_run(record), Path(".pfl"), tell) as on_round:
+            run(
+                record,
+                dataset=dataset,
+                partition=federation,
+                selections=Path(selection_path("")).parent,
+                weights=Path(weights_path("")).parent,
+                code=sealed_stage.fingerprints,
+                out=_run_folder(record),
+                private=Path(".pfl"),
+                device=os.environ.get("PFL_DEVICE", "auto"),
+                executor=os.environ.get("PFL_EXECUTOR") or "auto",
+                checkpoint_every=_checkpoint_seconds(),
+                room=room if room.limit else None,
+                keep_measured=os.environ.get("PFL_KEEP_MEASURED") == "1",
+                on_round=on_round,
+                confirm=sealed_stage.confirm,
+            )
 
 
 @stage.command()

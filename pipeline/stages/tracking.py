@@ -132,11 +132,6 @@ def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterat
     Raises:
         UserError: As :func:`open_sinks`.
     """
-    from pflcore.engine import is_first
-
-    if not is_first():  # of several processes that train it together
-        yield tell
-        return
     names = [name.strip() for name in os.environ.get("PFL_TRACK", "").split(",") if name.strip()]
     sinks, curve = _Patient(_reachable(names, run, private)), LiveCurve(run.id, private)
 

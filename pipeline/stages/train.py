@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,7 @@ from pflcore.engine import (
     KeptStates,
     Progress,
     Result,
-    abreast,
     device_name,
-    is_first,
     select_device,
     train,
     use_threads,
@@ -69,8 +66,6 @@ def run(
     Beside it go ``weights.safetensors`` and ``analysis.parquet`` when the run asks for them; the latter has no rows
     when the run diverged.
 
-    Of several processes that train it together, only the first one reads and writes anything but data.
-
     Args:
         dataset, partition: Artifacts.
         selections: The folder with what was chosen for runs that are tuned.
@@ -102,7 +97,7 @@ def run(
     folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{lineage.run[:8]}", lineage.run, say)
     kept = KeptStates(room, lineage.training, lineage.measuring, say, every=keep_measured) if room else None
     started, worked = time.monotonic(), _worked()
-    with folder if is_first() else nullcontext() as checkpoints:
+    with folder as checkpoints:
         result = train(
             data=data,
             backbone=BACKBONES.create(
@@ -116,13 +111,11 @@ def run(
             executor=executor,
             checkpoints=checkpoints,
             checkpoint_every=checkpoint_every,
-            kept=kept if is_first() else None,
-            on_round=on_round if is_first() else None,
+            kept=kept,
+            on_round=on_round,
             confirm=confirm,
             kinds=_coarse_classes(samples, assignment),
         )
-        if not checkpoints:
-            return
         facts: dict[str, Any] = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
         if chosen:
             facts["chosen"] = chosen
@@ -136,9 +129,9 @@ def run(
         write_rounds(out / "rounds.parquet", result, data.novel, code=code_digest(code), **facts)
         checkpoints.clear()
     rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
-    timing = {"seconds": (time.monotonic() - started) / abreast(), "device": device_name(place), "rounds": rounds}
+    timing = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
     if place.type == "cpu":
-        timing["core_seconds"] = (_worked() - worked) / abreast()
+        timing["core_seconds"] = _worked() - worked
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
 
 

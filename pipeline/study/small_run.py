@@ -40,7 +40,7 @@ _TRAINING: Entry = {"rounds": 3, "sample_rate": 0.75, "local_epochs": 2, "batch_
 _FLOOR = 1e-6  # numbers that are all smaller are compared as if one were as large as this
 
 # What decides how training is carried out, as no setting of the machine may.
-_ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1", "PFL_CONVOLUTIONS": "grouped"}
+_ENVIRONMENT = {"PFL_WORKERS": "2", "PFL_STACK": "3", "PFL_THREADS": "1"}
 _COUNTED = (
     *("parameters", "communicated_up", "communicated_down", "stored", "received", "server", "macs", "positions"),
     "diverged",
@@ -120,7 +120,7 @@ def differences(recorded: Numbers, found: Numbers, tolerance: float) -> dict[str
 def same_everywhere(threads: int = 1) -> Iterator[None]:
     """Put settings of this machine aside; two workers, stacks of three."""
     before = torch.get_num_threads()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PFL_") and name != "RANK"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PFL_")}
     try:
         with patch.dict(os.environ, {**kept, **_ENVIRONMENT, "PFL_THREADS": str(threads)}, clear=True):
             yield

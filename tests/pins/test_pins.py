@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import pytest
+import torch
+from support.pretend_device import pretend_cuda
+from torch import Tensor
 
 import pins.pins as pins
+from pflcore.engine.dropout import DropoutBits
 from pflcore.registry import registry_of
 from pins.cases import CASES, Case
 from pins.pins import changes, compare, numbers_of, read_pins
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import untested
 from pipeline.compile.fingerprint import Code
+from pipeline.stages import train
+from pipeline.study.small_run import STACKED, differences, perform, same_everywhere
 
 _recorded = cache(read_pins)
 
@@ -27,6 +34,34 @@ def test_numbers(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.ways], ids=lambda case: case.name)
 def test_ways_agree(case: Case) -> None:
     numbers_of(case, *case.ways)
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
+@pytest.mark.parametrize(
+    # Mixed precision is switched on for CUDA alone, which the pretended device is not to PyTorch itself.
+    "case",
+    [case for case in CASES if case.method and case.training.get("precision") != "bf16"],
+    ids=lambda case: case.name,
+)
+def test_numbers_on_a_pretended_gpu(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, draw = train.run, DropoutBits.draw
+
+    def drawn(bits: DropoutBits, *ids: int) -> Tensor:
+        """Draw dropout's numbers as the host does, and copy them to the device."""
+        device, bits.device = bits.device, torch.device("cpu")
+        try:
+            return draw(bits, *ids).to(device)
+        finally:
+            bits.device = device
+
+    monkeypatch.setattr(DropoutBits, "draw", drawn)
+    monkeypatch.setattr(train, "run", lambda *args, **named: run(*args, **{**named, "device": "cuda"}))
+    with same_everywhere(), pretend_cuda() as events:
+        found = perform(case, STACKED, tmp_path)
+    assert events["kernels"] > 0
+    recorded = _recorded("numbers")[case.name]
+    assert not differences(recorded, {name: found.get(name, own) for name, own in recorded.items()}, case.tolerance)
 
 
 @pytest.mark.parametrize("kind", ["runs", "data", "figures", pytest.param("tables", marks=pytest.mark.matrix)])

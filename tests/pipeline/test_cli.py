@@ -307,10 +307,6 @@ WRONG: list[tuple[list[str], str]] = [
         "describe takes a name, or a kind (dataset, partition, backbone, method, analysis) and a",
     ),
     (["describe", "method", "fedtp", "fedavg"], "describe takes a name"),
-    (
-        ["run", "--abreast", "3", "--cluster", "auto"],
-        "--abreast is for this machine; nodes of a cluster",
-    ),
     (["stage", "train", "nothing.yaml"], "nothing.yaml: no such file; run `pfl compile`"),
     (["stage", "train", "specs"], "specs: no such file"),
     (["stage", "train", "../../etc/hostname"], "../../etc/hostname: "),

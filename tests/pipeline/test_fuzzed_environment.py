@@ -10,12 +10,12 @@ import pytest
 from support.project import BIN, Project
 
 _OURS = [
-    "PFL_CHECKPOINT_SECONDS", "PFL_CONVOLUTIONS", "PFL_DEVICE", "PFL_EXECUTOR", "PFL_GRAPHS", "PFL_KEEP",
-    "PFL_KEEP_MEASURED", "PFL_MEMORY", "PFL_STACK", "PFL_THREADS", "PFL_TRACK", "PFL_WORKERS", "PFL_RANKS",
+    "PFL_CHECKPOINT_SECONDS", "PFL_DEVICE", "PFL_EXECUTOR", "PFL_GRAPHS", "PFL_KEEP",
+    "PFL_KEEP_MEASURED", "PFL_MEMORY", "PFL_STACK", "PFL_THREADS", "PFL_TRACK", "PFL_WORKERS",
 ]  # fmt: skip
 _OTHERS = [
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "COLUMNS", "LINES", "TERM", "LANG", "LC_ALL",
-    "TMPDIR", "HOME", "SHELL", "NO_COLOR", "LOCAL_RANK", "MLFLOW_TRACKING_URI", "DVC_EXP_NAME",
+    "TMPDIR", "HOME", "SHELL", "NO_COLOR", "MLFLOW_TRACKING_URI", "DVC_EXP_NAME",
 ]  # fmt: skip
 _VALUES = [
     "", " ", "0", "1", "2", "-1", "1.5", "nan", "inf", "1e999", "9" * 20, "9" * 5000, "é", "٣", "\udcff", "a\nb", "1;2",

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from pflcore import settings
-from pipeline.running import worker
-from pipeline.running.jobs import Ended, Job, Progressed
+from pipeline.running.jobs import Ended, Job
 from pipeline.running.worker import Place, work
 
 
@@ -34,7 +31,7 @@ def state() -> dict[str, Any]:
     }
 
 
-def vandalise(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
+def vandalise(job: Job, place: Place, connection: Connection) -> None:
     """Change everything in :func:`state`."""
     random.seed(1)
     np.random.seed(123)
@@ -46,55 +43,35 @@ def vandalise(jobs: Sequence[Job], place: Place, connection: Connection) -> None
     os.chdir("/")
     os.umask(0o777)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    connection.send(Ended(jobs[0].address, "done", repr(state())))
+    connection.send(Ended(job.address, "done", repr(state())))
 
 
-def look(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
+def look(job: Job, place: Place, connection: Connection) -> None:
     """Say what the process looks like."""
-    connection.send(Ended(jobs[0].address, "done", repr(state())))
+    connection.send(Ended(job.address, "done", repr(state())))
 
 
-def vanish(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
+def vanish(job: Job, place: Place, connection: Connection) -> None:
     """End without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def vanish_once(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
+def vanish_once(job: Job, place: Place, connection: Connection) -> None:
     """Training ends without a word the first time, and works the second."""
-    job = jobs[0]
     _once("lost", job, place) and os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[func-returns-value]
-    work(jobs, place, connection)
+    work(job, place, connection)
 
 
-def exhaust_once(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
+def exhaust_once(job: Job, place: Place, connection: Connection) -> None:
     """Training runs out of memory the first time, and works the second."""
-    job = jobs[0]
     if _once("memory", job, place):
         connection.send(Ended(job.address, "memory", "MemoryError: enough"))
         return
-    work(jobs, place, connection)
+    work(job, place, connection)
 
 
-def fail_one(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
-    """Of runs side by side the first fails in its second round."""
-
-    execute = worker.execute
-
-    def fragile(job: Job, send: Callable[[Progressed], None]) -> None:
-        def tell(progressed: Progressed) -> None:
-            send(progressed)
-            if job is jobs[0] and progressed.round == 2:
-                raise ValueError("enough")
-
-        execute(job, tell)
-
-    with patch.object(worker, "execute", fragile):
-        work(jobs, place, connection)
-
-
-def stop_after_training(jobs: Sequence[Job], place: Place, connection: Connection) -> None:
+def stop_after_training(job: Job, place: Place, connection: Connection) -> None:
     """The first training writes its outputs and its note; then all is killed, before anybody hears of it."""
-    job = jobs[0]
     if _once("heard", job, place):
         here, there = os.pipe()
         child = os.fork()
@@ -103,12 +80,12 @@ def stop_after_training(jobs: Sequence[Job], place: Place, connection: Connectio
 
             os.close(here)
             _, ours = Pipe()
-            work(jobs, place, ours)
+            work(job, place, ours)
             os._exit(0)
         os.close(there)
         os.waitpid(child, 0)
         os.kill(os.getpid(), signal.SIGKILL)
-    work(jobs, place, connection)
+    work(job, place, connection)
 
 
 def _once(name: str, job: Job, place: Place) -> bool:

@@ -35,8 +35,9 @@ def can_fill(trainer: Trainer) -> bool:
     return plain and not trainer.batch_norm and not statistics and trainer.noise.by_sample
 
 
-def filled_rows(batches: Sequence[Tensor], size: int) -> Tensor:
-    """The rows of several batches, each filled up by its first row, or row 0, to a size: (batches, size)."""
+def filled_rows(batches: Sequence[Tensor]) -> Tensor:
+    """The rows of several batches, each filled up by its first row, or row 0, to the largest: (batches, size)."""
+    size = max(map(len, batches))
     return torch.stack([F.pad(rows, (0, size - len(rows)), value=int(rows[0]) if len(rows) else 0) for rows in batches])
 
 

@@ -11,7 +11,6 @@ from torch.func import grad_and_value
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.client_view import Rate
-from pflcore.engine.executors.convolutions import forms
 from pflcore.engine.executors.rewritten import Rewritten
 from pflcore.engine.trainer import Trainer
 from pflcore.groups import Tensors
@@ -19,11 +18,11 @@ from pflcore.method import Batch, ClientView, LocalState
 
 
 @contextmanager
-def vectorisable(trainer: Trainer) -> Iterator[None]:
-    """The context in which the trainer's model is vectorised; to be entered outside of ``vmap``."""
+def vectorisable() -> Iterator[None]:
+    """The context in which models are vectorised; to be entered outside of ``vmap``."""
     # Attention as two matrix products, which vmap knows how to vectorise; fused kernels it does not. PyTorch's own two
     # are for attention with options.
-    with sdpa_kernel(SDPBackend.MATH), Rewritten(), forms(trainer):
+    with sdpa_kernel(SDPBackend.MATH), Rewritten():
         yield
 
 
@@ -50,26 +49,23 @@ class Step:
         labels: Tensor,
         noise: Tensor,
         rate: Tensor,
-        numbers: Tensors,
     ) -> tuple[LocalState, Tensor]:
         """The state after a step, and the loss before it.
 
-        `noise` has a row for each forward pass; `rate` is the learning rate, of no elements where that never varies;
-        `numbers` are options of the method, for those that vary.
+        `noise` has a row for each forward pass; `rate` is the learning rate, of no elements where that never varies.
         """
         self._noise, self._pass = noise, 0
         self._rate = rate if rate.numel() else self.trainer.training.lr
-        trainer = self.trainer.with_numbers(numbers)
-        return trainer.step(self._local(received, self._rate), state, Batch(inputs, labels))
+        return self.trainer.step(self._local(received, self._rate), state, Batch(inputs, labels))
 
-    def begin(self, received: Tensors, numbers: Tensors) -> LocalState:
+    def begin(self, received: Tensors) -> LocalState:
         """The state before the first step."""
         start = {name: tensor.clone() for name, tensor in received.items()}
-        return self.trainer.with_numbers(numbers).method.begin(self._local(received), start)
+        return self.trainer.method.begin(self._local(received), start)
 
-    def end(self, state: LocalState, received: Tensors, numbers: Tensors) -> LocalState:
+    def end(self, state: LocalState, received: Tensors) -> LocalState:
         """The state after the last step."""
-        return self.trainer.with_numbers(numbers).method.end(self._local(received), state)
+        return self.trainer.method.end(self._local(received), state)
 
     def _local(self, received: Tensors, lr: Rate | None = None) -> ClientView:
         own = self.trainer

@@ -90,8 +90,7 @@ class Cluster:
         )
         return self.local.capacity + self.fleet.room(least)
 
-    def start(self, *jobs: Job) -> str | None:
-        (job,) = jobs  # nodes train one run at a time
+    def start(self, job: Job) -> str | None:
         if job.address not in self.stages:
             return self.local.start(job)
         try:
@@ -113,8 +112,7 @@ class Cluster:
         if address not in self.resources:
             return self.local.shrink(address)
         resources = self.resources[address]
-        gpus = min(1.0, 2 * resources.gpus) if resources.gpus < 1 else resources.gpus
-        more = Resources(cpus=resources.cpus, gpus=gpus, memory=2 * resources.memory)
+        more = Resources(cpus=resources.cpus, gpus=min(1.0, 2 * resources.gpus), memory=2 * resources.memory)
         if more == resources or not any(node.holds(more) for node in self.fleet.usable):
             return ""
         self.resources[address] = more

@@ -44,7 +44,7 @@ class Node:
     lost: float = 0.0
     refused: str = ""
     crashes: int = 0
-    taken: list[tuple[Resources, list[int]]] = field(default_factory=list)
+    taken: list[tuple[Resources, int | None]] = field(default_factory=list)
 
     @property
     def load(self) -> float:
@@ -59,12 +59,11 @@ class Node:
         """Set resources apart; False when there is no room."""
         cpus = self.cpus - sum(other.cpus for other, _ in self.taken)
         memory = self.memory - sum(other.memory for other, _ in self.taken)
-        share = min(resources.gpus, 1.0)
-        left = [1.0 - self._used(gpu) for gpu in range(self.gpus)]
-        gpus = [gpu for gpu, free in enumerate(left) if free >= share - 1e-9][: -int(-resources.gpus // 1)]
-        if cpus < resources.cpus or memory < resources.memory or len(gpus) < resources.gpus:
+        free = (gpu for gpu in range(self.gpus) if 1.0 - self._used(gpu) >= resources.gpus - 1e-9)
+        gpu = next(free, None) if resources.gpus else None
+        if cpus < resources.cpus or memory < resources.memory or (resources.gpus and gpu is None):
             return False
-        self.taken.append((resources, gpus))
+        self.taken.append((resources, gpu))
         return True
 
     def give_back(self, resources: Resources) -> None:
@@ -79,7 +78,7 @@ class Node:
         return count
 
     def _used(self, gpu: int) -> float:
-        return sum(min(resources.gpus, 1.0) for resources, gpus in self.taken if gpu in gpus)
+        return sum(resources.gpus for resources, at in self.taken if at == gpu)
 
 
 class Fleet:

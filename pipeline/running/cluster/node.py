@@ -106,9 +106,7 @@ def node_folder(workspace: str) -> Path:
 def variables(order: Order, environment: Mapping[str, str]) -> dict[str, str]:
     """What a job's processes see in their environment beside the node's own, which has the last word."""
     given = dict(order.variables)
-    if order.gpus >= 2:  # each of the processes takes a GPU of its own
-        given |= {"PFL_DEVICE": "auto", "PFL_RANKS": str(int(order.gpus))}
-    elif order.gpus:
+    if order.gpus:
         given |= {"PFL_DEVICE": "cuda"}
     else:
         given |= {"PFL_DEVICE": "cpu", "PFL_WORKERS": str(max(1, int(order.cpus))), "PFL_THREADS": "1"}
@@ -146,7 +144,7 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     mirror = _Mirror(remote, order.job.key, folder / ".pfl/checkpoints", order.run)
     mirror.fetch()
     with mirror:
-        ended = _follow(pool, replace(order.job, log=log, gpus=0), said)
+        ended = _follow(pool, replace(order.job, log=log), said)
     log.unlink(missing_ok=True)
     if ended.outcome == "done":
         outs = {path: Content.of(folder / path) for path in order.job.outs}

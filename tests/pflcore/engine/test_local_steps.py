@@ -185,14 +185,3 @@ def test_what_has_no_influence_has_a_gradient_of_zero() -> None:
     assert list(slopes) == ["used", "idle"] and float(value.detach()) == 5
     assert slopes["used"].tolist() == [4, -2] and torch.equal(slopes["idle"], torch.zeros(2, 3))
     assert torch.equal(aside["seen"].detach(), params["idle"]) and not params["used"].requires_grad
-
-
-def test_a_trainer_whose_method_has_other_numbers() -> None:
-    model, groups = create(backbone("convnet"), SEED)
-    one = make_trainer(model, groups, federation(), method("pfedme", lam=2.0), training(), SEED)
-    numbers = {"lam": torch.tensor(0.5), "beta": torch.tensor(0.25)}
-    other = one.with_numbers(numbers)
-    assert [getattr(other.method, name) for name in ("lam", "beta", "inner_steps")] == [0.5, 0.25, 5]
-    assert (one.method.lam, one.method.beta) == (2.0, 1.0)  # type: ignore[attr-defined]
-    assert other.model is one.model and other.local is one.local
-    assert one.with_numbers({}).method.lam == 2.0  # type: ignore[attr-defined]

@@ -135,7 +135,7 @@ def test_on_a_pretended_gpu_it_is_the_same(net: Backbone) -> None:
     with pretend_cuda() as events:
         there = on_host(run(entry, net, federation(device="cuda"), training=settings, executor="stacked"))
     here = run(entry, net, federation(), training=settings, executor="sequential")
-    assert events.total("replays") > 0
+    assert events["replays"] > 0
     torch.testing.assert_close(there.weights["projection.out.weight"], here.weights["projection.out.weight"])
     assert there.loss.tolist() == pytest.approx(here.loss.tolist(), rel=1e-4)
 

@@ -142,29 +142,6 @@ def test_code_edited_when_workers_were_imported_is_not_recorded_as_the_old_one(l
     assert laboratory.faults("pfl") == []
 
 
-@pytest.mark.slow
-def test_each_of_several_processes_makes_sure_of_itself(laboratory: Laboratory) -> None:
-    """One that imports a method later than the others finds it edited."""
-    laboratory.environment["PFL_RANKS"] = "2"
-    root = laboratory.project.root
-    (root / "late.py").write_text(
-        "import os, time\n"
-        "if os.environ.get('RANK') == '1' and 'fedprox' in ' '.join(__import__('sys').argv):\n"
-        "    open('late', 'w').close()\n"
-        "    time.sleep(5)\n"
-    )
-    backbones = root / "pflcore/backbones/__init__.py"
-    backbones.write_text(f"{backbones.read_text(encoding='utf-8')}\nimport late\n", encoding="utf-8")
-    laboratory.accept()
-    laboratory.compile()
-    process = laboratory.start("dvc")
-    laboratory.wait_for("late", process)
-    laboratory.edit()
-    output = process.communicate()[0]
-    assert process.returncode == 255 and "pflcore.methods.fedprox was edited after stages/code/" in output, output
-    assert set(laboratory.results()) == {"fedavg"}
-
-
 @pytest.mark.matrix
 def test_a_record_edited_by_hand_is_not_trained(laboratory: Laboratory) -> None:
     laboratory.tamper()

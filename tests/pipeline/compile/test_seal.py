@@ -125,9 +125,6 @@ def test_other_code_is_refused_by_who_works_with_it(place: Place, code: str, nam
         f"{named} was edited after {CODE} had been compiled; undo the edit, or type the same command again, "
         "which compiles it"
     )
-    with sealed("train", [RECORD], mark, works=False):
-        place.work()
-    assert place.left == OUTS
 
 
 def test_code_that_cannot_be_imported_says_why(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_models_of_tuned_runs_have_what_was_chosen(there: Project) -> None:
     run, chosen = runs["run"].iloc[0], runs["chosen"].iloc[0]
     assert study.trained(run).training.lr == chosen["training.lr"]
     exported = export(there.workspace(), run, 3, None, there.root / "exported")
-    page = exported.files[-1].read_text("utf-8")
+    page = exported[-1].read_text("utf-8")
     assert f"  lr: {chosen['training.lr']}\n" in page and "The exported model is right on as many." in page
 
 

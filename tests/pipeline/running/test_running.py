@@ -8,10 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -24,11 +22,9 @@ from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.finished import Finished
 from pipeline.running import local
 from pipeline.running.board import Board, StageState, duration
-from pipeline.running.companies import Companies
 from pipeline.running.display import Lines, live_view, show_status, summary
 from pipeline.running.jobs import Ended, Job, Slot
 from pipeline.running.local import LocalPool, slots, visible_gpus
-from pipeline.running.scheduler import Scheduler
 from pipeline.running.worker import _attempt
 
 
@@ -87,8 +83,8 @@ def ended(workers: LocalPool) -> Ended:
     return end
 
 
-def job(root: Path, name: str = "a", command: str = "pfl stage nothing", gpus: int = 0) -> Job:
-    return Job(name, command, "key", (), root / f"{name}.log", gpus)
+def job(root: Path, name: str = "a", command: str = "pfl stage nothing") -> Job:
+    return Job(name, command, "key", (), root / f"{name}.log")
 
 
 def test_one_stage_cannot_influence_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,19 +204,6 @@ def test_fewer_at_a_time_after_memory_did_not_suffice(tmp_path: Path, monkeypatc
         assert len(workers.free) == workers.capacity == 2
     finally:
         workers.close()
-
-
-def test_a_run_on_several_gpus_takes_them_whole(tmp_path: Path) -> None:
-    workers = LocalPool(tmp_path, tmp_path / "notes", slots(None, ["0", "1"], 2, {}, 16), {})
-    one = workers._take(0)
-    assert one and workers._take(2) is None  # the first is not free as a whole
-    workers.free += one
-    both = workers._take(2)
-    assert both and len(both) == 4 and not workers.free
-    assert local._merged(both) == {"CUDA_VISIBLE_DEVICES": "0,1", "PFL_DEVICE": "auto", "PFL_RANKS": "2"}
-    workers.free += both
-    assert len(workers._take(3) or []) == 1  # more than there are: a place like any other
-    workers.close()
 
 
 def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,19 +326,6 @@ def test_writing_the_state_of_many_stages_takes_a_small_share_of_the_time(
     assert 85 < counts[0] <= 101 and 9 <= counts[1] <= 11, "every second, and no more than a twentieth of the time"
     board.save(now=True)
     assert written == counts[1] + 1
-
-
-def test_runs_without_company_are_not_looked_for_among_all_that_are_ready() -> None:
-    class Untouched(list[tuple[bool, float, int, str]]):
-        def __iter__(self) -> Iterator[tuple[bool, float, int, str]]:
-            raise AssertionError("thousands of them, after every stage")
-
-    scheduler = Scheduler.__new__(Scheduler)
-    scheduler.ready = Untouched([(True, 1.0, 0, "b")])
-    scheduler.work = SimpleNamespace(companies=Companies(1, {"a": "x", "b": "x"}))  # type: ignore[assignment]
-    assert scheduler._joining(["a"]) == []
-    scheduler.work.companies = Companies(8, {"b": "x"})
-    assert scheduler._joining(["a"]) == []
 
 
 def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:

@@ -16,7 +16,6 @@ from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.recorder import CHANGED, Verdict
 from pipeline.running import scheduler
 from pipeline.running.board import Board, StageState
-from pipeline.running.companies import Companies
 from pipeline.running.jobs import Ended, Event, Job, Progressed
 from pipeline.running.scheduler import Scheduler
 from pipeline.running.work import Work
@@ -35,7 +34,6 @@ class Play:
     ends: Mapping[str, list[Event]] = field(default_factory=dict)  # likewise, and then well
     problems: Mapping[str, list[str]] = field(default_factory=dict)  # when it is recorded, likewise
     capacity: int = 1
-    companies: Companies = field(default_factory=Companies)
     keep_going: bool = True
     easing: str = "fewer"
 
@@ -47,10 +45,10 @@ class Play:
         stale = {self.address[name]: "why" for name in (made if self.stale is None else self.stale)}
         seconds = {self.address[name]: took for name, took in self.seconds.items()}
         order = graph.needed(graph.stages)
-        self.work = Work(graph, order, stale, seconds, {}, Path("logs"), self.keep_going, self.companies)
+        self.work = Work(graph, order, stale, seconds, Path("logs"), self.keep_going)
         self.board = Board(entries=self.work.states())
         self.asked: list[list[str]] = []
-        self.started: list[list[str]] = []
+        self.started: list[str] = []
         self.jobs: list[Job] = []
         self.recorded: list[str] = []
         self.given_up: list[str] = []
@@ -58,7 +56,7 @@ class Play:
         self.ended: list[str] = []
         self.eased: list[str] = []
         self.closed: list[str] = []
-        self.running: list[list[str]] = []
+        self.running: list[str] = []
         self.turns = {name: iter(events) for name, events in self.ends.items()}
         self.troubles = {name: iter(problems) for name, problems in self.problems.items()}
         self.answers = {name: iter(verdicts) for name, verdicts in self.verdicts.items()}
@@ -112,13 +110,13 @@ class Pool:
     def capacity(self) -> int:
         return self.play.capacity
 
-    def start(self, *jobs: Job) -> str | None:
+    def start(self, job: Job) -> str | None:
         if len(self.play.running) == self.capacity:
             return None
-        names = [self.play.name[job.address] for job in jobs]
-        self.play.running.append(names)
-        self.play.started.append(names)
-        self.play.jobs += jobs
+        name = self.play.name[job.address]
+        self.play.running.append(name)
+        self.play.started.append(name)
+        self.play.jobs.append(job)
         return "cpu"
 
     def events(self, timeout: float) -> list[Event]:
@@ -127,14 +125,12 @@ class Pool:
             self.play.flag.clear()
             return []
         events: list[Event] = []
-        for name in self.play.running.pop(0):
-            for event in self.play.turns.get(name, iter(())):
-                events.append(type(event)(**{**vars(event), "address": self.play.address[name]}))
-                if isinstance(event, Ended):
-                    break
-            else:
-                events.append(Ended(self.play.address[name], "done"))
-        return events
+        name = self.play.running.pop(0)
+        for event in self.play.turns.get(name, iter(())):
+            events.append(type(event)(**{**vars(event), "address": self.play.address[name]}))
+            if isinstance(event, Ended):
+                return events
+        return [*events, Ended(self.play.address[name], "done")]
 
     def shrink(self, address: str) -> str:
         self.play.eased.append(self.play.name[address])
@@ -181,7 +177,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def first(play: Play) -> list[str]:
-    return [names[0] for names in play.started]
+    return play.started
 
 
 def test_what_takes_moments_goes_first_and_then_the_longest_way_to_the_end() -> None:
@@ -195,7 +191,7 @@ def test_what_takes_moments_goes_first_and_then_the_longest_way_to_the_end() -> 
     assert play.closed == ["pool", "recorder"]
     jobs = {job.command: job for job in play.jobs}
     job = jobs["pfl stage train b.yaml"]
-    assert (job.key, job.outs, job.log, job.gpus) == ("key of train b", ("train b",), Path("logs/b.train.log"), 0)
+    assert (job.key, job.outs, job.log) == ("key of train b", ("train b",), Path("logs/b.train.log"))
     assert {job.address for job in play.jobs if job.brief} == {play.address["report late"]}
     entry = play.entry("train b")
     assert (entry.place, entry.attempts, entry.log) == ("cpu", 1, "logs/b.train.log") and entry.began > 0
@@ -235,7 +231,7 @@ def test_after_a_failure_nothing_is_started_when_that_is_wished() -> None:
     stages: dict[str, tuple[str, ...]] = {f"train {name}": () for name in "abcde"}
     play = Play(stages, ends={"train a": [Ended("", "failed", "x")]}, keep_going=False, capacity=2)
     assert list(play.run().values()) == ["failed", "done", "queued", "queued", "queued"]
-    assert play.started == [["train a"], ["train b"]] and play.recorded == ["train b"]
+    assert play.started == ["train a", "train b"] and play.recorded == ["train b"]
     assert play.asked == [[f"train {name}" for name in "abcd"]]
     assert sorted(play.given_up) == ["train a", "train c", "train d"], "what was prepared is let go"
 
@@ -249,7 +245,7 @@ def test_what_the_recorder_refuses_has_failed() -> None:
     )
     assert play.run() == {"train a": "failed", "evaluate a": "skipped", "train b": "failed", "evaluate b": "skipped"}
     assert play.entry("train a").note == CHANGED and play.entry("train b").note == "DVC: no"
-    assert play.started == [["train a"]]
+    assert play.started == ["train a"]
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
@@ -298,7 +294,7 @@ def test_what_somebody_else_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     play = Play({"data a": (), "data b": ()}, verdicts={"data a": [busy, busy, Verdict("fresh")]})
     assert play.run() == {"data a": "cached", "data b": "done"}
     assert play.told == ["data a: waiting, held by dvc repro"] and play.entry("data a").note == ""
-    assert [names.count("data a") for names in play.asked] == [1] * 3 and play.started == [["data b"]]
+    assert [names.count("data a") for names in play.asked] == [1] * 3 and play.started == ["data b"]
 
 
 def test_a_look_at_what_is_held_by_another_process_is_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,22 +328,6 @@ def test_where_a_changed_report_went_is_told() -> None:
     assert play.told == [
         f"report x: had been changed by hand; that version is kept as {place}" for place in ("there", "and there")
     ]
-
-
-def test_runs_side_by_side_are_started_together() -> None:
-    stages: dict[str, tuple[str, ...]] = {f"train {name}": () for name in "abcde"}
-    companies = Companies(3, {"f:train a": "x", "f:train b": "x", "f:train d": "x"})
-    play = Play(stages, companies=companies, ends={"train b": [Ended("", "failed", "b's")]})
-    assert play.run() == {
-        "train a": "done",
-        "train b": "failed",
-        "train c": "done",
-        "train d": "done",
-        "train e": "done",
-    }
-    assert play.started == [["train a", "train b", "train d"], ["train c"], ["train e"]]
-    assert play.told == ["3 runs side by side on cpu: a, b, d"]
-    assert {play.entry(f"train {name}").log for name in "abd"} == {"logs/a.train.log"}
 
 
 def test_what_is_under_way_is_recorded_although_something_breaks() -> None:

@@ -102,14 +102,6 @@ def test_a_viewer_that_cannot_be_opened_costs_a_line_and_not_the_run(
         open_sinks(["notes"], a_run(original), Path(".pfl"))
 
 
-def test_of_several_processes_one_tells(original: Project, notes: type[Notes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFL_TRACK", "notes")
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    training(a_run(original), [])
-    assert not notes.made
-
-
 def test_an_unknown_viewer_is_one_line(original: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_TRACK", "tensorbord")
     with pytest.raises(UserError, match="unknown viewer 'tensorbord'; did you mean 'tensorboard'"):

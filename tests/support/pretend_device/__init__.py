@@ -2,18 +2,15 @@
 
 from support.pretend_device.checked import CheckedReplay
 from support.pretend_device.cuda import pretend_cuda
-from support.pretend_device.events import KINDS, Event, Events, Place
+from support.pretend_device.events import Events
 from support.pretend_device.tape import Stale
 from support.pretend_device.tensors import MixedDevices, NotCapturable
 
 __all__ = [
-    "KINDS",
     "CheckedReplay",
-    "Event",
     "Events",
     "MixedDevices",
     "NotCapturable",
-    "Place",
     "Stale",
     "pretend_cuda",
 ]

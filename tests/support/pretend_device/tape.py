@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from support.pretend_device.events import Place
-
 
 class Stale(RuntimeError):
     """A graph computes with what is no longer so."""
@@ -23,7 +21,7 @@ class Step(NamedTuple):
     args: Any
     kwargs: Any
     made: Any
-    at: Place
+    at: str
 
 
 class Tape:
@@ -47,7 +45,7 @@ class Tape:
         self._baked[id(copy)] = copy
         return copy
 
-    def add(self, func: Any, args: Any, kwargs: Any, made: Any, at: Place) -> None:
+    def add(self, func: Any, args: Any, kwargs: Any, made: Any, at: str) -> None:
         self.steps.append(Step(func, *mapped(self._weak, (args, kwargs)), made, at))
 
     def _weak(self, leaf: Any) -> Any:
@@ -82,7 +80,7 @@ class Tape:
         return [leaf for leaf in numbers if not isinstance(leaf, Tensor | weakref.ref | torch.Generator)]
 
 
-def _alive(leaf: Any, at: Place) -> Any:
+def _alive(leaf: Any, at: str) -> Any:
     if not isinstance(leaf, weakref.ref):
         return leaf
     if (found := leaf()) is None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from pflcore.engine import CheckpointFolder, Progress, Result
 from pflcore.engine.device import device_name, select_device
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.executors import replay, stacking
+from pflcore.engine.executors import replay, stacked
 from pflcore.groups import Roles, Tensors
 from pflcore.method import Batch, ClientView, LocalState, Method, Server, Update
 from pflcore.methods.fedavg import FedAvg
@@ -40,7 +40,7 @@ def all_recorded() -> Iterator[Events]:
     with pytest.MonkeyPatch.context() as patch, pretend_cuda() as events:
         patch.setattr(replay, "_PATIENCE", 0)
         patch.setattr(replay, "_WARM_UP", 1)
-        patch.setattr(stacking, "Replay", CheckedReplay)
+        patch.setattr(stacked, "Replay", CheckedReplay)
         yield events
 
 
@@ -50,7 +50,7 @@ def test_recorded_steps_of_stacked_clients_agree_with_single_ones(
 ) -> None:
     with all_recorded() as events:
         found = on_host(uneven_run(name, net, "stacked", on_gpu, training=SHORT))
-    assert events.total("replays") > 0
+    assert events["replays"] > 0
     monkeypatch.setattr(DropoutBits, "draw", draw_as_gpus_do)
     assert_close(found, uneven_run(name, net, "sequential", training=SHORT), amplified(name))
 
@@ -60,7 +60,7 @@ def test_a_gpu_is_found_and_used() -> None:
         device = select_device("auto")
         assert (device.type, device_name(device)) == ("cuda", "pretend GPU")
         run(method("fedavg"), backbone("convnet"), federation(device="cuda"), training=training(rounds=3))
-    assert events.total("replays") > 0
+    assert events["replays"] > 0
 
 
 def test_samples_that_do_not_fit_are_fetched() -> None:
@@ -218,11 +218,7 @@ def test_events_are_counted() -> None:
         y = (x + 1).view(2, 2).t() @ torch.ones(2, 2, device="cuda")
         y.cpu()
         assert float(y.sum()) == 16.0
-    counts = {kind: events.total(kind) for kind in ("kernels", "uploads", "downloads", "waits", "replays")}
-    assert counts == {"kernels": 4, "uploads": 1, "downloads": 1, "waits": 1, "replays": 0}
-    assert all(
-        place.startswith("tests/pflcore/engine/executors/test_cuda_path.py:") for place in events.places("waits")
-    )
+    assert events == {"kernels": 4, "uploads": 1, "downloads": 1, "waits": 1}
 
 
 def test_gradients_agree_with_the_hosts() -> None:

@@ -31,11 +31,9 @@ from pflcore.engine.divergence import Diverged
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.evaluate import Both
 from pflcore.engine.executors.choice import choose_executor, stack_width, worker_count
-from pflcore.engine.executors.cohort import Task
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
-from pflcore.engine.executors.stacking import Stacking
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.trainer import Job, Outcome, Trainer
 from pflcore.errors import UserError
@@ -245,35 +243,34 @@ def test_a_divergence_in_a_stack_names_the_first_client_in_order() -> None:
     assert (error.value.round, error.value.client) == (5, 4)
 
 
-class Short(Stacking):
+class Short(Stacked):
     """Has memory for two clients."""
 
-    def _refuse(self, tasks: Sequence[Task]) -> None:
-        self.widths = [*getattr(self, "widths", []), len(tasks)]
-        if len(tasks) > 2:
+    def _refuse(self, jobs: Sequence[Job]) -> None:
+        self.widths = [*getattr(self, "widths", []), len(jobs)]
+        if len(jobs) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
-    def _train(self, tasks: Sequence[Task], tuning: bool) -> list[Outcome | Diverged]:
-        self._refuse(tasks)
-        return super()._train(tasks, tuning)
+    def _train(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
+        self._refuse(jobs)
+        return super()._train(round_, jobs, part)
 
-    def _score(self, tasks: Sequence[Task]) -> list[Both]:
-        self._refuse(tasks)
-        return super()._score(tasks)
+    def _score(self, jobs: Sequence[Job]) -> list[Both]:
+        self._refuse(jobs)
+        return super()._score(jobs)
 
 
 def test_a_stack_that_does_not_fit_is_made_smaller() -> None:
     reference, state = trainer()
-    stacked = Stacked(reference, 8)
-    stacked.stacking = short = Short(reference, 8)
+    short = Short(reference, 8)
     jobs = [(client, state) for client in range(5)]
     expected = list(Sequential(reference).train(1, jobs))
-    for outcome, other in zip(stacked.train(1, jobs), expected, strict=True):
+    for outcome, other in zip(short.train(1, jobs), expected, strict=True):
         assert outcome.client == other.client
         assert_states_close(outcome.model, other.model)
     assert short.widths == [5, 2, 2, 1] and short.training.clients == 2
-    stacked.stacking = short = Short(reference, 8)
-    assert np.array_equal(stacked.score_each(jobs).correct, Sequential(reference).score_each(jobs).correct)
+    short = Short(reference, 8)
+    assert np.array_equal(short.score_each(jobs).correct, Sequential(reference).score_each(jobs).correct)
     assert short.widths == [5, 2, 2, 1]
 
 
@@ -283,7 +280,7 @@ def test_one_client_that_does_not_fit_is_one_line(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
-    monkeypatch.setattr(Stacking, "_train", refuse)
+    monkeypatch.setattr(Stacked, "_train", refuse)
     with pytest.raises(
         TooLittleMemory, match=r"not enough memory on cpu for one client \(CUDA out of memory\.\); use a"
     ):
@@ -311,7 +308,7 @@ def test_measuring_takes_fewer_samples_at_once_where_memory_is_short(
     for one, other in zip(found, expected, strict=True):
         assert np.array_equal(one.correct, other.correct) and np.array_equal(one.total, other.total)
         np.testing.assert_allclose(one.loss, other.loss, rtol=1e-5)
-    assert max(tried) > 3 and stacked.stacking.training.clients == 8
+    assert max(tried) > 3 and stacked.training.clients == 8
     monkeypatch.setattr(Trainer, "predict", lambda *_: (_ for _ in ()).throw(RuntimeError(words)))
     for measure in (lambda: stacked.score_shared(state), lambda: stacked.score_each(jobs)):
         with pytest.raises(TooLittleMemory, match="not enough memory on cpu for one client"):

@@ -105,9 +105,9 @@ def test_layers_that_look_across_samples_are_left_alone() -> None:
 
 
 def test_rows_are_filled_with_a_row_of_their_own_and_labels_with_none() -> None:
-    rows = filled_rows([torch.tensor([7, 8, 9]), torch.tensor([5]), torch.tensor([])], 4)
-    assert rows.tolist() == [[7, 8, 9, 7], [5, 5, 5, 5], [0, 0, 0, 0]]
-    assert filled_labels(rows[:2], torch.tensor([3, 1])).tolist() == [[7, 8, 9, -100], [5, -100, -100, -100]]
+    rows = filled_rows([torch.tensor([7, 8, 9]), torch.tensor([5]), torch.tensor([])])
+    assert rows.tolist() == [[7, 8, 9], [5, 5, 5], [0, 0, 0]]
+    assert filled_labels(rows[:2], torch.tensor([2, 1])).tolist() == [[7, 8, -100], [5, -100, -100]]
     texts = torch.ones(2, 3, 2, dtype=torch.int64)
     assert filled_labels(texts, torch.tensor([1, 2]))[:, :, 0].tolist() == [[1, -100, -100], [1, 1, -100]]
 

@@ -181,7 +181,7 @@ def test_memory_that_ends_a_recording_is_told_and_recording_goes_on(tape: Record
 def test_a_stack_that_is_recorded_agrees_with_single_clients(name: str, net: str, tape: Recorded) -> None:
     reference, state = trainer(name, net, momentum=0.5, local_epochs=4)
     stacked = Stacked(reference, 8)
-    for replay in stacked.stacking._replays.values():
+    for replay in stacked._replays.values():
         replay.on = True
     companions = {f"own/{key}": tensor for key, tensor in state.items()} if name == "ditto" else {}
     jobs = [(client, {**state, **companions}) for client in (0, 2, 4)]
