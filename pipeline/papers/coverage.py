@@ -26,8 +26,7 @@ class Coverage(Counter[str]):
     """How many cells are in which of :data:`STATES`; each cell is in one.
 
     ``done``: all of its runs are in the number; ``partly``: some of them are; ``quoted``: no run is planned, and the
-    paper has the value from an earlier one; ``unplanned``: no run is planned, though the paper has a value or the spec
-    a reason.
+    paper has the value from an earlier one; ``unplanned``: no run is planned, though the paper has a value.
     """
 
     @property
@@ -80,4 +79,4 @@ def _state(cell: Cell) -> str | None:
         return "done" if cell.complete else "partly"
     if cell.published and cell.quoted:
         return "quoted"
-    return "unplanned" if cell.published or cell.misprint or cell.absent else None
+    return "unplanned" if cell.published or cell.misprint else None
