@@ -91,12 +91,9 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
         best = int(held_back[by_validation.argmax()])  # the first of several
         window = by_validation[np.isin(held_back, steps)]
         figures["validation"] = {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)}
-        figures["best_by_validation"] = _of_round(best, accuracy[measured == best][0])
+        chosen = float(accuracy[measured == best][0])
+        figures["best_by_validation"] = {"mean": chosen, "std": 0.0, "n": 1, "round": best}
     return figures
-
-
-def _of_round(round_: int, accuracy: float) -> dict[str, float]:
-    return {"mean": float(accuracy), "std": 0.0, "n": 1, "round": round_}
 
 
 def rounds_trained(rounds_table: pa.Table, training: Training) -> int:

@@ -1,5 +1,4 @@
-"""By what a round may be chosen: by validation, where samples are held back for it, and not by test.
-"""
+"""By what a round may be chosen: by validation, where samples are held back for it, and not by test."""
 
 from __future__ import annotations
 

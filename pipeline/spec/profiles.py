@@ -25,7 +25,7 @@ _SAMPLES_PER_CLASS = 10
 def check_profile(profile: str) -> None:
     """Raises :class:`UserError` for a profile that there is not."""
     if profile not in PROFILES:
-        raise UserError(f"unknown profile {profile!r}{did_you_mean(profile, PROFILES)}")
+        raise UserError(f"unknown profile {profile!r}{did_you_mean(profile, list(PROFILES))}")
 
 
 def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:

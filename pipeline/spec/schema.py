@@ -145,9 +145,7 @@ class TableSection(Part):
     )
     better: Better = Field("higher", description="Which values are set in bold.")
     decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
-    derived: list[Derived] = Field(
-        default_factory=list, description="Ranks of the rows, to the right of the columns."
-    )
+    derived: list[Derived] = Field(default_factory=list, description="Ranks of the rows, to the right of the columns.")
     published: str | None = Field(None, description="CSV file of the published values, relative to this file.")
 
 
