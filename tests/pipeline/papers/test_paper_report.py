@@ -469,15 +469,6 @@ def test_one_paper_alone_and_the_index_of_all(project: Project) -> None:
         papers.chosen(["mine/two"])
 
 
-def test_a_profile_of_some_specs(project: Project) -> None:
-    project.write("specs/fast.yaml", spec("[fedavg]", more="profiles: {brief: {training: {rounds: 1}}}\n"))
-    papers = Papers.compiled(project.workspace("brief"))
-    assert list(papers.papers) == ["fast"]
-    papers.write(["fast"])
-    assert "BRIEF PROFILE" in papers.index.read_text(encoding="utf-8")
-    assert papers.index == project.root / "build/brief/reports/index.html"
-
-
 def test_the_end_of_a_run_refreshes_what_it_touched(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.root)
     workspace = project.workspace()

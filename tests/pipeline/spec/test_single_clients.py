@@ -121,8 +121,6 @@ def test_novel_clients_are_not_measured_with_the_others(tmp_path: Path) -> None:
         # Over the last two rounds 70 and 40, 60 and 50.
         ("last_rounds", Value(55.0, 15.0), Value(55.0, 5.0)),
         ("last_position", Value(55.0, 15.0), Value(55.0, 5.0)),
-        # 80 after round 3 and 60 after round 3, 90 after round 1 and 60 after round 3.
-        ("best_by_test", Value(70.0, 10.0), Value(75.0, 15.0)),
     ],
 )
 def test_values_are_taken_from_the_client_alone(tmp_path: Path, metric: str, first: Value, second: Value) -> None:
