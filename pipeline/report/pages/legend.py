@@ -34,10 +34,10 @@ _STOPPED = (
     "measurements."
 )
 _COUNTED = "Counted on the models of a cell's runs; nothing is trained for it."
-_PUBLISHED = "Obtained values, published values in parentheses."
+_PUBLISHED = "Obtained values, published values in parentheses, each with a best of its own."
 _BOLD = {
-    "higher": "Bold: the highest of its column, of obtained and of published values.",
-    "lower": "Bold: the lowest of its column, of obtained and of published values.",
+    "higher": "Bold: the highest of its column.",
+    "lower": "Bold: the lowest of its column.",
 }
 _TIED = (
     f"{TIED}: not told apart from the best of its column (moderated paired t tests over the seeds, at 5 % over all "

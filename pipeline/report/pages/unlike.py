@@ -30,7 +30,7 @@ def unlike_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> PlainTable
         runs: These and maybe more, by id.
     """
     settings = {run: settings_of(runs[run]) for run in table.runs}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for axis in table.axes:
         found: dict[str, Values] = {}
         for group in _groups(table, axis):
@@ -38,7 +38,7 @@ def unlike_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> PlainTable
                 for label, several in values.items():
                     found.setdefault(setting, {}).setdefault(label, {}).update(several)
         rows += [(short(axis), setting, *_values(values)) for setting, values in found.items()]
-    return PlainTable(("axis", "setting", "most", "others"), rows, labels=1)
+    return PlainTable(("axis", "setting", "most", "others"), rows, labels=2)
 
 
 def _groups(table: ResolvedTable, axis: str) -> Iterable[dict[str, list[str]]]:

@@ -121,5 +121,5 @@ def test_every_format_says_it_under_the_table(tmp_path: Path) -> None:
     markdown = "\n".join(squeezed(text))
     row = "| method | training.lr | 0.01 | 0.05 (FedTP) |"
     assert 0 < markdown.index(row) < markdown.index("Against the published values")
-    assert "<td>training.lr</td>\n<td>0.01</td>\n<td>0.05 (FedTP)</td>" in html
+    assert 'scope="row">training.lr</th>\n<td>0.01</td>\n<td>0.05 (FedTP)</td>' in html
     assert r"method & training.lr & 0.01 & 0.05 (FedTP) \\" in tex

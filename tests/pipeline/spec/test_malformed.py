@@ -534,7 +534,7 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     ),
     "derived rank against a row": (
         GRID + "  derived: [{show: rank, than: {method: FedTP}}]\n",
-        "specs/a.yaml:10: table.derived[0].than: unknown key; did you mean 'show'?",
+        "specs/a.yaml:10: table.derived[0].than: unknown key; known: show, over",
     ),
     "derived twice": (
         GRID + "  derived: [{show: rank}, {show: rank, over: [clients]}]\n",
