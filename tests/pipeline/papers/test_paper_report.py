@@ -349,7 +349,7 @@ def test_hostile_words_stay_text(tmp_path: Path) -> None:
     hostile = HOSTILE.replace("<script>", "</script><script>")
     cells = [
         cell({"method": hostile}, ["a"], (80.0, 0.1), note=hostile),
-        cell({"method": "B"}, [], (80.0, 0.1), hostile),
+        cell({"method": "B"}, [], (80.0, 0.1), note=hostile),
     ]
     resolved = table(
         cells,
