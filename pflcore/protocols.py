@@ -22,9 +22,6 @@ Papers mean different things by "accuracy" and by "±", so a run stores counts o
 ``best_by_validation``
     The pooled test accuracy at the measured round whose pooled accuracy on validation samples is best, the earliest of
     several; for partitions that hold samples back. One round of one run has no ±.
-``best_by_test``
-    The best pooled test accuracy of all measured rounds, as released code of several papers reports it: too high, since
-    what is tested on also chose. It is computed only for tables that ask for it.
 
 ``validation``
     As ``last_rounds``, but on validation samples: what settings are chosen by. No table shows it.
@@ -55,7 +52,7 @@ was chosen."""
 
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
-    """The figures of a run under every protocol that it was measured for, but for ``best_by_test``.
+    """The figures of a run under every protocol that it was measured for.
 
     ``{}`` for a run that diverged.
 
@@ -94,21 +91,9 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
         best = int(held_back[by_validation.argmax()])  # the first of several
         window = by_validation[np.isin(held_back, steps)]
         figures["validation"] = {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)}
-        figures["best_by_validation"] = _of_round(best, accuracy[measured == best][0])
+        chosen = float(accuracy[measured == best][0])
+        figures["best_by_validation"] = {"mean": chosen, "std": 0.0, "n": 1, "round": best}
     return figures
-
-
-def best_by_test(rounds_table: pa.Table) -> Figures:
-    """The figures of the protocol of this name; ``{}`` for a run that diverged."""
-    if _diverged(rounds_table):
-        return {}
-    measured, accuracy, _ = curve(rounds_table)
-    best = accuracy.argmax()
-    return {"best_by_test": _of_round(int(measured[best]), accuracy[best])}
-
-
-def _of_round(round_: int, accuracy: float) -> dict[str, float]:
-    return {"mean": float(accuracy), "std": 0.0, "n": 1, "round": round_}
 
 
 def rounds_trained(rounds_table: pa.Table, training: Training) -> int:

@@ -28,7 +28,7 @@ Some = Annotated[list[str], typer.Argument(help="Specs, e.g. fedtp/table2, or a 
 Specs = Annotated[list[str] | None, typer.Argument(help="Specs or folders; all when left out.")]
 Wanted = Annotated[list[str] | None, typer.Argument(help="Specs or folders; the default ones when left out.")]
 All = Annotated[bool, typer.Option("--all", help="All specs.")]
-Profile = Annotated[str, typer.Option(help="paper, smoke, or a profile that the specs define.")]
+Profile = Annotated[str, typer.Option(help="paper or smoke.")]
 
 
 def _tell(lines: list[str]) -> None:

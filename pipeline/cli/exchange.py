@@ -12,7 +12,7 @@ import typer
 
 from pipeline.workspace import PAPER, Workspace, raw_data_folder
 
-Profile = Annotated[str, typer.Option(help="paper, smoke, or a profile that the specs define.")]
+Profile = Annotated[str, typer.Option(help="paper or smoke.")]
 
 
 def export(

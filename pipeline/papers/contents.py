@@ -56,13 +56,6 @@ class Places(Coverage):
     def numbers(self) -> dict[str, int]:
         return {state: self[state] for state in PLACES}
 
-    @property
-    def words(self) -> str:
-        """``11 tables and figures: 9 done, 2 no spec``."""
-        counts = ", ".join(f"{number:,} {PLACES[state]}" for state, number in self.numbers.items() if number)
-        what = "table or figure" if self.total() == 1 else "tables and figures"
-        return f"{self.total():,} {what}" + (f": {counts}" if counts else "")
-
 
 def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Place]:
     """What the paper of a folder of specs holds; [] where no file says it.

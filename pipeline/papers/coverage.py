@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pipeline.report.claims.claims import Judgement
-from pipeline.report.claims.verdicts import VERDICTS, counted
+from pipeline.report.claims.verdicts import VERDICTS
 from pipeline.report.table.cells import Cell
 
 STATES = {
@@ -19,15 +19,14 @@ STATES = {
 }
 """States of a cell, in the order in which they are told, and their names in print."""
 
-_CONTRADICTED = "contradicted"
+CONTRADICTED = "contradicted"
 
 
 class Coverage(Counter[str]):
     """How many cells are in which of :data:`STATES`; each cell is in one.
 
     ``done``: all of its runs are in the number; ``partly``: some of them are; ``quoted``: no run is planned, and the
-    paper has the value from an earlier one; ``unplanned``: no run is planned, though the paper has a value or the spec
-    a reason.
+    paper has the value from an earlier one; ``unplanned``: no run is planned, though the paper has a value.
     """
 
     @property
@@ -35,29 +34,17 @@ class Coverage(Counter[str]):
         """By state, in the order of :data:`STATES`."""
         return {state: self[state] for state in STATES}
 
-    @property
-    def words(self) -> str:
-        """``56 cells: 28 done, 20 missing``."""
-        counts = ", ".join(f"{number:,} {STATES[state]}" for state, number in self.numbers.items() if number)
-        return f"{self.total():,} cell{'' if self.total() == 1 else 's'}" + (f": {counts}" if counts else "")
-
 
 class Claims(Counter[str]):
     """How many claims have which verdict on the obtained values.
 
-    ``contradicted`` is how many of all the paper's own table contradicts.
+    :data:`CONTRADICTED` is how many of all the paper's own table contradicts.
     """
 
     @property
-    def phrases(self) -> dict[str, str]:
-        """Verdict → ``2 hold``, for the verdicts that there are."""
-        return {verdict: counted(verdict, self[verdict]) for verdict in VERDICTS if self[verdict]}
-
-    @property
-    def words(self) -> str:
-        """``2 hold, 1 fails; the paper's own table contradicts 1``; "" where there is no claim."""
-        against = self[_CONTRADICTED]
-        return ", ".join(self.phrases.values()) + (f"; the paper's own table contradicts {against}" if against else "")
+    def numbers(self) -> dict[str, int]:
+        """By verdict, in the order of the list of these, and how many the paper contradicts; without zeros."""
+        return {name: self[name] for name in (*VERDICTS, CONTRADICTED) if self[name]}
 
 
 def cover(cells: Iterable[Cell]) -> Coverage:
@@ -69,7 +56,7 @@ def tally(judgements: Iterable[Judgement]) -> Claims:
     """The claims by verdict."""
     claims = Claims()
     for judgement in judgements:
-        claims.update([judgement.obtained.verdict, *[_CONTRADICTED] * judgement.contradicted_by_paper])
+        claims.update([judgement.obtained.verdict, *[CONTRADICTED] * judgement.contradicted_by_paper])
     return claims
 
 
@@ -80,4 +67,4 @@ def _state(cell: Cell) -> str | None:
         return "done" if cell.complete else "partly"
     if cell.published and cell.quoted:
         return "quoted"
-    return "unplanned" if cell.published or cell.misprint or cell.absent else None
+    return "unplanned" if cell.published or cell.misprint else None

@@ -25,9 +25,7 @@ from pipeline.papers.recalled import recall
 from pipeline.report.pages.render import html
 from pipeline.report.pages.study import put
 from pipeline.report.pages.view import banner
-from pipeline.spec.catalog import load_catalog
-from pipeline.spec.profiles import BUILT_IN
-from pipeline.spec.specs import find_specs, load_spec
+from pipeline.spec.specs import find_specs
 from pipeline.workspace import (
     INDEX,
     PAPERS,
@@ -87,17 +85,12 @@ class Papers:
 
     @classmethod
     def compiled(cls, workspace: Workspace, only: Iterable[str] = ()) -> Papers:
-        """All that the workspace's profile is defined for, or `only` some papers of it, compiled in memory.
+        """All papers of a workspace, or `only` some of them, compiled in memory.
 
         Raises:
             UserError: A spec is invalid.
         """
         specs, wanted = find_specs(workspace.specs), set(only)
-        if workspace.profile not in BUILT_IN:
-            catalog = load_catalog(workspace.home)
-            loaded = {name: load_spec(path, workspace.specs, catalog).body for name, path in specs.items()}
-            # Where none defines it, compiling says so.
-            specs = {name: specs[name] for name, body in loaded.items() if workspace.profile in body.profiles} or specs
         names = [name for name in specs if not wanted or name.split("/")[0] in wanted]
         papers = cls.of(workspace, compile_workspace(workspace, names))
         papers.partial = bool(wanted)

@@ -55,7 +55,7 @@ class PaperPage:
 
     Attributes:
         mark: The shortest warning, for the title and for every page in print; "" under the profile ``paper``.
-        overview: A table in words: a header, and a row per spec.
+        overview: A header, a row per spec, and one for all.
         uncovered: What of the paper no spec is about, and why, a line each.
         notes: Those that all specs share, which their sections do not repeat.
         data: What scripts of the HTML page need.
@@ -145,7 +145,7 @@ def _page(paper: Paper, summary: Summary, sections: list[SpecSection]) -> PaperP
         mark=mark,
         coverage=summary.coverage,
         claims=summary.claims,
-        overview=_overview(sections),
+        overview=_overview(summary),
         uncovered=[place.words for place in paper.places if not place.specs],
         notes=notes,
         sections=[_without(section, notes) for section in sections],
@@ -178,18 +178,15 @@ def _data(sections: list[SpecSection]) -> Markup:
     return details.script()
 
 
-def _overview(sections: list[SpecSection]) -> list[list[str]]:
-    header = ["", "cells", *STATES.values(), "claims"]
-    rows = [
-        [
-            section.heading,
-            str(section.brief.coverage.total()),
-            *map(str, section.brief.coverage.numbers.values()),
-            section.brief.claims.words or "none",
-        ]
-        for section in sections
-    ]
-    return [header, *rows]
+def _overview(summary: Summary) -> list[list[str]]:
+    def row(heading: str, coverage: Coverage, claims: Claims) -> list[str]:
+        told = ", ".join(f"{number} {verdict}" for verdict, number in claims.numbers.items())
+        return [heading, str(coverage.total()), *map(str, coverage.numbers.values()), told]
+
+    rows = [row(one.heading, one.coverage, one.claims) for one in summary.briefs]
+    if len(rows) > 1:
+        rows.append(row("all", summary.coverage, summary.claims))
+    return [["", "cells", *STATES.values(), "claims"], *rows]
 
 
 def _common(notes: list[list[str]]) -> list[str]:

@@ -31,7 +31,7 @@ from pipeline.papers.paper import Brief, Paper, Summary, heading, papers_of
 from pipeline.report.drawing.curves import collect_curves, curves_alt, draw_curves
 from pipeline.report.drawing.sections import NO_VALUE
 from pipeline.report.formats import aligned
-from pipeline.report.pages.caption import protocol_in_words
+from pipeline.report.pages.legend import facts
 from pipeline.report.pages.render import markdown
 from pipeline.report.pages.study import put
 from pipeline.report.table.layout import Key
@@ -197,7 +197,8 @@ def _unpublished(results: Results, entries: Mapping[str, Entry], old: set[str]) 
 
 def _told(results: Results, runs: Sequence[str], entries: Mapping[str, Entry], old: set[str]) -> list[str]:
     """From which runs the numbers of a table are, and by which protocol."""
-    told = [_made([entries[run] for run in runs]), protocol_in_words(results)]
+    about = "; ".join(f"{name}: {value}" for name, value in facts(results) if name != "kept results")
+    told = [_made([entries[run] for run in runs]), f"{about[:1].upper()}{about[1:]}."]
     return [*told, f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] if old & set(runs) else told
 
 

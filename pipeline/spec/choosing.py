@@ -1,7 +1,4 @@
-"""By what a round may be chosen: by validation, where samples are held back for it, and not by test.
-
-Published numbers often are of the round that was best on the test set. A spec that reproduces them has to say so.
-"""
+"""By what a round may be chosen: by validation, where samples are held back for it, and not by test."""
 
 from __future__ import annotations
 
@@ -19,18 +16,8 @@ def validates(run: Run) -> bool:
     return bool(run.record["partition"].get("validation_share"))
 
 
-def check_choice(layout: TableSection, as_published: bool, runs: Iterable[Run], patcher: Patcher) -> None:
-    """Raises :class:`UserError` when a table chooses rounds by validation samples that a run lacks, or by test ones.
-
-    Args:
-        as_published: The spec says that it reproduces a paper which did the latter.
-    """
-    if layout.metric == "best_by_test" and not as_published:
-        raise patcher.document.error(
-            ("table", "metric"),
-            f"{layout.metric!r} chooses rounds by test accuracy; use 'best_by_validation', or, to reproduce a paper "
-            "that does, say `as_published: true` at the top of the spec",
-        )
+def check_choice(layout: TableSection, runs: Iterable[Run], patcher: Patcher) -> None:
+    """Raises :class:`UserError` when a table chooses rounds by validation samples that a run lacks."""
     lacking = next((run for run in runs if not validates(run)), None)
     if layout.metric == "best_by_validation" and lacking:
         raise patcher.document.error(

@@ -1,4 +1,4 @@
-"""The grid of a spec: the product of its axes, less what is excluded, plus what is included."""
+"""The grid of a spec: the product of its axes, less what is excluded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class Point:
 
     labels: dict[str, str]
     draft: Patch
-    address: Address
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Points:
     """All runs of a grid.
 
     Attributes:
-        known: The labels of each axis in order, those of included runs last.
+        known: The labels of each axis in order.
         labels: Those that `only` keeps.
     """
 
@@ -52,35 +51,22 @@ def expand(grid: Grid, patcher: Patcher) -> Points:
     """The runs of a grid.
 
     Raises:
-        UserError: An axis or a label is not well formed or unknown, nothing is left, or a run is stated twice.
+        UserError: An axis or a label is not well formed or unknown, or nothing is left.
     """
     axes = read_axes(grid.axes, patcher)
     labels = {axis.name: list(axis.patches) for axis in axes}
-    for index, include in enumerate(grid.include):
-        address: Address = ("grid", "include", index, "labels")
-        check_axes(include.labels, labels, patcher, address)
-        for axis in axes:
-            if axis.name not in include.labels:
-                raise patcher.document.error(address, f"no label for the axis {axis.name!r}; state one for every axis")
-            if include.labels[axis.name] not in labels[axis.name]:
-                labels[axis.name].append(include.labels[axis.name])
     for index, override in enumerate(grid.overrides):
         check_where(override.when, labels, patcher, ("grid", "overrides", index, "when"))
     for index, excluded in enumerate(grid.exclude):
         check_where(excluded, labels, patcher, ("grid", "exclude", index))
     check_where(grid.only, labels, patcher, ("grid", "only"))
     kept = {axis: [label for label in known if label in grid.only.get(axis, known)] for axis, known in labels.items()}
-    size = math.prod(sum(label in axis.patches for label in kept[axis.name]) for axis in axes)
+    size = math.prod(map(len, kept.values()))
     if size > MAX_RUNS:
         raise patcher.document.error(("grid", "axes"), f"{size} runs; a spec holds at most {MAX_RUNS}")
-    points = [point for point in _points(grid, axes, kept, patcher) if matches(grid.only, point.labels)]
+    points = list(_points(grid, axes, kept, patcher))
     if not points:
         raise patcher.document.error(("grid", "exclude"), "excludes every run of the grid")
-    seen: dict[tuple[str, ...], Point] = {}
-    for point in points:
-        first = seen.setdefault(tuple(point.labels[axis.name] for axis in axes), point)
-        if first is not point:
-            raise patcher.document.error(point.address, f"the run {_words(point.labels)} is already part of the grid")
     return Points(labels, kept, points)
 
 
@@ -152,7 +138,7 @@ def _points(grid: Grid, axes: list[Axis], kept: dict[str, list[str]], patcher: P
         for index, override in enumerate(grid.overrides)
     ]
 
-    def draft(labels: dict[str, str], included: Patch) -> Patch:
+    def draft(labels: dict[str, str]) -> Patch:
         patch = base
         for axis, patches in parts:
             patch = compose(patch, patches.get(labels[axis], {}))
@@ -160,20 +146,15 @@ def _points(grid: Grid, axes: list[Axis], kept: dict[str, list[str]], patcher: P
         for axis, patches in options:
             own = compose(own, patches.get(labels[axis], {}))
         patch = compose(patch, own)
-        for change in (*(change for when, change in overrides if matches(when, labels)), included):
-            patch = compose(patch, _keeping(own, change, patcher))
+        for when, change in overrides:
+            if matches(when, labels):
+                patch = compose(patch, _keeping(own, change, patcher))
         return patch
 
-    names = [axis.name for axis in axes]
-    of_axes = [[label for label in axis.patches if label in kept[axis.name]] for axis in axes]
-    for combination in itertools.product(*of_axes):
-        labels = dict(zip(names, combination, strict=True))
+    for combination in itertools.product(*kept.values()):
+        labels = dict(zip(kept, combination, strict=True))
         if not any(matches(excluded, labels) for excluded in grid.exclude):
-            yield Point(labels, draft(labels, {}), ("grid", "axes"))
-    for index, include in enumerate(grid.include):
-        address: Address = ("grid", "include", index)
-        labels = {name: include.labels[name] for name in names}
-        yield Point(labels, draft(labels, patcher.read(include.set, (*address, "set"))), address)
+            yield Point(labels, draft(labels))
 
 
 def _keeping(own: Patch, change: Patch, patcher: Patcher) -> Patch:
@@ -186,7 +167,3 @@ def _keeping(own: Patch, change: Patch, patcher: Patcher) -> Patch:
             kept = {option: value for option, value in set_apart.values.items() if option in known}
             result[field] = Options({**kept, **part.values}, replaces=True)
     return result
-
-
-def _words(labels: dict[str, str]) -> str:
-    return ", ".join(f"{axis} {label}" for axis, label in labels.items()) or "without labels"

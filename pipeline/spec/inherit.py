@@ -158,11 +158,11 @@ class _Merger:
 
 def _holds_labels(address: Address) -> bool:
     """Whether the keys of the mapping there are labels, which may end in anything."""
-    return len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "absent"), ("table", "clients"))
+    return len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))
 
 
 def _is_component(address: Address) -> bool:
     """Whether a component stands there: a run's field in a patch, or a value of an axis over that field."""
     if address[:2] == ("grid", "axes"):
         return (len(address) == 4 and address[2] in COMPONENTS) or (len(address) == 5 and address[4] in COMPONENTS)
-    return len(address) == 3 and address[2] in COMPONENTS and (address[0] == "profiles" or address[1] == "base")
+    return len(address) == 3 and address[2] in COMPONENTS and address[1] == "base"

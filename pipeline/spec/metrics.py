@@ -14,9 +14,7 @@ from pydantic import Field
 from pflcore.errors import UserError
 from pipeline.spec.parts import Label, Part
 
-Protocol = Literal[
-    "last_rounds", "clients", "final", "worst_tenth", "last_position", "best_by_validation", "best_by_test"
-]
+Protocol = Literal["last_rounds", "clients", "final", "worst_tenth", "last_position", "best_by_validation"]
 """Of accuracies, from :mod:`pflcore.protocols`."""
 
 Metric = Literal[
@@ -30,13 +28,12 @@ Metric = Literal[
     "forward_flops",
     "bytes_up",
     "bytes_down",
-    "bytes_total",
     "rounds_to",
     "attention_weight",
 ]
 """What a table can name: a protocol, or one of :data:`QUANTITIES`."""
 
-OF_ONE_ROUND: tuple[Metric, ...] = ("final", "best_by_validation", "best_by_test")
+OF_ONE_ROUND: tuple[Metric, ...] = ("final", "best_by_validation")
 """Accuracies that have no ± within a run."""
 
 PERCENT, COUNT, BYTES, PLAIN = "%", "n", "B", ""
@@ -92,9 +89,6 @@ QUANTITIES: dict[str, QuantityKind] = {
     "bytes_up": QuantityKind("bytes that a client sends in a round, the mean over all", "bytes up", "run", BYTES),
     "bytes_down": QuantityKind(
         "bytes that a client receives in a round, the mean over all", "bytes down", "run", BYTES
-    ),
-    "bytes_total": QuantityKind(
-        "bytes that all clients together send and receive in the whole of training", "bytes in total", "run", BYTES
     ),
     "rounds_to": QuantityKind(
         "the first measured round with a pooled test accuracy of at least", "rounds", "curve", PLAIN, ("accuracy",)

@@ -11,16 +11,16 @@ from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.choosing import check_choice, check_patience
 from pipeline.spec.claims import resolve_claims
-from pipeline.spec.derived_columns import resolve_derived
 from pipeline.spec.draft import Patch, Patcher, as_patch, compose
 from pipeline.spec.fields import Fields
-from pipeline.spec.grid import Points, check_axes, expand, without_effect
+from pipeline.spec.grid import Points, expand, without_effect
 from pipeline.spec.metrics import QUANTITIES
 from pipeline.spec.paths import inside
 from pipeline.spec.pretrained import Weights
 from pipeline.spec.profiles import check_profile, smoke_patch
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.quantities import check_quantities, quantity_of
+from pipeline.spec.ranks import resolve_ranks
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import TableSection, Tune
 from pipeline.spec.single_clients import check_clients, client_of, existing_clients
@@ -54,7 +54,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     Raises:
         UserError: With the file, line and dotted address of the axis value, override or base at fault.
     """
-    check_profile(profile, list(spec.body.profiles))
+    check_profile(profile)
     if spec.abstract:
         return Resolved([], None)
     weights = Weights(spec.specs_dir.parent)
@@ -69,7 +69,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
         check_seeds(spec.body.tune, published, patcher)
     _check_effects(grid, published, layout, spec.body.tune, patcher)
     drafts, by_point = [point.draft for point in grid.points], published
-    change = _changer(spec, catalog, profile, patcher)
+    change = _changer(catalog, profile)
     if profile != "paper":
         drafts = [compose(draft, change(run)) for draft, run in zip(drafts, published, strict=True)]
         by_point = [_run(draft, profile, patcher) for draft in drafts]
@@ -84,7 +84,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     for run in (*by_point, *trials):
         if runs.setdefault(run.id, run) != run:
             raise UserError(f"{spec.document.mark(())}: two different runs have the id {run.id}; change a seed")
-    check_choice(layout, spec.body.as_published, [*published, *by_point], patcher)
+    check_choice(layout, [*published, *by_point], patcher)
     table = _table(spec, profile, layout, grid, by_point, patcher)
     idle = list(without_effect(spec.body.grid, grid, patcher))
     return Resolved(list(runs.values()), table, selections, weights.paths, idle)
@@ -96,11 +96,10 @@ def _run(draft: Patch, profile: str, patcher: Patcher) -> Run:
     return run
 
 
-def _changer(spec: Spec, catalog: Catalog, profile: str, patcher: Patcher) -> Callable[[Run], Patch]:
+def _changer(catalog: Catalog, profile: str) -> Callable[[Run], Patch]:
     if profile == "smoke":
         return lambda run: as_patch(smoke_patch(run.record, catalog), ("grid", "base"))
-    patch = patcher.read(spec.body.profiles.get(profile, {}), ("profiles", profile))
-    return lambda run: patch
+    return lambda run: {}
 
 
 def _check_effects(grid: Points, runs: list[Run], layout: TableSection, tuning: Tune | None, patcher: Patcher) -> None:
@@ -149,7 +148,7 @@ def _table(
     _check_layout(layout, grid, patcher)
     axes = [*layout.rows, *layout.columns]
     published = _published(spec, layout, axes, patcher)
-    labels = _labels(layout, axes, grid, published, patcher)
+    labels = _labels(axes, grid, published)
     values = {tuple(row.labels.values()): row.value for row in published}
     clients = existing_clients(layout, grid, runs)
     of_cell: dict[tuple[str, ...], dict[str, None]] = {}
@@ -162,7 +161,6 @@ def _table(
             client=client_of(clients, dict(zip(axes, key, strict=True))),
             quantity=quantity_of(layout, dict(zip(axes, key, strict=True))),
             published=values.get(key),
-            absent=_absent(layout, axes, key),
         )
         for key in itertools.product(*(labels[axis] for axis in axes))
     ]
@@ -189,7 +187,7 @@ def _table(
         claims=resolve_claims(body.claims, layout, labels, grid.left_out, patcher),
         figures=body.figures,
         analyses=_headings(body.figures or (), runs, patcher.fields.catalog),
-        derived=resolve_derived(layout, labels, patcher),
+        derived=resolve_ranks(layout, patcher),
     )
 
 
@@ -230,34 +228,21 @@ def _published(spec: Spec, layout: TableSection, axes: list[str], patcher: Patch
     return read_published(path, label, axes, units=units)
 
 
-def _labels(
-    layout: TableSection, axes: list[str], grid: Points, published: list[PublishedRow], patcher: Patcher
-) -> dict[str, list[str]]:
-    """Labels in the order of the published table; each of them is known to the axis or declared absent.
+def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> dict[str, list[str]]:
+    """Labels in the order of the published table; each of them is known to the axis.
 
     What the paper does not have stands behind the label that it stands behind in the spec.
     """
-    check_axes(layout.absent, {axis: [] for axis in axes}, patcher, ("table", "absent"))
     labels: dict[str, list[str]] = {}
     for axis in axes:
-        absent = layout.absent.get(axis, {})
-        known = [*grid.known[axis], *absent]
+        known = grid.known[axis]
         in_print = list(dict.fromkeys(row.labels[axis] for row in published))
         for row in published:
             label = row.labels[axis]
             if label not in known:
-                raise UserError(
-                    f"{row.where}: {axis}: {show(label)} is no label of this axis, nor declared in table.absent"
-                    f"{did_you_mean(label, known)}"
-                )
-        for label in absent:
-            address: Address = ("table", "absent", axis, label)
-            if label in grid.known[axis]:
-                raise patcher.document.error(address, "declared absent, but the grid has runs with this label")
-            if label not in in_print:
-                hint = did_you_mean(label, in_print)
-                raise patcher.document.error(address, f"declared absent, but no published value has this label{hint}")
-        labels[axis] = [label for label in _merged(in_print, grid.known[axis]) if label not in grid.left_out[axis]]
+                hint = did_you_mean(label, known)
+                raise UserError(f"{row.where}: {axis}: {show(label)} is no label of this axis{hint}")
+        labels[axis] = [label for label in _merged(in_print, known) if label not in grid.left_out[axis]]
     return labels
 
 
@@ -267,8 +252,3 @@ def _merged(in_print: list[str], in_spec: list[str]) -> list[str]:
         if label not in merged:
             merged.insert(merged.index(before) + 1 if before else 0, label)
     return merged
-
-
-def _absent(layout: TableSection, axes: list[str], key: tuple[str, ...]) -> str | None:
-    reasons = (layout.absent.get(axis, {}).get(label) for axis, label in zip(axes, key, strict=True))
-    return next((reason for reason in reasons if reason is not None), None)

@@ -6,18 +6,17 @@ Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.draft` che
 from __future__ import annotations
 
 from types import UnionType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.claim import Claim, forms_schema
-from pipeline.spec.derived import Derived
 from pipeline.spec.fields import Fields
 from pipeline.spec.figures import figure_names
 from pipeline.spec.inherit import ADD
 from pipeline.spec.metrics import Metric, Quantity
-from pipeline.spec.parts import Label, Line, Part, Where
+from pipeline.spec.parts import Line, Part, Where
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
 from pipeline.spec.shared_schema import share
 from pipeline.spec.table import Better, Publication
@@ -41,15 +40,7 @@ def _each_once(names: list[str]) -> list[str]:
 RunPatch = Annotated[dict[str, Any], WithJsonSchema({"$comment": "run"})]
 Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
 FigureName = Annotated[str, WithJsonSchema({"$comment": "figure"})]
-ProfileName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 ClientNumber = Annotated[int, Field(ge=0)]
-
-
-class Include(Part):
-    """One more run, outside the product of the axes."""
-
-    labels: dict[str, Label] = Field(description="A label for every axis; labels that an axis has apply its value.")
-    set: RunPatch = Field(default_factory=dict, description="A patch of the run, applied last.")
 
 
 class Override(Part):
@@ -81,7 +72,6 @@ class Grid(Part):
     only: Where = Field(
         default_factory=dict, description="Of the axes named here these labels are kept, and all others left out."
     )
-    include: list[Include] = Field(default_factory=list, description="Further runs.")
     exclude: list[Where] = Field(default_factory=list, description="Combinations that are no runs.")
     overrides: list[Override] = Field(default_factory=list, description="Patches of some runs, applied in order.")
 
@@ -120,6 +110,13 @@ class Tune(Part):
     )
 
 
+class Derived(Part):
+    """Columns of ranks to the right of a table: one for each of its columns, or for each group of them."""
+
+    show: Literal["rank"] = Field(description="The rank of a row within a column, 1 the best.")
+    over: list[str] | None = Field(None, description="Axes of the columns to take the mean over; left out: all.")
+
+
 class TableSection(Part):
     """How runs become the cells of a table."""
 
@@ -140,13 +137,8 @@ class TableSection(Part):
     )
     better: Better = Field("higher", description="Which values are set in bold.")
     decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
-    derived: list[Derived] = Field(
-        default_factory=list, description="Columns to the right that are worked out from the others."
-    )
+    derived: list[Derived] = Field(default_factory=list, description="Ranks of the rows, to the right of the columns.")
     published: str | None = Field(None, description="CSV file of the published values, relative to this file.")
-    absent: dict[str, dict[str, Line]] = Field(
-        default_factory=dict, description="Per axis: published labels that have no run here, and why."
-    )
 
 
 class SpecFile(Part):
@@ -159,13 +151,6 @@ class SpecFile(Part):
     title: Line = Field("", description="One line, the heading of the report.")
     paper: Publication | None = None
     notes: list[Line] = Field(default_factory=list, description="Lines printed under the table.")
-    profiles: dict[ProfileName, RunPatch] = Field(
-        default_factory=dict, description="Named patches of all runs, chosen when compiling."
-    )
-    as_published: bool = Field(
-        False,
-        description="It reproduces a paper that chose by test accuracy; without it the metric best_by_test is refused.",
-    )
     resources: Resources = Field(default_factory=Resources, description="What its runs need on a cluster.")
     grid: Grid = Field(default_factory=Grid)
     tune: Tune | None = Field(None, description="Settings that are chosen before the runs of the grid are trained.")

@@ -17,7 +17,6 @@ from pipeline.spec.draft import Patcher
 from pipeline.spec.fields import Fields, explain
 from pipeline.spec.inherit import inherit
 from pipeline.spec.paths import absolute, relative, shown
-from pipeline.spec.profiles import BUILT_IN
 from pipeline.spec.schema import SpecFile, figures_of, known_keys
 from pipeline.spec.yamlfile import Document, show
 
@@ -141,8 +140,6 @@ def _structural(document: Document, error: ValidationError) -> UserError:
         return document.error(loc, f"unknown key{did_you_mean(str(loc[-1]), known_keys(loc))}")
     if details["type"] == "missing":
         return document.error(loc[:-1], explain(details, []))
-    if details["type"] == "string_pattern_mismatch":
-        return document.error(loc, f"{show(loc[-1])} is not a name; use a-z, 0-9, '_', '-'")
     return document.error(loc, explain(details, []))
 
 
@@ -151,12 +148,6 @@ def _check_patches(body: SpecFile, patcher: Patcher) -> None:
     patcher.read(body.grid.base, ("grid", "base"))
     for index, override in enumerate(body.grid.overrides):
         patcher.read(override.set, ("grid", "overrides", index, "set"))
-    for index, include in enumerate(body.grid.include):
-        patcher.read(include.set, ("grid", "include", index, "set"))
-    for name, patch in body.profiles.items():
-        if name in BUILT_IN:
-            raise patcher.document.error(("profiles", name), f"the profile {name!r} is built in; choose another name")
-        patcher.read(patch, ("profiles", name))
 
 
 def _check_only(body: SpecFile, files: tuple[str, ...], patcher: Patcher) -> None:

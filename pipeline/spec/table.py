@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
 from pflcore.reading import read_file
-from pipeline.spec.derived import Shown
 from pipeline.spec.metrics import Metric, Quantity
 from pipeline.spec.parts import Line, Part
 from pipeline.spec.records import read_run
@@ -64,7 +63,6 @@ class TableCell(_Frozen):
     client: int | None = None
     quantity: Quantity | None = None
     published: Published | None = None
-    absent: str | None = None
 
 
 class TablePartition(_Frozen):
@@ -94,11 +92,9 @@ class TableClaim(_Frozen):
     margin: float
 
 
-class TableDerived(_Frozen):
-    """Derived columns (:class:`~pipeline.spec.derived.Derived`), with all axes named that they are the mean over."""
+class TableRank(_Frozen):
+    """Columns of ranks (:class:`~pipeline.spec.schema.Derived`), with all axes named that they are the mean over."""
 
-    show: Shown
-    than: dict[str, str]
     over: list[str]
 
 
@@ -133,7 +129,7 @@ class ResolvedTable(_Frozen):
     claims: list[TableClaim]
     figures: list[str] | None
     analyses: dict[str, str]
-    derived: list[TableDerived] = Field(default_factory=list)
+    derived: list[TableRank] = Field(default_factory=list)
 
     @property
     def drawn(self) -> list[str]:

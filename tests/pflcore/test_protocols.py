@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pflcore.errors import UserError
-from pflcore.protocols import best_by_test, curve, final_clients, rounds_trained, summarise
+from pflcore.protocols import curve, final_clients, rounds_trained, summarise
 from pflcore.settings import Evaluation, Training
 from pipeline.spec.metrics import Protocol
 
@@ -81,7 +81,6 @@ def test_of_detectors_the_mean_of_the_clients_precisions_counts() -> None:
     made = summarise(table, Evaluation(every=2, window=4), rounds=10)
     assert made["last_rounds"]["mean"] == made["last_position"]["mean"] == pytest.approx((30 + 70 + 40) / 3)
     assert made["clients"] == {"mean": pytest.approx(40), "std": pytest.approx(20), "n": 2}
-    assert best_by_test(table)["best_by_test"]["round"] == 8
     assert final_clients(table)["accuracy"].to_pylist() == [0.6, 0.2]
 
 
@@ -146,15 +145,8 @@ def test_the_worst_tenth_of_the_clients(correct: list[int], mean: float, std: fl
 
 def test_tables_know_every_protocol() -> None:
     table = held_back(dict.fromkeys((4, 6, 8, 10), (1, 1)))
-    every = summarise(table, Evaluation(every=2, window=4), rounds=10) | best_by_test(table)
+    every = summarise(table, Evaluation(every=2, window=4), rounds=10)
     assert set(every) == {*get_args(Protocol), "validation"}
-
-
-def test_the_best_round_by_test_is_looked_for_only_where_it_is_asked_for() -> None:
-    rows = [*ROWS, (2, 0, 6, 10, 1.0), (2, 1, 18, 30, 1.0)]  # 60 percent, as after round 10
-    assert best_by_test(rounds_table(rows)) == {"best_by_test": {"mean": 60.0, "std": 0.0, "n": 1, "round": 2}}
-    assert "best_by_test" not in summarise(rounds_table(rows), Evaluation(every=2, window=4), rounds=10)
-    assert best_by_test(rounds_table(rows, diverged={"round": 11, "client": 1})) == {}
 
 
 def test_window_of_zero_is_the_last_round() -> None:

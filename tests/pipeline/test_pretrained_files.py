@@ -114,13 +114,6 @@ def test_what_a_run_has_left_has_to_be_copied_first(project: Project) -> None:
         project.compiled()
 
 
-def test_a_profile_of_the_specs_own_reads_the_same_file(project: Project) -> None:
-    project.write("specs/a.yaml", naming(FILE) + "profiles: {short: {training: {rounds: 1}}}\n")
-    done = project.call("pfl", "run", "a", "--profile", "short", PFL_DEVICE="cpu")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list((project.root / "build/short/artifacts/weights").iterdir())) == 1
-
-
 def test_it_cannot_be_tuned(project: Project) -> None:
     text = naming(FILE).replace("partition: iid", "partition: {name: iid, validation_share: 0.2}")
     project.write("specs/a.yaml", f"{text}tune: {{space: {{backbone.pretrained: [{FILE}, null]}}, seeds: [7]}}\n")

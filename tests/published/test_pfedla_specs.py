@@ -77,7 +77,6 @@ def test_rows_and_columns_are_in_the_papers_order(name: str, tables: dict[str, R
     assert table is not None
     assert table.labels == {"method": HOSTS, "attention": list(KINDS), "domain": [*DOMAINS[name], "Average"]}
     assert all(cell.published for cell in table.cells)
-    assert not any(cell.absent for cell in table.cells)
 
 
 @pytest.mark.parametrize("name", [*DOMAINS, "fig3", "table5"])

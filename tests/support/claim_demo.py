@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.report.claims.claims import Judgement, judge_claims
-from pipeline.report.claims.words import ClaimText, claim_in_words
+from pipeline.report.claims.columns import printed_claim
 from pipeline.spec.table import ResolvedTable, TableClaim
 from support.report_demo import RECORD, cell, claim, results_of, table, with_records, write_metrics
 
@@ -25,10 +25,15 @@ def within(margin: float, over: str, **changes: Any) -> TableClaim:
     return claim({}, {}, "within", margin=margin, over=[over], **changes)
 
 
-def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, ClaimText]:
-    """What becomes of a table's only claim, and its words."""
+Printed = list[dict[str, str]]
+"""Pairs of a claim as pages print them, by column; the columns in which none has anything are left out."""
+
+
+def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, Printed]:
+    """What becomes of a table's only claim, and its pairs as they are printed."""
     (judgement,) = judge_claims(results_of(resolved, root))
-    return judgement, claim_in_words(judgement, resolved.decimals)
+    pairs = printed_claim(judgement, resolved.decimals).pairs
+    return judgement, [dict(zip(pairs.header, row, strict=True)) for row in pairs.rows]
 
 
 def by_seed(root: Path, rows: Rows, *claims: TableClaim, first: int = 0, **changes: Any) -> ResolvedTable:

@@ -56,14 +56,13 @@ def cell(
     labels: dict[str, str],
     runs: list[str],
     published: Any = None,
-    absent: str | None = None,
     client: int | None = None,
     note: str = "",
 ) -> TableCell:
     """A cell of a resolved table; `published` is (mean, std) or (mean, std, "quoted")."""
     if published is not None:
         published = Published(mean=published[0], std=published[1], quoted=len(published) > 2, note=note)
-    return TableCell(labels=labels, runs=runs, client=client, published=published, absent=absent)
+    return TableCell(labels=labels, runs=runs, client=client, published=published)
 
 
 def table(cells: list[TableCell], rows: list[str], columns: list[str], **changes: Any) -> ResolvedTable:
@@ -211,7 +210,7 @@ def write_run(
 
 
 def demo(root: Path, **changes: Any) -> ResolvedTable:
-    """Six methods on four settings with published values, one quoted and absent row, and every kind of cell."""
+    """Six methods on four settings with published values, one quoted row without runs, and every kind of cell."""
     cells = []
     for method, values in PUBLISHED.items():
         for (setting, clients), published in zip(COLUMNS, values, strict=True):
@@ -224,9 +223,7 @@ def demo(root: Path, **changes: Any) -> ResolvedTable:
             write_run(root, run, published[0] + shift, diverged=method == "Local-T" and clients == "100")
     for (setting, clients), mean in zip(COLUMNS, (89.20, 88.80, 63.30, 61.30), strict=True):
         labels = {"method": "pFedGP", "dataset": "CIFAR-10", "setting": setting, "clients": clients}
-        cells.append(
-            cell(labels, [], (mean, 0.3, "quoted"), "its Gaussian-process classifier is not part of this study")
-        )
+        cells.append(cell(labels, [], (mean, 0.3, "quoted")))
     others = [method for method in PUBLISHED if method != "FedTP"]
     claims = [
         claim({"method": ["FedTP"]}, {"method": others}, text="FedTP beats every other method in every setting."),

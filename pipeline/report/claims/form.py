@@ -1,11 +1,11 @@
-"""What the forms of a claim have in common: what a comparison is, when it holds, and how it is told."""
+"""What the forms of a claim have in common: what a comparison is, and when it holds."""
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pipeline.report.claims.chance import Chance
 from pipeline.report.claims.sides import Group, Match
@@ -13,9 +13,8 @@ from pipeline.report.claims.verdicts import FAILS, HOLDS, ONE_SEED, WITHIN_NOISE
 from pipeline.report.claims.yardstick import Yardstick
 from pipeline.report.statistics.power import LEVEL
 from pipeline.report.table.cells import Cell
-from pipeline.report.table.layout import headed, short
+from pipeline.report.table.layout import headed
 from pipeline.report.table.measured import Value
-from pipeline.report.table.printed import format_value
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,8 @@ class Pair:
             how much narrower; of one range how wide it is.
         surplus: By how much that is more than what the claim asks for.
         cells: How many cells either side is made of.
-        ends: Where ranges are compared, per side the labels of the highest and of the lowest cell.
+        ends: Where ranges are compared, per side the labels of the highest and of the lowest cell; of one range its
+            highest cell is one side, and its lowest the other.
         corrected: p where the pair speaks against the claim, by Holm over all of its pairs.
     """
 
@@ -42,7 +42,7 @@ class Pair:
     chance: Chance
     surplus: float
     cells: int = 1
-    ends: tuple[tuple[dict[str, str], dict[str, str]], ...] = ()
+    ends: tuple[tuple[dict[str, str], ...], ...] = ()
     corrected: float = 1.0
 
     @property
@@ -74,22 +74,14 @@ class Form(ABC):
     """A claim's form. What is not overridden is that of a form which compares two sides.
 
     Attributes:
-        senses: How the first side is said to be where it speaks for the claim, and where against.
         over: The axes that a group of cells runs along.
         margin: What the claim asks for: by how much better or narrower, or how wide a range may be.
         lower: Whether lower values are better.
     """
 
-    senses: ClassVar[tuple[str, str]]
-
     over: tuple[str, ...]
     margin: float
     lower: bool
-
-    @property
-    @abstractmethod
-    def things(self) -> tuple[str, str]:
-        """What is counted, in the singular, and words to follow it."""
 
     @abstractmethod
     def measure(self, match: Match, scale: Yardstick) -> Pair:
@@ -124,32 +116,9 @@ class Form(ABC):
         """The labels of a cell within its group."""
         return {axis: cell.labels[axis] for axis in self.over}
 
-    @property
-    def span(self) -> str:
-        """The axes of a group as prose: ``" over dataset, partition and clients"``, or ""."""
-        if not self.over:
-            return ""
-        *most, last = map(short, self.over)
-        return f" over {', '.join(most)} and {last}" if most else f" over {last}"
-
     def what(self, pair: Pair) -> str:
         """What is compared with what."""
         return f"{in_words(pair.better)} against {in_words(pair.than)}"
-
-    def sides(self, pair: Pair, decimals: int) -> str:
-        """The same with values."""
-        ours, theirs = (format_value(value, decimals) for value in pair.values)
-        ends = [f" ({in_words(low)} to {in_words(high)})" for high, low in pair.ends] or ["", ""]
-        return f"{in_words(pair.better)} {ours}{ends[0]} against {in_words(pair.than)} {theirs}{ends[1]}"
-
-    def size(self, pair: Pair) -> str:
-        """Of how many cells it is."""
-        return f", {pair.cells} cells each" if self.over else ""
-
-    @property
-    def asked(self) -> str:
-        """What the claim asks for beside its direction."""
-        return f" (margin {self.margin:g})" if self.margin else ""
 
 
 def in_words(labels: dict[str, str]) -> str:

@@ -4,11 +4,3 @@ HOLDS, FAILS, WITHIN_NOISE, ONE_SEED = "holds", "fails", "within noise", "one se
 NOT_YET, TRIAL = "not yet", "no verdict"
 
 VERDICTS = (HOLDS, FAILS, WITHIN_NOISE, ONE_SEED, NOT_YET, TRIAL)
-
-_ONE = {ONE_SEED: "undecided by one seed", TRIAL: "without verdict"}
-_MANY = {**_ONE, HOLDS: "hold", FAILS: "fail"}
-
-
-def counted(verdict: str, number: int) -> str:
-    """How many claims have a verdict: ``2 hold``."""
-    return f"{number} {(_ONE if number == 1 else _MANY).get(verdict, verdict)}"

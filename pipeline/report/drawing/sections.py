@@ -93,6 +93,16 @@ def told_once(table: PlainTable, stay: int = 1) -> tuple[PlainTable, str]:
     return rest, ", ".join(f"{table.header[place]} {table.rows[0][place]}" for place in told)
 
 
+def without_empty(table: PlainTable) -> PlainTable:
+    """Return a table without the columns in which no row has anything."""
+    kept = [place for place in range(len(table.header)) if any(row[place] for row in table.rows)]
+    return PlainTable(
+        tuple(table.header[place] for place in kept),
+        [tuple(row[place] for place in kept) for row in table.rows],
+        labels=sum(place < table.labels for place in kept),
+    )
+
+
 def all_points(layout: Layout, shown: Iterable[OfCell]) -> pd.DataFrame:
     """The data of all cells with their labels in front."""
     return pd.concat([labelled(layout, one.row, one.column, one.points) for one in shown], ignore_index=True)

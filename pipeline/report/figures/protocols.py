@@ -49,7 +49,6 @@ _MEANINGS = {
     "worst_tenth": "the mean of the tenth of the clients that fare worst, rounded up",
     "last_position": "as window, but of texts the last character alone",
     "best_by_validation": "pooled, after the measured round that is best on validation samples",
-    "best_by_test": "the same by test samples, so too high",
 }
 _TIED = f"{TIED}: cannot be told apart from the best of its column under the protocol, by seeds."
 _NOTHING = "No run of this table has been measured yet."

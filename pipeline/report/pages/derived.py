@@ -1,15 +1,16 @@
-"""Derived columns on a page: their headers to the right of the table's own, and their numbers, printed."""
+"""Columns of ranks on a page: their headers to the right of the table's own, and their numbers, printed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pipeline.report.drawing.sections import NO_VALUE
-from pipeline.report.table.derived import DerivedColumns
+from pipeline.report.table.derived import RankColumns
 from pipeline.report.table.layout import Key, Layout, Span, headed
+from pipeline.report.table.ranks import printed_rank
 
 
-def headers_with_derived(layout: Layout, derived: Sequence[DerivedColumns]) -> list[list[Span]]:
+def headers_with_derived(layout: Layout, derived: Sequence[RankColumns]) -> list[list[Span]]:
     """The header levels of a table with its derived columns; the last level has a span for every column."""
     titles = [_titles(layout, one) for one in derived]
     levels = [list(spans) for spans in layout.headers]
@@ -25,17 +26,17 @@ def headers_with_derived(layout: Layout, derived: Sequence[DerivedColumns]) -> l
     return levels
 
 
-def numbers_of(row: Key, derived: Sequence[DerivedColumns]) -> list[tuple[str, str]]:
-    """The derived numbers of a row, as printed and for sorting; a dash and "" where there is none."""
+def numbers_of(row: Key, derived: Sequence[RankColumns]) -> list[tuple[str, str]]:
+    """The ranks of a row, as printed and for sorting; a dash and "" where there is none."""
     cells = []
     for one in derived:
         for place in range(len(one.groups)):
             value = one.values.get((row, place))
-            cells.append((NO_VALUE, "") if value is None else (one.printed(value), f"{value:.6g}"))
+            cells.append((NO_VALUE, "") if value is None else (printed_rank(value), f"{value:.6g}"))
     return cells
 
 
-def _titles(layout: Layout, derived: DerivedColumns) -> list[str]:
+def _titles(layout: Layout, derived: RankColumns) -> list[str]:
     """What the columns of a group have in common, by group."""
     axes = [(index, axis) for index, axis in enumerate(layout.column_axes) if axis not in derived.over]
     return [" · ".join(headed(axis, group[0][index]) for index, axis in axes) for group in derived.groups]

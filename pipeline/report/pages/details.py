@@ -56,7 +56,6 @@ class Details:
             "command": f"pfl run {study.spec}{option}",
             # A profile has a workspace of its own, in which people do not work.
             "dvc": table.profile == PAPER,
-            "reasons": dict(study.page.footnotes),
             "cells": [
                 [
                     self._cell(results, at, column, text)

@@ -29,16 +29,6 @@ def provenance(runs: dict[str, Measured]) -> tuple[PlainTable, str]:
     return told_once(PlainTable((*NAMES, *kept, *NUMBERS), rows, labels=len(NAMES) + len(kept)))
 
 
-def kept_in_words(runs: Iterable[Measured]) -> str:
-    """How many of the runs were not made in this workspace but taken from the ledger, and when they were obtained."""
-    every = list(runs)
-    days = sorted(run.kept for run in every if run.kept)
-    if not days:
-        return ""
-    when = f"on {days[0]}" if days[0] == days[-1] else f"between {days[0]} and {days[-1]}"
-    return f"Kept results (see Provenance): {len(days)} of {len(every)} runs, obtained {when}."
-
-
 def write_timings(table: ResolvedTable, root: Path) -> None:
     """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any.
 
@@ -76,7 +66,3 @@ def _names(run: Measured) -> list[str]:
 def _numbers(run: Measured) -> list[str]:
     numbers = [run.facts.get(key) for key in ("parameters", "communicated_up", "communicated_down")]
     return [NO_VALUE if number is None else f"{number:,}" for number in numbers]
-
-
-TOLD = (kept_in_words, unlike_data)
-"""What is said of the runs' origin under the table itself, if there is anything to say."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pipeline.report.drawing.sections import PlainTable
 from pipeline.report.table.layout import short
 from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS, Run
 from pipeline.spec.table import ResolvedTable
@@ -18,8 +19,9 @@ Values = dict[str, dict[str, None]]
 """Of one setting: by label those that occur, in order."""
 
 
-def unlike_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[str]:
-    """A sentence per axis whose labels differ in more than the axis is about, such as a learning rate of one method.
+def unlike_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> PlainTable:
+    """Return the settings in which labels of an axis differ though it is about something else, such as a learning rate
+    of one method: the axis, the setting, its value for most labels, and other values with their labels.
 
     Cells are compared that differ on this axis only. An axis over a field or an option of a run is about that, any
     other about components and lists, whatever they are.
@@ -28,17 +30,15 @@ def unlike_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[str]:
         runs: These and maybe more, by id.
     """
     settings = {run: settings_of(runs[run]) for run in table.runs}
-    sentences = []
+    rows: list[tuple[str, ...]] = []
     for axis in table.axes:
         found: dict[str, Values] = {}
         for group in _groups(table, axis):
             for setting, values in _differing(group, settings, axis).items():
                 for label, several in values.items():
                     found.setdefault(setting, {}).setdefault(label, {}).update(several)
-        if found:
-            words = "; ".join(_words(setting, values) for setting, values in found.items())
-            sentences.append(f"Not held equal by {short(axis)}: {words}.")
-    return sentences
+        rows += [(short(axis), setting, *_values(values)) for setting, values in found.items()]
+    return PlainTable(("axis", "setting", "most", "others"), rows, labels=2)
 
 
 def _groups(table: ResolvedTable, axis: str) -> Iterable[dict[str, list[str]]]:
@@ -94,11 +94,11 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _words(setting: str, values: Values) -> str:
-    """``training.lr is 0.01, but 0.05 for FedPer``; what most labels have comes first."""
+def _values(values: Values) -> tuple[str, str]:
+    """Return ``0.01`` and ``0.05 (FedPer)``; what most labels have comes first."""
     labels: dict[tuple[str, ...], list[str]] = {}
     for label, several in values.items():
         labels.setdefault(tuple(several), []).append(label)
     usual = max(labels, key=lambda several: len(labels[several]))  # of equally many the first
-    others = [f"{' or '.join(several)} for {', '.join(of)}" for several, of in labels.items() if several != usual]
-    return f"{setting} is {' or '.join(usual)}, but {' and '.join(others)}"
+    others = [f"{', '.join(several)} ({', '.join(of)})" for several, of in labels.items() if several != usual]
+    return ", ".join(usual), "; ".join(others)

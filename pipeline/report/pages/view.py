@@ -6,17 +6,17 @@ import posixpath
 from dataclasses import dataclass
 
 from pipeline.report.claims.claims import Judgement
-from pipeline.report.claims.words import ClaimText, claim_in_words
+from pipeline.report.claims.columns import LEGEND, PrintedClaim, printed_claim, weakest_pairs
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
-from pipeline.report.pages.caption import legend, protocol_in_words, rule_in_words
 from pipeline.report.pages.derived import headers_with_derived, numbers_of
-from pipeline.report.pages.provenance import TOLD, provenance
+from pipeline.report.pages.legend import Facts, facts, legend, rule
+from pipeline.report.pages.provenance import provenance, unlike_data
 from pipeline.report.pages.unlike import unlike_settings
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.derived import derive
 from pipeline.report.table.layout import Key, Layout, Span, short
-from pipeline.report.table.printed import ACCURACY, MISPRINT, TIED, format_value, signed
+from pipeline.report.table.printed import ACCURACY, MISPRINT, TIED, UNPLANNED, format_value, signed
 from pipeline.report.table.results import Results
 from pipeline.spec.metrics import PERCENT
 from pipeline.spec.table import Publication, TablePartition
@@ -31,7 +31,7 @@ class Text:
         obtained: ``"90.31±0.26"``, a dash while missing, "diverged", or "" where no run is planned.
         published: ``"90.31±0.26"`` or "", with a mark where it is a misprint.
         tied: The mark of a value that cannot be told apart from the best of its column, or "".
-        dagger: The mark of the footnote that says why no run is planned, or "".
+        dagger: The mark of a published value for which no run is planned, or "".
         partial: ``"2/3"`` where 2 of 3 runs are done, or "".
         difference: Signed points, or "".
         sort: Obtained mean, published mean and difference as numbers, for sorting; "" where there is none.
@@ -69,9 +69,12 @@ class Page:
         where: The table alone, as "Table II".
         headers: Over the cells, outer to inner.
         all_headers: Over the cells and the derived numbers of a row.
-        derived: What derived columns are, a sentence each.
         in_units: What differences to published values are in.
         rule: When a number matches a published one.
+        unplanned: The cells for which no run is planned though there is a published value; "" where there are none.
+        warning: That runs are not comparable; "" where they are.
+        unlike: Settings that are not held equal.
+        weakest: Of each claim the pairs that speak most against it.
         alike: What the provenance of all runs has in common.
     """
 
@@ -91,11 +94,14 @@ class Page:
     tally: str
     rule: str
     legend: list[str]
-    derived: list[str]
-    footnotes: list[tuple[str, str]]
-    protocol: str
+    facts: Facts
+    unplanned: str
+    warning: str
+    unlike: PlainTable
     notes: list[str]
-    claims: list[ClaimText]
+    claims: list[PrintedClaim]
+    weakest: PlainTable
+    claims_legend: str
     partitions: list[tuple[str, str]]
     has_curves: bool
     curves_caption: str
@@ -109,14 +115,14 @@ class Page:
 def build_page(results: Results, judgements: list[Judgement], curves: list[Curve], sections: list[Section]) -> Page:
     """The page of a table. Nothing published: no word about published values."""
     table, layout, cells = results.table, results.layout, results.cells
-    daggers = _daggers(layout)
     derived = derive(results)
 
     def texts(row: Key) -> list[Text]:
-        return [_text(layout.cell(row, column), table.decimals, daggers) for column in layout.columns]
+        return [_text(layout.cell(row, column), table.decimals) for column in layout.columns]
 
     has_published = any(cell.published for cell in cells)
     where_from, alike = provenance(results.runs)
+    claims = [printed_claim(judgement, table.decimals) for judgement in judgements]
     return Page(
         spec=table.spec,
         title=table.title,
@@ -132,17 +138,16 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         has_differences=has_published and any(map(_compared, cells)),
         in_units="each in its own unit" if any(cell.quantity for cell in cells) else "in percentage points",
         tally=_tally(cells),
-        rule=rule_in_words(results),
-        legend=[
-            *legend(table, cells),
-            *unlike_settings(table, {run.id: run.resolved for run in results.runs.values()}),
-            *filter(None, [told(results.runs.values()) for told in TOLD]),
-        ],
-        derived=[one.explained for one in derived],
-        footnotes=[(mark, f"{reason} ({where})") for reason, (mark, where) in daggers.items()],
-        protocol=protocol_in_words(results),
+        rule=rule(results),
+        legend=legend(results),
+        facts=facts(results),
+        unplanned=layout.whereabouts([cell for cell in layout.cells if _unplanned(cell)]),
+        warning=unlike_data(results.runs.values()),
+        unlike=unlike_settings(table, {run.id: run.resolved for run in results.runs.values()}),
         notes=[*table.notes, *_published_notes(layout, cells)],
-        claims=[claim_in_words(judgement, table.decimals) for judgement in judgements],
+        claims=claims,
+        weakest=weakest_pairs(claims),
+        claims_legend=LEGEND,
         partitions=[(one.words, _page_of(table.spec, one)) for one in table.partitions],
         has_curves=bool(curves),
         curves_caption=_curves_caption(bool(layout.client_names), layout.figure) + panels_of(layout, curves)[1],
@@ -160,7 +165,7 @@ def _page_of(spec: str, partition: TablePartition) -> str:
     return posixpath.relpath(page, report_path(spec)) if partition.page else ""
 
 
-def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]]) -> Text:
+def _text(cell: Cell | None, decimals: int) -> Text:
     if cell is None:
         return Text()
     obtained = ""
@@ -178,7 +183,7 @@ def _text(cell: Cell | None, decimals: int, daggers: dict[str, tuple[str, str]])
         best_obtained=cell.best_obtained,
         best_published=cell.best_published,
         tied=TIED if cell.tied else "",
-        dagger=daggers[_reason(cell)][0] if _reason(cell) else "",
+        dagger=UNPLANNED if _unplanned(cell) else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
         difference=""
         if difference is None
@@ -200,25 +205,8 @@ def _compared(cell: Cell) -> bool:
     return cell.difference is not None and cell.verdict != "trial"
 
 
-def _reason(cell: Cell) -> str:
-    """Why a cell has no run; "" where it has one, or where nobody expects one."""
-    if cell.runs or not (cell.absent or cell.published):
-        return ""
-    return cell.absent or "no run is planned here"
-
-
-def _daggers(layout: Layout) -> dict[str, tuple[str, str]]:
-    """Reason -> (mark, where it applies), numbered when there are several."""
-    by_reason: dict[str, list[Cell]] = {}
-    for cell in layout.cells:
-        if _reason(cell):
-            by_reason.setdefault(_reason(cell), []).append(cell)
-    several = len(by_reason) > 1
-    every = [cell for cells in by_reason.values() for cell in cells]
-    return {
-        reason: (f"†{index}" if several else "†", layout.whereabouts(of_reason, every))
-        for index, (reason, of_reason) in enumerate(by_reason.items(), start=1)
-    }
+def _unplanned(cell: Cell) -> bool:
+    return bool(cell.published and not cell.runs)
 
 
 def _published_notes(layout: Layout, cells: list[Cell]) -> list[str]:
@@ -237,15 +225,13 @@ def _paper(paper: Publication | None) -> str:
 
 
 def banner(profile: str) -> str:
-    """What stands over every page of a profile other than ``paper``."""
+    """What stands over every page of the profile ``smoke``."""
     if profile == "paper":
         return ""
-    if profile == "smoke":
-        return (
-            "SMOKE PROFILE: a trial of the machinery with shrunk models, a few rounds and stand-in data. "
-            "These numbers say nothing about any method."
-        )
-    return f"Profile {profile}: the runs deviate from the published settings."
+    return (
+        "SMOKE PROFILE: a trial of the machinery with shrunk models, a few rounds and stand-in data. "
+        "These numbers say nothing about any method."
+    )
 
 
 def _tally(cells: list[Cell]) -> str:

@@ -34,7 +34,6 @@ class Cell:
         by_seed: What the obtained value is made of: the mean over the runs of each seed.
         tied: Whether the obtained value cannot be told apart from the best of its column, by seeds; None: it is that
             one, or there are not two seeds that both have.
-        absent: Why no run is planned, where the spec says so.
         verdict: One of :data:`VERDICTS`.
         quantity: What it shows in place of an accuracy.
         step: What one is worth in the last digit that the paper prints of it.
@@ -50,7 +49,6 @@ class Cell:
     published: Value | None
     quoted: bool
     note: str
-    absent: str | None
     verdict: str
     client: int | None = None
     best_obtained: bool = False
@@ -120,7 +118,6 @@ def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
         quoted=published is not None and published.quoted,
         note=published.note if published else "",
         explained=published.explained if published else "",
-        absent=planned.absent,
         verdict="",
         client=planned.client,
         quantity=quantity,

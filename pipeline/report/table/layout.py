@@ -105,28 +105,21 @@ class Layout:
         """The labels of a cell in a list of cells: its row's, and its column's as one where there are several."""
         return (*row, *([self.column_title(column)] if len(self.columns) > 1 else []))
 
-    def whereabouts(self, cells: list[Cell], spoken_for: list[Cell] | None = None) -> str:
-        """Words for a set of cells: whole rows and whole columns by name, the rest one by one.
-
-        A column is whole also where its other cells are among those `spoken_for`.
-        """
-        chosen = self._places(cells)
-        covered = chosen | self._places(spoken_for or [])
+    def whereabouts(self, cells: list[Cell]) -> str:
+        """Words for a set of cells: whole rows and whole columns by name, the rest one by one."""
+        chosen = {(cell.key(self.row_axes), cell.key(self.column_axes)) for cell in cells}
         whole_rows = [r for r in self.rows if all(at in chosen for at in self._cells if at[0] == r)]
         rest = {at for at in chosen if at[0] not in whole_rows}
         whole_columns = [
             c
             for c in self.columns
-            if any(at[1] == c for at in rest) and all(at in covered for at in self._cells if at[1] == c)
+            if any(at[1] == c for at in rest) and all(at in chosen for at in self._cells if at[1] == c)
         ]
         single = [at for at in self._cells if at in rest and at[1] not in whole_columns]
         words = [_title(self.row_axes, row) for row in whole_rows]
         words += [self.column_title(column) for column in self._merged(whole_columns)]
         titles = ((_title(self.row_axes, row), self.column_title(column)) for row, column in single)
         return "; ".join(words + [" · ".join(filter(None, pair)) for pair in titles])
-
-    def _places(self, cells: list[Cell]) -> set[tuple[Key, Key]]:
-        return {(cell.key(self.row_axes), cell.key(self.column_axes)) for cell in cells}
 
     def _merged(self, columns: list[Key]) -> list[Key]:
         """The columns, with the labels that a whole group of them shares in place of the group."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
-from pflcore.protocols import best_by_test, curve, rounds_trained, summarise
+from pflcore.protocols import curve, rounds_trained, summarise
 from pipeline.spec.metrics import PERCENT
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
@@ -100,27 +100,24 @@ def measure(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> dict[s
         if cell.client is not None:
             for run in cell.runs:
                 alone.setdefault(run, {})[cell.client] = None
-    by_test = table.metric == "best_by_test"
     if table.counted:
         return {
             run: Measured(run, runs[run], {}, {}, root / run_path(run, "rounds.parquet")) for run in sorted(table.runs)
         }
-    return {run: _measure(run, runs[run], root, alone.get(run, {}), by_test) for run in sorted(table.runs)}
+    return {run: _measure(run, runs[run], root, alone.get(run, {})) for run in sorted(table.runs)}
 
 
-def _measure(id_: str, run: Run, root: Path, alone: Collection[int], by_test: bool) -> Measured:
+def _measure(id_: str, run: Run, root: Path, alone: Collection[int]) -> Measured:
     rounds, recalled = root / run_path(id_, "rounds.parquet"), root / RECALLED / id_ / "rounds.parquet"
     if not rounds.is_file() and recalled.is_file():
         rounds = recalled
     facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
     values = {} if facts.get("diverged") is not None else _values(rounds.with_name("evaluation.parquet"))
-    if values and by_test:  # which no other table has
-        values |= _known(best_by_test(read_table(rounds, "rounds/2")[0]))
-    clients = _clients(rounds, run, alone, by_test) if alone and facts else {}
+    clients = _clients(rounds, run, alone) if alone and facts else {}
     return Measured(id_, run, values, facts, rounds, clients)
 
 
-def _clients(path: Path, run: Run, alone: Collection[int], by_test: bool) -> dict[int, OneClient]:
+def _clients(path: Path, run: Run, alone: Collection[int]) -> dict[int, OneClient]:
     """The protocols are queries over rounds: of the rows of one client they tell about that client."""
     table, clients = read_table(path, "rounds/2")[0], {}
     for client in alone:
@@ -130,7 +127,6 @@ def _clients(path: Path, run: Run, alone: Collection[int], by_test: bool) -> dic
         rounds, accuracy, _ = curve(own)
         if len(rounds):
             figures = summarise(own, run.evaluation, rounds_trained(table, run.training))
-            figures |= best_by_test(own) if by_test else {}
             clients[client] = OneClient(_known(figures), pd.Series(accuracy, index=rounds))
     return clients
 

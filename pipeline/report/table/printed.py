@@ -16,6 +16,9 @@ PRECISION = "mAP (%)"
 MISPRINT = "§"
 """Marks a published value that the paper contradicts itself."""
 
+UNPLANNED = "†"
+"""Marks a published value for which no run is planned."""
+
 TIED = "‡"
 """Marks a value that cannot be told apart from the best of its column."""
 

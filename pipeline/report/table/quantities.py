@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -55,13 +55,13 @@ def _with(run: Measured, wanted: list[Quantity], mixing: Findings | None, root: 
                     found |= {name: Value(numbers[name], unit=quantity.known.unit) for name in names if name in numbers}
                     continue
                 case "run":
-                    number = _TOLD[quantity.metric or ""](run) if run.facts else None
+                    number = run.facts.get(_FACTS[quantity.metric or ""])
                 case "curve":
                     number = _rounds_to(curve_(), quantity) if run.facts else None
                 case "mixing":
                     number = _weight(mixing, quantity, client) if mixing else None
             if number is not None:
-                found[quantity.key] = Value(number, unit=quantity.known.unit)
+                found[quantity.key] = Value(float(number), unit=quantity.known.unit)
         return found
 
     own = values(None, lambda: _curve(run))
@@ -112,26 +112,5 @@ def _weight(mixing: Findings, quantity: Quantity, client: int | None) -> float |
     return statistics.fmean(weights) if weights else None
 
 
-def _total(run: Measured) -> float | None:
-    up, down = _fact("communicated_up")(run), _fact("communicated_down")(run)
-    if up is None or down is None:
-        return None
-    rows = read_table(run.rounds_path, "rounds/2", ["round", "client", "population"])[0].to_pandas()
-    members = rows["client"][rows["population"] == "test"].nunique()
-    return (up + down) * run.resolved.training.cohort_size(members) * int(rows["round"].max())
-
-
-def _fact(name: str) -> Callable[[Measured], float | None]:
-    def told(run: Measured) -> float | None:
-        number = run.facts.get(name)
-        return None if number is None else float(number)
-
-    return told
-
-
-_TOLD: Mapping[str, Callable[[Measured], float | None]] = {
-    "bytes_up": _fact("communicated_up"),
-    "bytes_down": _fact("communicated_down"),
-    "bytes_total": _total,
-}
-"""By metric how what a run says of itself becomes a number."""
+_FACTS = {"bytes_up": "communicated_up", "bytes_down": "communicated_down"}
+"""Metric → the fact of a run that is its number."""

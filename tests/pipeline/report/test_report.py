@@ -37,7 +37,7 @@ from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.report.claims.claims import judge_claims
-from pipeline.report.pages.caption import protocol_in_words
+from pipeline.report.pages.legend import PROTOCOLS, facts, legend
 from pipeline.report.pages.render import escape_latex, escape_markdown
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published, ResolvedTable, read_resolved
@@ -157,16 +157,17 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
     pfedme, pfedgp = lines[start + 7], lines[start + 10]
     assert "| — (77.57±0.52) |" in pfedme and pfedme.startswith("| pFedMe-T |")
     assert pfedgp == ("| pFedGP | (89.20±0.30\\*)† | (88.80±0.30\\*)† | (63.30±0.30\\*)† | (61.30±0.30\\*)† |")
-    assert "† its Gaussian-process classifier is not part of this study (pFedGP)" in lines
     text = "\n".join(lines)
+    assert "†: no run is planned (pFedGP)." in text
     assert "16 match, 4 off, 2 missing, 2 diverged, 4 absent" in text
-    assert "- **Not yet**: FedTP beats every other method in every setting." in text
-    assert "- **One seed: undecided**: Vanilla personalisation beats FedAvg." in text
-    assert (
-        " - Published: the paper's own table contradicts it; weakest of 20 pairs: FedTP 88.39±0.14 against FedPer-T "
-        "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62, where up to 0.18 counts as noise."
-    ) in lines
-    assert "in the last 20 rounds of training, every 5; ± is the population standard deviation" in text
+    assert "1. **Not yet**: FedTP beats every other method in every setting. (The paper's own table contradicts" in text
+    assert "2. **One seed: undecided**: Vanilla personalisation beats FedAvg." in text
+    start = lines.index(next(line for line in lines if line.startswith("| claim |")))
+    assert lines[start + 3] == (
+        "| | published | fails | 20 of 20 | FedTP against FedPer-T | CIFAR-10 · Pathological · clients = 100 "
+        "| 88.39±0.14 | 89.01±0.12 | −0.62 | −0.80 to −0.44 | |"
+    )
+    assert {"- protocol: last\\_rounds", "- measured: last 20 rounds, every 5", "- n: 5", "- clients: 3"} <= set(lines)
     # It has not been run, so nothing is known of where its number comes from.
     assert not [line for line in lines if line.startswith("| pfedme-t-p100 |")]
     assert "data dddddddddddd, partition eeeeeeeeeeee, code c0de00c0de00, device cpu, torch 2.11.0, param" in text
@@ -247,10 +248,7 @@ def test_a_smoke_report_says_so_first(tmp_path: Path) -> None:
         Document(text["report.html"]).text.split("SMOKE PROFILE")[0].strip()
         == "Transformer-based methods on image data"
     )
-    assert "- **No verdict**: Vanilla personalisation beats FedAvg." in text["report.md"]
-    assert " - Obtained: a trial in miniature, on generated data, says nothing about it." in text["report.md"]
-    text = build(demo(tmp_path, profile="quick"), tmp_path)
-    assert "> **Profile quick: the runs deviate from the published settings.**" in text["report.md"]
+    assert "2. **No verdict**: Vanilla personalisation beats FedAvg." in text["report.md"]
 
 
 def test_hostile_labels_stay_text(tmp_path: Path) -> None:
@@ -259,7 +257,7 @@ def test_hostile_labels_stay_text(tmp_path: Path) -> None:
     cells = [
         cell({"method": HOSTILE, "set_up": HOSTILE}, ["a"], (80.0, 0.1)),
         cell({"method": "_hidden", "set_up": HOSTILE}, ["b"], (80.0, 0.1)),
-        cell({"method": "C", "set_up": HOSTILE}, [], (80.0, 0.1), HOSTILE),
+        cell({"method": "C", "set_up": HOSTILE}, [], (80.0, 0.1), note=HOSTILE),
     ]
     resolved = table(
         cells,
@@ -275,7 +273,8 @@ def test_hostile_labels_stay_text(tmp_path: Path) -> None:
 
     markdown = text["report.md"]
     assert "<script" not in markdown
-    rows = [line for line in markdown.splitlines() if line.startswith("|") and "script" in line]
+    above = markdown.partition("## Claims")[0]
+    rows = [line for line in above.splitlines() if line.startswith("|") and "script" in line]
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)  # the label opens no column
     assert re.search(r"(?<!\\)[$_`]", markdown.split("## Provenance")[0]) is None
 
@@ -366,101 +365,78 @@ def test_two_row_axes_and_a_hole(tmp_path: Path) -> None:
         "| | B | 78.00±0.10 (**79.00**) | |",  # excluded from the grid: nothing is missing
         "| cnn | A | 77.00±0.10 | (60.00)† |",
     ]
-    assert "† no run is planned here (cnn · A)" not in lines
-    assert "† no run is planned here (cnn · A · y)" in lines
+    assert any(line.endswith(" †: no run is planned (cnn · A · y).") for line in lines)
 
 
-def test_notes_of_published_values_and_several_reasons(tmp_path: Path) -> None:
+def test_notes_of_published_values(tmp_path: Path) -> None:
     cells = [
-        cell({"method": "A", "setting": "x"}, [], (50.0, 0.1), "first reason"),
-        cell({"method": "B", "setting": "x"}, [], (51.0, 0.1), "second reason", note="printed as 510"),
+        cell({"method": "A", "setting": "x"}, [], (50.0, 0.1)),
+        cell({"method": "B", "setting": "x"}, [], (51.0, 0.1), note="printed as 510"),
     ]
     lines = squeezed(build(table(cells, ["method"], ["setting"], notes=["Own note."]), tmp_path)["report.md"])
-    assert "†1 first reason (A)" in lines and "†2 second reason (B)" in lines
+    assert any(line.endswith(" †: no run is planned (A; B).") for line in lines)
     assert "- Own note." in lines and "- B: printed as 510" in lines
     assert not any("Obtained minus published" in line for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("metric", "words"),
+    ("metric", "n", "measured"),
     [
-        (
-            "last_rounds",  # from 80 to 100, both ends
-            "averaged over the 5 measurements in the last 20 rounds of training, every 5; ± is the population standard "
-            "deviation over these 5 measurements, the fluctuation within one run",
-        ),
-        (
-            "clients",
-            "every client counting the same; ± is the population standard deviation over the 12 clients of a run",
-        ),
-        ("worst_tenth", "rounded up to whole clients; ± is the population standard deviation over these 2 clients."),
-        ("final", "correctly, in percent, after the last round of training."),
+        ("last_rounds", "5", "last 20 rounds, every 5"),  # from 80 to 100, both ends
+        ("clients", "12", None),
+        ("worst_tenth", "2", None),
+        ("final", "1", None),
+        ("best_by_validation", None, None),  # not measured on validation samples
     ],
 )
-def test_the_protocol_is_named(tmp_path: Path, metric: str, words: str) -> None:
+def test_the_protocol_is_named(tmp_path: Path, metric: str, n: str | None, measured: str | None) -> None:
     write_run(tmp_path, "a", 80.0, clients=12)
     resolved = with_records(tmp_path, table([cell({"method": "A"}, ["a"])], ["method"], [], metric=metric), {"a": DEMO})
+    results = results_of(resolved, tmp_path)
+    found = dict(facts(results))
+    assert (found["protocol"], found.get("n"), found.get("measured")) == (metric, n, measured)
+    assert (found["rounds"], found["clients"], found["seeds per cell"]) == ("100", "3", "1")
+    assert PROTOCOLS[metric] in legend(results)
     text = build(resolved, tmp_path)
-    assert all(words in re.sub(r"\s+", " ", text[name]).replace(r"$\pm$", "±") for name in ("report.md", "report.tex"))
-    assert words in Document(text["report.html"]).text
+    printed_text = [text[name].replace("\\", "") for name in ("report.md", "report.tex")]
+    for plain in (*printed_text, Document(text["report.html"]).text):
+        assert f"protocol: {metric}" in plain and f"{metric}: " in plain
     printed = re.search(r"\| A +\| +\*\*([\d.±]+)\*\*", text["report.md"])
-    assert printed and ("±" in printed[1]) == (metric != "final")
+    assert bool(printed) == (n is not None)
+    if printed:
+        assert ("±" in printed[1]) == (metric != "final")
 
 
 @pytest.mark.parametrize(
-    ("seeds", "words"),
+    ("seeds", "per_cell", "runs"),
     [
-        (
-            [[0, 1, 2], [0, 1, 2]],
-            "A cell is the mean over 3 seeds, and ± is the population standard deviation over these",
-        ),
-        ([[0, 1, 2], [0, 1]], "A cell is the mean over 2 to 3 seeds, and ±"),
-        ([[0, 0, 1, 1]], "A cell is the mean over 4 runs of 2 seeds, and ±"),
-        ([[0, 0]], "A cell is the mean over 2 runs of 1 seed, and ±"),
-        (
-            [[0], [0, 1]],
-            "the fluctuation within one run (FedTP, section IV-B). A cell of several runs is the mean over 2",
-        ),
+        ([[0, 1, 2], [0, 1, 2]], "3", None),
+        ([[0, 1, 2], [0, 1]], "2, 3", None),
+        ([[0, 0, 1, 1]], "2", "4"),
+        ([[0, 0]], "1", "2"),
+        ([[0], [0, 1]], "1, 2", None),
     ],
 )
-def test_the_caption_says_over_how_many_runs(tmp_path: Path, seeds: list[list[int]], words: str) -> None:
+def test_the_facts_say_over_how_many_runs(tmp_path: Path, seeds: list[list[int]], per_cell: str, runs: str) -> None:
     records = {f"{row}-{at}": DEMO | {"seed": seed} for row, own in enumerate(seeds) for at, seed in enumerate(own)}
     for run in records:
         write_run(tmp_path, run, 80.0)
     cells = [cell({"method": str(row)}, [f"{row}-{at}" for at in range(len(own))]) for row, own in enumerate(seeds)]
-    text = build(with_records(tmp_path, table(cells, ["method"], []), records), tmp_path)["report.md"]
-    assert words in text
-    assert ("the fluctuation within one run" in text) == any(len(own) == 1 for own in seeds)
-
-
-def test_a_round_that_was_chosen_is_said_to_be(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", 80.0)  # not measured on validation samples
-    text = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_validation"), tmp_path)
-    words = "that is best, by pooled accuracy, on samples held back for validation; of equal rounds the earliest."
-    assert words in text["report.md"] and "80.00" not in text["report.md"]
-
-
-def test_what_test_samples_chose_is_said_to_be(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", 80.0)
-    made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric="final")
-    plain = build(made, tmp_path)
-    by_test = build(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="best_by_test"), tmp_path)
-    words = "where this number is highest, as published; since test samples choose the round, it is too high."
-    for name in ("report.md", "report.tex", "report.html"):
-        told = [re.sub(r"\s+", " ", text[name]) for text in (plain, by_test)]
-        assert words not in told[0] and words in told[1]
-        assert "best_by_test" not in plain[name]
+    results = results_of(with_records(tmp_path, table(cells, ["method"], []), records), tmp_path)
+    found = dict(facts(results))
+    assert (found["seeds per cell"], found.get("runs per cell")) == (per_cell, runs)
+    assert "± of a cell of several runs: population standard deviation over them." in legend(results)
 
 
 def test_early_stopping_is_told(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 80.0)
-    made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric="final")
-    assert "stopped early" not in build(made, tmp_path)["report.md"]
-    results = results_of(made, tmp_path)
+    results = results_of(table([cell({"method": "A"}, ["a"])], ["method"], [], metric="final"), tmp_path)
+    assert "early stopping" not in dict(facts(results))
     run = results.runs["a"].resolved
     patient = Run({**run.record, "training": {**run.record["training"], "patience": 4}})
-    words = protocol_in_words(replace(results, runs={"a": replace(results.runs["a"], resolved=patient)}))
-    assert "stopped early" in words and "had not improved for 4 measurements" in words
+    results = replace(results, runs={"a": replace(results.runs["a"], resolved=patient)})
+    assert dict(facts(results))["early stopping"] == "4"
+    assert any(sentence.startswith("Early stopping: ") for sentence in legend(results))
 
 
 def test_durations_stay_out_of_the_report(tmp_path: Path) -> None:

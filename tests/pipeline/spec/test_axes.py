@@ -93,15 +93,13 @@ grid:
     - {{when: {{way: same}}, set: {{partition: {{name: dirichlet, min_samples: 7}}}}}}
     - {{when: {{way: stated}}, set: {{partition: {{name: dirichlet, alpha: 9}}}}}}
     - {{when: {{way: other}}, set: {{partition: pathological}}}}
-  include:
-    - {{labels: {{partition.alpha: 3, way: included}}, set: {{seed: 5, partition: dirichlet}}}}
 """
     found = {labels: record["partition"] for labels, record in records(resolved(tmp_path, text)).items()}
     assert found["0.1", "same"] == {"name": "dirichlet", "alpha": 0.1, "min_samples": 7}
     assert found["3", "same"] == {"name": "dirichlet", "alpha": 3.0, "min_samples": 7}
     assert found["0.1", "stated"] == found["3", "stated"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
     assert found["0.1", "other"] == found["3", "other"] == {"name": "pathological", "classes_per_client": 2}
-    assert found["3", "included"] == found["3", "plain"] == {"name": "dirichlet", "alpha": 3.0, "min_samples": 10}
+    assert found["3", "plain"] == {"name": "dirichlet", "alpha": 3.0, "min_samples": 10}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Choosing a round: by validation where samples are held back for it, by test only as somebody published it."""
+"""Choosing a round: by validation, where samples are held back for it."""
 
 from __future__ import annotations
 
@@ -113,20 +113,3 @@ def test_the_axis_that_asks_for_it_is_named(tmp_path: Path) -> None:
 def test_without_patience_ids_are_those_from_before(tmp_path: Path) -> None:
     texts = [PATIENT.replace("{patience: 3}", rest) for rest in ("{patience: null}", "{}")]
     assert len({run.id for text in texts for run in resolved(tmp_path, text).runs}) == 2
-
-
-BY_TEST = SPEC.replace(", validation_share: 0.2", "").replace("best_by_validation", "best_by_test")
-
-
-def test_choosing_by_test_is_refused(tmp_path: Path) -> None:
-    assert refused(tmp_path, BY_TEST) == (
-        "specs/a.yaml:11: table.metric: 'best_by_test' chooses rounds by test accuracy; use 'best_by_validation', or, "
-        "to reproduce a paper that does, say `as_published: true` at the top of the spec"
-    )
-    assert "chooses rounds by test accuracy" in refused(tmp_path, f"as_published: false\n{BY_TEST}")
-
-
-def test_it_can_be_reproduced_as_published(tmp_path: Path) -> None:
-    found, plain = resolved(tmp_path, f"as_published: true\n{BY_TEST}"), BY_TEST.replace("best_by_test", "final")
-    assert found.table and found.table.metric == "best_by_test"
-    assert [run.id for run in found.runs] == [run.id for run in resolved(tmp_path, plain).runs]

@@ -106,8 +106,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "unknown metric": (
         "table: {metric: accuracy}\n",
         "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final', 'worst_tenth', "
-        "'last_position', 'best_by_validation', 'best_by_test', 'parameters', 'shared', 'personal', 'stored', 'sent', "
-        "'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', 'bytes_total', 'rounds_to' or 'attention_weight'",
+        "'last_position', 'best_by_validation', 'parameters', 'shared', 'personal', 'stored', 'sent', 'step_flops', "
+        "'forward_flops', 'bytes_up', 'bytes_down', 'rounds_to' or 'attention_weight'",
     ),
     "misprint without a reason": (
         {
@@ -120,9 +120,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "quantity of nothing": (
         GRID + "  quantities: {method: {FedTP: {metric: stord}}}\n",
         "specs/a.yaml:10: table.quantities.method.FedTP.metric: 'stord' must be one of 'last_rounds', 'clients', "
-        "'final', 'worst_tenth', 'last_position', 'best_by_validation', 'best_by_test', 'parameters', 'shared', "
-        "'personal', 'stored', 'sent', 'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', 'bytes_total', "
-        "'rounds_to' or 'attention_weight'",
+        "'final', 'worst_tenth', 'last_position', 'best_by_validation', 'parameters', 'shared', 'personal', "
+        "'stored', 'sent', 'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', 'rounds_to' or 'attention_weight'",
     ),
     "quantity of an unknown axis": (
         GRID + "  quantities: {methods: {FedTP: {metric: stored}}}\n",
@@ -154,7 +153,7 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         "specs/a.yaml:11: table.quantity: method: unknown label 'FedAgv'; did you mean 'FedAvg'?",
     ),
     "columns derived of a quantity": (
-        GRID + "  metric: stored\n  derived: [{show: mean}]\n",
+        GRID + "  metric: stored\n  derived: [{show: rank}]\n",
         "specs/a.yaml:11: table.derived: columns are derived from accuracies, which this table has none of",
     ),
     "published quantity": (
@@ -167,14 +166,6 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "empty selection": (
         "grid:\n  exclude:\n    - method: []\n",
         "specs/a.yaml:3: grid.exclude[0].method: an empty list picks nothing; leave the axis out to pick every label",
-    ),
-    "profile name": (
-        "profiles:\n  Quick run: {}\n",
-        "specs/a.yaml:2: profiles.Quick run: 'Quick run' is not a name; use a-z, 0-9, '_', '-'",
-    ),
-    "built-in profile": (
-        "profiles:\n  smoke: {clients: 2}\n",
-        "specs/a.yaml:2: profiles.smoke: the profile 'smoke' is built in; choose another name",
     ),
     # Runs.
     "no run": (
@@ -272,10 +263,6 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         "grid:\n  base:\n    clients: 0\n",
         "specs/a.yaml:3: grid.base.clients: 0 must be a whole number, at least 1",
     ),
-    "unused profile": (
-        f"grid: {{base: {BASE}}}\nprofiles:\n  quick: {{training: {{round: 1}}}}\n",
-        "specs/a.yaml:3: profiles.quick.training.round: unknown option; did you mean 'rounds'?",
-    ),
     # Analyses.
     "analysis misspelt": (
         "grid:\n  base:\n    analyses:\n      - weights\n      - mapps\n",
@@ -306,8 +293,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         "specs/a.yaml:3: grid.base.analyses: 'maps' must be a list",
     ),
     "unused list": (
-        f"grid: {{base: {BASE}}}\nprofiles:\n  quick: {{analyses: [map]}}\n",
-        "specs/a.yaml:3: profiles.quick.analyses[0]: unknown analysis 'map'; did you mean 'maps'?",
+        f"grid: {{base: {BASE}, overrides: [{{when: {{seed: 7}}, set: {{analyses: [map]}}}}]}}\n",
+        "specs/a.yaml:1: grid.overrides[0].set.analyses[0]: unknown analysis 'map'; did you mean 'maps'?",
     ),
     "analyses of the evaluation": (
         "grid:\n  base:\n    evaluation: {analyses: [maps]}\n",
@@ -395,14 +382,6 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         GRID.replace("table:", "  exclude:\n    - {client: 20}\ntable:"),
         "specs/a.yaml:8: grid.exclude[0].client: unknown axis; did you mean 'clients'?",
     ),
-    "included twice": (
-        GRID.replace("table:", "  include:\n    - {labels: {method: FedTP, clients: 20}, set: {seed: 1}}\ntable:"),
-        "specs/a.yaml:8: grid.include[0]: the run method FedTP, clients 20 is already part of the grid",
-    ),
-    "included without a label": (
-        GRID.replace("table:", "  include:\n    - {labels: {method: FedTP}, set: {seed: 1}}\ntable:"),
-        "specs/a.yaml:8: grid.include[0].labels: no label for the axis 'clients'; state one for every axis",
-    ),
     # A part of the axes.
     "only an unknown label": (
         GRID.replace("table:", "  only:\n    method: FedTp\ntable:"),
@@ -475,18 +454,6 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
         GRID.replace("[20, 50]", "{A: 20, B: 20}") + "  clients: {clients: {A: 1, B: 1}}\n",
         "specs/a.yaml:6: grid.axes.clients: has no effect: its values give the same runs",
     ),
-    "absent but present": (
-        GRID + "  absent: {method: {FedTP: not implemented}}\n",
-        "specs/a.yaml:10: table.absent.method.FedTP: declared absent, but the grid has runs with this label",
-    ),
-    "absent and unpublished": (
-        GRID + "  absent: {method: {FedBN: not implemented}}\n",
-        "specs/a.yaml:10: table.absent.method.FedBN: declared absent, but no published value has this label",
-    ),
-    "absent on an unknown axis": (
-        GRID + "  absent: {data: {CIFAR: not implemented}}\n",
-        "specs/a.yaml:10: table.absent.data: unknown axis; known: method, clients",
-    ),
     # Claims.
     "claim with an unknown label": (
         GRID + "claims:\n  - {text: t, better: {method: FedTP}, than: {method: [FedAvgg]}}\n",
@@ -551,40 +518,23 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     # Derived columns.
     "derived of nothing": (
         GRID + "  derived: [{show: means}]\n",
-        "specs/a.yaml:10: table.derived[0].show: 'means' must be one of 'mean', 'difference', 'rank', 'worst_tenth', "
-        "'spread' or 'share_worse'",
+        "specs/a.yaml:10: table.derived[0].show: 'means' must be one of 'rank'",
     ),
     "derived key": (
-        GRID + "  derived: [{show: mean, ower: [clients]}]\n",
+        GRID + "  derived: [{show: rank, ower: [clients]}]\n",
         "specs/a.yaml:10: table.derived[0].ower: unknown key; did you mean 'over'?",
     ),
     "derived over a misspelt axis": (
-        GRID + "  derived: [{show: mean, over: [client]}]\n",
+        GRID + "  derived: [{show: rank, over: [client]}]\n",
         "specs/a.yaml:10: table.derived[0].over[0]: 'client' is no axis of the columns; did you mean 'clients'?",
     ),
     "derived over rows": (
         GRID + "  derived: [{show: rank, over: [method]}]\n",
         "specs/a.yaml:10: table.derived[0].over[0]: 'method' is no axis of the columns; known: clients",
     ),
-    "derived mean over nothing": (
-        GRID + "  derived: [{show: mean, over: []}]\n",
-        "specs/a.yaml:10: table.derived[0].over: a mean over no axis is the table itself",
-    ),
-    "derived difference to nothing": (
-        GRID + "  derived: [{show: difference}]\n",
-        "specs/a.yaml:10: table.derived[0]: `difference` compares with a row, so 'than' is missing",
-    ),
     "derived rank against a row": (
         GRID + "  derived: [{show: rank, than: {method: FedTP}}]\n",
-        "specs/a.yaml:10: table.derived[0]: `rank` compares with no row, so 'than' does not belong there",
-    ),
-    "derived difference to an unknown row": (
-        GRID + "  derived: [{show: difference, than: {method: FedPT}}]\n",
-        "specs/a.yaml:10: table.derived[0].than.method: unknown label 'FedPT'; did you mean 'FedTP'?",
-    ),
-    "derived difference to a column": (
-        GRID + "  derived: [{show: difference, than: {clients: 20}}]\n",
-        "specs/a.yaml:10: table.derived[0].than.clients: no axis of the rows; known: method",
+        "specs/a.yaml:10: table.derived[0].than: unknown key; known: show, over",
     ),
     "derived twice": (
         GRID + "  derived: [{show: rank}, {show: rank, over: [clients]}]\n",
@@ -753,8 +703,7 @@ PUBLISHED: dict[str, tuple[str | bytes, str]] = {
     ),
     "unknown label": (
         CSV + "FedTP,20,90,,,\nFedAvgT,20,80,,,\n",
-        "specs/t.csv:3: method: 'FedAvgT' is no label of this axis, nor declared in table.absent; "
-        "did you mean 'FedAvg'?",
+        "specs/t.csv:3: method: 'FedAvgT' is no label of this axis; did you mean 'FedAvg'?",
     ),
     "open quote": (CSV + '"FedTP,20,90,,,\n', "specs/t.csv:2: not valid CSV: unexpected end of data"),
     "not UTF-8": (
@@ -862,8 +811,8 @@ def test_missing_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("profile", ["smok", "Paper", ""])
 def test_unknown_profile(tmp_path: Path, profile: str) -> None:
-    specs = write_specs(tmp_path, {"specs/a.yaml": GRID + "profiles: {quick: {training: {rounds: 20}}}\n"})
+    specs = write_specs(tmp_path, {"specs/a.yaml": GRID})
     with pytest.raises(UserError) as caught:
         resolve(load_spec(specs / "a.yaml", specs, CATALOG), CATALOG, profile)
-    tails = {"smok": "did you mean 'smoke'?", "Paper": "did you mean 'paper'?", "": "known: paper, smoke, quick"}
+    tails = {"smok": "did you mean 'smoke'?", "Paper": "did you mean 'paper'?", "": "known: paper, smoke"}
     assert str(caught.value) == f"unknown profile {profile!r}; {tails[profile]}"

@@ -10,15 +10,14 @@ TABLE = f"""\
 grid:
   base: {BASE}
   axes:
-    method: {{A: fedavg, B: {{name: fedtp, embedding: 4}}, C: fedtp}}
+    method: {{A: fedavg, B: {{name: fedtp, embedding: 4}}, C: fedtp,
+      D: {{name: fedtp, embedding: 2}}, E: {{name: fedtp, embedding: 3}}}}
     clients: [5, 9, 20]
   overrides:
     - {{when: {{method: [A, B]}}, set: {{training: {{lr: 0.5}}}}}}
   exclude:
     - {{method: A, clients: 5}}
-  include:
-    - {{labels: {{method: D, clients: 9}}, set: {{method: {{embedding: 2}}}}}}
-    - {{labels: {{method: E, clients: 9}}, set: {{method: {{embedding: 3}}}}}}
+    - {{method: [D, E], clients: [5, 20]}}
 table:
   rows: [method]
   columns: [clients]

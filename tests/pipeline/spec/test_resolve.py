@@ -36,16 +36,16 @@ grid:
     method:
       Avg: fedavg
       FedTP: {name: fedtp, embedding: 16}
+      Big: {name: fedtp, embedding: 64, clients: 100}
     dataset: [ten, hundred]
     seed: [0, 1]
   exclude:
     - {method: Avg, dataset: hundred, seed: 1}
+    - {method: Big, dataset: hundred}
+    - {method: Big, seed: 1}
   overrides:
     - when: {method: FedTP}
       set: {training: {lr: 0.1}, method: {server_lr: 1}}
-  include:
-    - labels: {method: Big, dataset: ten, seed: 0}
-      set: {method: {name: fedtp, embedding: 64}, clients: 100}
 table:
   caption: Accuracy in percent.
   rows: [method]
@@ -54,7 +54,6 @@ table:
   metric: clients
   decimals: 1
   published: t.csv
-  absent: {method: {pFedMe: not implemented}}
 claims:
   - text: FedTP beats every other method.
     better: {method: FedTP}
@@ -65,7 +64,7 @@ claims:
 """
 CSV = """\
 dataset,method,mean,std,quoted,note
-hundred,pFedMe,40.5,,yes,from elsewhere
+hundred,Big,40.5,,yes,from elsewhere
 ten,FedTP,90.31,0.26,,
 ten,Avg,50,1,,
 """
@@ -107,7 +106,7 @@ def test_a_record_has_every_default(table: Resolved) -> None:
     assert second.record == {**first.record, "seed": 1}
 
 
-def test_axes_overrides_exclusion_and_inclusion(table: Resolved) -> None:
+def test_axes_overrides_and_exclusion(table: Resolved) -> None:
     (average,) = by_label(table, method="Avg", dataset="hundred")
     assert average.record["seed"] == 0
     assert average.record["training"]["lr"] == 0.01
@@ -120,20 +119,17 @@ def test_axes_overrides_exclusion_and_inclusion(table: Resolved) -> None:
 def test_the_table(table: Resolved) -> None:
     result = table.table
     assert result is not None
-    assert result.labels == {"method": ["pFedMe", "FedTP", "Big", "Avg"], "dataset": ["hundred", "ten"]}
+    assert result.labels == {"method": ["Big", "FedTP", "Avg"], "dataset": ["hundred", "ten"]}
     assert [tuple(cell.labels.values()) for cell in result.cells] == [
         (method, dataset) for method in result.labels["method"] for dataset in result.labels["dataset"]
     ]
-    assert [len(cell.runs) for cell in result.cells] == [0, 0, 2, 2, 0, 1, 1, 2]
-    assert [cell.absent for cell in result.cells] == ["not implemented"] * 2 + [None] * 6
+    assert [len(cell.runs) for cell in result.cells] == [0, 1, 2, 2, 1, 2]
     published = [cell.published.model_dump(exclude_defaults=True) if cell.published else None for cell in result.cells]
     assert published == [
         {"mean": 40.5, "std": None, "quoted": True, "note": "from elsewhere"},
         None,
         None,
         {"mean": 90.31, "std": 0.26, "quoted": False, "note": ""},
-        None,
-        None,
         None,
         {"mean": 50.0, "std": 1.0, "quoted": False, "note": ""},
     ]
@@ -168,7 +164,7 @@ def test_the_table(table: Resolved) -> None:
                 "text": "FedTP beats every other method.",
                 "form": "better",
                 "side": {"method": ["FedTP"]},
-                "than": {"method": ["pFedMe", "Big", "Avg"]},
+                "than": {"method": ["Big", "Avg"]},
                 "over": [],
                 "where": {"dataset": ["ten"]},
                 "margin": 2.0,
@@ -198,7 +194,7 @@ def test_claims_on_groups_of_cells(tmp_path: Path) -> None:
     ours, theirs = {"method": ["FedTP"]}, {"method": ["Avg"]}
     sides = {"text": "t", "side": ours, "than": theirs, "over": [], "where": {}, "margin": 0.0}
     alone = {"side": {}, "than": {}, "over": ["method", "dataset"], "where": {"method": ["Avg", "FedTP"]}}
-    others = {"than": {"method": ["pFedMe", "Big", "Avg"]}, "over": ["dataset"]}
+    others = {"than": {"method": ["Big", "Avg"]}, "over": ["dataset"]}
     assert [claim.model_dump() for claim in table.claims] == [
         {**sides, "form": "better", **others, "margin": 1.0},
         {**sides, "form": "steadier"},
@@ -398,12 +394,8 @@ grid:
       maps: [maps]
       both: [weights, {name: maps, images: 3, clients: [0, 9, 7]}]
       base: [weights]
-  include:
-    - {labels: {seed: 9, analyses: plain}, set: {seed: 9}}
   overrides:
     - {when: {analyses: base, seed: 1}, set: {analyses: [{name: maps, clients: [5]}]}}
-profiles:
-  bare: {clients: 10, analyses: []}
 table: {rows: [analyses], columns: [seed]}
 """
 MAPS = {"name": "maps", "clients": [0, 1], "images": 2}
@@ -423,11 +415,10 @@ def test_analyses_are_a_list_that_is_replaced(tmp_path: Path) -> None:
     assert found["none", "0"] is None
     assert found["maps", "2"] == [MAPS]
     assert found["both", "1"] == [{"name": "maps", "clients": [0, 9, 7], "images": 3}, WEIGHTS]
-    assert found["base", "0"] == found["plain", "9"] == [WEIGHTS]
+    assert found["base", "0"] == [WEIGHTS]
     assert found["base", "1"] == [{**MAPS, "clients": [5]}]
     assert result.table is not None
     assert result.table.analyses == {"maps": "Maps of attention", "weights": "Learned weights"}
-    assert set(analyses_of(resolved(tmp_path, ANALYSED, "bare")).values()) == {None}
 
 
 def test_a_run_without_analyses_is_what_it_is_without_that_field(tmp_path: Path) -> None:
@@ -476,16 +467,6 @@ def test_what_smoke_makes_equal_is_run_once(tmp_path: Path) -> None:
 )
 def test_smoke_clients(clients: int, each: int | None, classes: int, expected: int) -> None:
     assert smoke_clients(clients, each, classes) == expected
-
-
-def test_profiles_of_a_spec(tmp_path: Path) -> None:
-    text = f"grid: {{base: {BASE}}}\nprofiles: {{quick: {{training: {{rounds: 20}}, method: {{embedding: 2}}}}}}"
-    (run,) = resolved(tmp_path, text, "quick").runs
-    assert (run.record["training"]["rounds"], run.record["method"]["embedding"]) == (20, 2)
-    assert run.record["profile"] == "quick"
-    (paper,) = resolved(tmp_path, text).runs
-    assert run.id != paper.id
-    assert run.federation_id == paper.federation_id
 
 
 def test_resolving_is_deterministic(tmp_path: Path, table: Resolved) -> None:

@@ -62,7 +62,7 @@ def test_precision_is_a_column_of_every_round_and_the_figure_of_a_client(project
 def test_the_report_speaks_of_precision_and_shows_boxes(project: Project) -> None:
     text = (project.root / "reports/shapes/report.md").read_text(encoding="utf-8")
     lines = squeezed(text)
-    assert any("mAP (%)" in line for line in lines) and "mean average precision at an overlap of one half" in text
+    assert any("mAP (%)" in line for line in lines) and "average precision at an overlap of one half" in text
     assert "Mean average precision, the mean over clients, over communication rounds." in text
     assert "accuracy (%)" not in text
     assert "## Detections" in lines and (project.root / "reports/shapes/figures/detections.svg").is_file()

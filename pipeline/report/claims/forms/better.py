@@ -10,12 +10,6 @@ from pipeline.report.claims.yardstick import Yardstick
 class Better(Form):
     """The difference of two cells, or of the means over as many as both sides have."""
 
-    senses = ("better", "worse")
-
-    @property
-    def things(self) -> tuple[str, str]:
-        return "pair", f" of means{self.span}" if self.over else ""
-
     def measure(self, match: Match, scale: Yardstick) -> Pair:
         plus, minus = (match.second, match.first) if self.lower else (match.first, match.second)
         chance = scale.contrast(plus, minus, self.margin, len(plus))

@@ -16,12 +16,6 @@ class Steadier(Form):
     side are alike that is too careful (``benchmarks/claims.py``).
     """
 
-    senses = ("narrower", "wider")
-
-    @property
-    def things(self) -> tuple[str, str]:
-        return "pair", f" of ranges{self.span}" if self.over else " of spreads"
-
     @property
     def least(self) -> int:
         return 2 if self.over else 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from pipeline.report.claims.form import Form, Pair, in_words
+from pipeline.report.claims.form import Form, Pair
 from pipeline.report.claims.sides import Match
 from pipeline.report.claims.yardstick import Yardstick
-from pipeline.report.table.printed import format_value
+from pipeline.report.table.layout import short
 
 
 class Within(Form):
@@ -19,12 +19,7 @@ class Within(Form):
     number of pairs.
     """
 
-    senses = ("apart", "apart")
     least = 2
-
-    @property
-    def things(self) -> tuple[str, str]:
-        return "range", self.span
 
     def measure(self, match: Match, scale: Yardstick) -> Pair:
         high, low = self.ends(match.first, scale)
@@ -44,18 +39,9 @@ class Within(Form):
             chance=replace(chance, p=p),
             surplus=surplus,
             cells=len(match.first),
+            ends=((self.along(high),), (self.along(low),)),
         )
 
     def what(self, pair: Pair) -> str:
-        return f"highest and lowest{self.span}"  # which need not be the same cells in print
-
-    def sides(self, pair: Pair, decimals: int) -> str:
-        high, low = (format_value(value, decimals) for value in pair.values)
-        return f"from {low} ({in_words(pair.than)}) to {high} ({in_words(pair.better)})"
-
-    def size(self, pair: Pair) -> str:
-        return f", {pair.cells} cells in all"
-
-    @property
-    def asked(self) -> str:
-        return f" (at most {self.margin:g})"
+        axes = ", ".join(map(short, self.over[:-1])) + " and " * (len(self.over) > 1) + short(self.over[-1])
+        return f"highest and lowest over {axes}"  # which may be other cells in print

@@ -7,21 +7,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from support.claim_demo import Rows, a_and_b, by_seed, judge, within
+from support.claim_demo import Printed, Rows, a_and_b, by_seed, judge, within
 from support.figure_demo import TOTAL, record, study, write_rounds
 from support.report_demo import cell, table, write_metrics
 
 from pipeline.report.claims.claims import Evidence, Judgement
 from pipeline.report.claims.form import Pair
-from pipeline.report.claims.words import ClaimText
 from pipeline.spec.table import TableClaim
 
 
-def obtained(root: Path, rows: Rows, stated: TableClaim) -> tuple[Evidence, str]:
-    """A claim on obtained values: what was found, and how it is told."""
-    found, words = judge(by_seed(root, rows, stated), root)
+def obtained(root: Path, rows: Rows, stated: TableClaim) -> tuple[Evidence, Printed]:
+    """A claim on obtained values: what was found, and its pairs as printed."""
+    found, printed = judge(by_seed(root, rows, stated), root)
     assert found.published is None
-    return found.obtained, words.detail
+    return found.obtained, printed
+
+
+def sides(printed: Printed) -> tuple[str, str]:
+    """The two values of the first pair."""
+    return printed[0]["first"], printed[0]["second"]
 
 
 def only(found: Evidence) -> Pair:
@@ -36,12 +40,12 @@ def test_means_over_an_axis_are_compared_seed_by_seed(tmp_path: Path) -> None:
         "A": {"x": [91.0, 84.0, 71.0], "y": [53.0, 60.0, 63.2]},
         "B": {"x": [90.0, 80.0, 70.0], "y": [50.0, 60.0, 60.0]},
     }
-    found, words = obtained(tmp_path, rows, a_and_b(over=["setting"]))
+    found, printed = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert found.verdict == "holds"
     pair = only(found)
     assert (pair.cells, pair.chance.seeds) == (2, 3)
     assert pair.chance.p == pytest.approx(stats.ttest_1samp([2.0, 2.0, 2.1], 0.0).pvalue)
-    assert words.startswith("weakest of 1 pair of means over setting: A 70.37±2.31 against B 68.33±2.36, 2 cells each")
+    assert (*sides(printed), printed[0]["cells"]) == ("70.37±2.31", "68.33±2.36", "2")
     assert obtained(tmp_path, rows, a_and_b())[0].verdict == "within noise"  # of x and y alone
 
 
@@ -55,15 +59,15 @@ def test_means_are_of_cells_that_both_have(tmp_path: Path) -> None:
     del rows["B"]["y"], rows["A"]["y"]
     found, _ = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert only(found).cells == 1  # a mean of one is a mean
-    found, words = obtained(tmp_path, rows, a_and_b("steadier", over=["setting"]))
-    assert (found.verdict, words) == ("not yet", "no pair of cells is planned")  # a range of one is none
+    found, printed = obtained(tmp_path, rows, a_and_b("steadier", over=["setting"]))
+    assert (found.verdict, found.pairs, printed) == ("not yet", 0, [])  # a range of one is none
 
 
 def test_a_missing_cell_leaves_a_mean_open(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [90.0, 91.0], "y": [None, None]}, "B": {"x": [88.0, 89.0], "y": [50.0, 51.0]}}
-    found, words = obtained(tmp_path, rows, a_and_b(over=["setting"]))
+    found, printed = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert (found.verdict, found.pairs, found.lacking) == ("not yet", 1, 1)
-    assert words == "none of 1 pair of means over setting can be compared"
+    assert printed == []
 
 
 @pytest.mark.parametrize(("lowest", "verdict"), [(66.0, "holds"), (62.5, "within noise"), (56.0, "fails")])
@@ -72,17 +76,15 @@ def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, verdict: 
         "A": {"x": [69.0, 70.0, 71.0], "y": [lowest] * 3, "z": [60.0, 68.0, 76.0]},  # z is at neither end
         "B": {"x": [50.0, 50.0, 50.0], "y": [59.0, 59.0, 59.0], "z": [52.0, 52.0, 52.0]},
     }
-    found, words = obtained(tmp_path, rows, a_and_b("steadier", over=["setting"]))
+    found, printed = obtained(tmp_path, rows, a_and_b("steadier", over=["setting"]))
     assert found.verdict == verdict
     pair = only(found)
     by_hand = stats.ttest_1samp([9 - (high - lowest) for high in (69.0, 70.0, 71.0)], 0.0)
     assert pair.difference == pytest.approx(9.0 - (70.0 - lowest))
     assert pair.chance.p == pytest.approx(by_hand.pvalue)
     assert pair.ends == (({"setting": "x"}, {"setting": "y"}), ({"setting": "y"}, {"setting": "x"}))
-    assert words.startswith(
-        f"weakest of 1 pair of ranges over setting: A {70 - lowest:.2f}±0.82 (y to x) against B 9.00±0.00 (x to y), "
-        f"3 cells each, {'narrower' if pair.difference > 0 else 'wider'} by {abs(pair.difference):.2f} over 3 seeds, "
-    )
+    assert sides(printed) == (f"{70 - lowest:.2f}±0.82 (y to x)", "9.00±0.00 (x to y)")
+    assert (printed[0]["cells"], printed[0]["seeds"]) == ("3", "3")
 
 
 def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
@@ -90,13 +92,13 @@ def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
     common = random.normal(80, 3, 8)
     calm, wild = common + random.normal(0, 0.5, 8), common + random.normal(0, 9, 8)
     rows: Rows = {"A": {"x": list(calm), "y": list(wild)}, "B": {"x": list(wild), "y": list(calm)}}
-    found, words = obtained(tmp_path, rows, a_and_b("steadier"))
+    found, printed = obtained(tmp_path, rows, a_and_b("steadier"))
     assert [(pair.labels["setting"], pair.verdict) for pair in found.judged] == [("y", "fails"), ("x", "holds")]
     p = stats.pearsonr(calm + wild, calm - wild).pvalue  # the test of Pitman and Morgan
     assert [pair.chance.p for pair in found.judged] == pytest.approx([p, p])
-    assert words.startswith(f"weakest of 2 pairs of spreads: A {wild.std():.2f} against B {calm.std():.2f} at y, wider")
+    assert (*sides(printed), printed[0]["at"]) == (f"{wild.std():.2f}", f"{calm.std():.2f}", "y")
     few: Rows = {"A": {"x": [80.0, 80.1]}, "B": {"x": [70.0, 90.0]}}
-    found, words = obtained(tmp_path / "few", few, a_and_b("steadier"))
+    found, printed = obtained(tmp_path / "few", few, a_and_b("steadier"))
     assert (found.verdict, only(found).difference) == ("within noise", pytest.approx(9.95))
 
 
@@ -104,9 +106,9 @@ def test_the_spread_of_a_single_run_decides_nothing(tmp_path: Path) -> None:
     for run, std in {"a": 0.2, "b": 9.0}.items():
         write_metrics(tmp_path, run, 90.0, std)
     cells = [cell({"method": run.upper()}, [run]) for run in "ab"]
-    found, words = judge(table(cells, ["method"], [], claims=[a_and_b("steadier")]), tmp_path)
+    found, printed = judge(table(cells, ["method"], [], claims=[a_and_b("steadier")]), tmp_path)
     assert found.obtained.verdict == "one seed: undecided"
-    assert words.detail == "weakest of 1 pair of spreads: A 0.20 against B 9.00, narrower by 8.80 over one seed"
+    assert (*sides(printed), printed[0]["difference"], printed[0]["seeds"]) == ("0.20", "9.00", "+8.80", "1")
     write_metrics(tmp_path, "b", 90.0, None)
     found, _ = judge(table(cells, ["method"], [], claims=[a_and_b("steadier")]), tmp_path)
     assert (found.obtained.verdict, found.obtained.lacking) == ("not yet", 1)  # a run without a spread
@@ -115,14 +117,13 @@ def test_the_spread_of_a_single_run_decides_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("margin", "verdict"), [(6.0, "holds"), (5.4, "within noise"), (2.5, "within noise")])
 def test_a_range_that_is_small(tmp_path: Path, margin: float, verdict: str) -> None:
     rows: Rows = {"A": {"x": [70.0, 70.0, 70.0], "y": [72.0, 73.0, 74.0], "z": [71.0, 71.1, 71.0]}}
-    found, words = obtained(tmp_path, rows, within(margin, "setting"))
+    found, printed = obtained(tmp_path, rows, within(margin, "setting"))
     assert (found.verdict, only(found).difference) == (verdict, pytest.approx(3.0))
-    assert words.startswith(
-        "weakest of 1 range over setting: from 70.00±0.00 (x) to 73.00±0.82 (y) at A, 3 cells in all, apart by 3.00 "
-        f"(at most {margin:g}) over 3 seeds, which {'is hardly' if verdict == 'holds' else 'may be'} chance "
-        "(95 % interval +0.52 to +5.48, "
-    )
-    assert words.endswith("; 3 seeds find a true difference of 3.26 in four of five cases)")
+    assert sides(printed) == ("73.00±0.82 (y)", "70.00±0.00 (x)")
+    names = ("compared", "at", "difference", "margin", "cells", "95 % interval", "detectable")
+    assert [printed[0][name] for name in names] == [
+        "highest and lowest over setting", "A", "+3.00", f"{margin:g}", "3", "+0.52 to +5.48", "3.26",
+    ]  # fmt: skip
 
 
 def test_a_range_is_small_when_any_two_of_its_cells_are_close(tmp_path: Path) -> None:
@@ -151,8 +152,8 @@ def test_a_range_of_just_that_width_is_no_rounding_error(tmp_path: Path) -> None
 
 def test_equal_cells_are_two_ends(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [80.0, 81.0], "y": [80.0, 81.0]}}
-    found, words = obtained(tmp_path, rows, within(1.0, "setting"))
-    assert "from 80.50±0.50 (y) to 80.50±0.50 (x) at A" in words
+    found, printed = obtained(tmp_path, rows, within(1.0, "setting"))
+    assert sides(printed) == ("80.50±0.50 (x)", "80.50±0.50 (y)")
     assert found.verdict == "within noise"
 
 
@@ -167,18 +168,22 @@ def test_the_published_side_is_judged_by_its_own_rule(tmp_path: Path) -> None:
         for setting, value in settings.items()
     ]
     steadier, spread = a_and_b("steadier", over=["setting"]), a_and_b("steadier")
-    found, words = judge(table(cells, ["method"], ["setting"], claims=[steadier]), tmp_path)
+    found, printed = judge(table(cells, ["method"], ["setting"], claims=[steadier]), tmp_path)
     assert (found.obtained.verdict, found.contradicted_by_paper) == ("not yet", True)
-    assert words.published_detail.startswith("weakest of 1 pair of ranges over setting: A 10.00±0.50 (y to x) against")
-    assert words.published_detail.endswith("wider by 9.00, where up to 0.51 counts as noise")
-    assert words.pairs[0].published == ("10.00±0.50", "1.00±0.10", "\N{MINUS SIGN}9.00", "fails", "")
-    found, words = judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)
+    assert sides(printed) == ("10.00±0.50 (y to x)", "1.00±0.10 (y to x)")
+    assert (printed[0]["values"], printed[0]["difference"], printed[0]["verdict"]) == (
+        "published",
+        "\N{MINUS SIGN}9.00",
+        "fails",
+    )
+    assert printed[0]["95 % interval"] == "\N{MINUS SIGN}9.51 to \N{MINUS SIGN}8.49"
+    found, printed = judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)
     assert found.published is not None
     assert found.published.pairs == 1  # y has no printed spread to compare
-    assert words.published_detail == "weakest of 1 pair of spreads: A 0.30 against B 0.10 at x, wider by 0.20"
+    assert (*sides(printed), printed[0]["at"]) == ("0.30", "0.10", "x")
     means = a_and_b(over=["setting"])
-    found, words = judge(table(cells, ["method"], ["setting"], claims=[means]), tmp_path)
-    assert "A 65.00±0.25 against B 64.50±0.05" in words.published_detail  # √(0.3² + 0.4²) / 2
+    found, printed = judge(table(cells, ["method"], ["setting"], claims=[means]), tmp_path)
+    assert sides(printed) == ("65.00±0.25", "64.50±0.05")  # √(0.3² + 0.4²) / 2
     cells = [one.model_copy(update={"published": None}) for one in cells]
     assert judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)[0].published is None
 
@@ -190,7 +195,7 @@ def write_clients(root: Path, run: str, correct: list[int]) -> None:
     write_metrics(root, run, float(accuracies.mean()), float(accuracies.std()))
 
 
-def of_clients(root: Path, metric: str = "clients", clients: int = 4) -> tuple[Judgement, ClaimText]:
+def of_clients(root: Path, metric: str = "clients", clients: int = 4) -> tuple[Judgement, Printed]:
     """A, which under its one seed is a little better than B on each of four clients that are very different."""
     write_clients(root, "a", [20, 84, 122, 182])
     write_clients(root, "b", [18, 80, 120, 180])
@@ -199,21 +204,21 @@ def of_clients(root: Path, metric: str = "clients", clients: int = 4) -> tuple[J
 
 
 def test_clients_of_one_seed_are_told_and_decide_nothing(tmp_path: Path) -> None:
-    found, words = of_clients(tmp_path)
+    found, printed = of_clients(tmp_path)
     pair = only(found.obtained)
     assert found.obtained.verdict == "one seed: undecided"
     assert pair.difference == pytest.approx(1.25)
     assert pair.chance.clients and pair.chance.clients[0] == 4
     _, low, high = pair.chance.clients
     assert 1.0 <= low < 1.25 < high <= 2.0  # of 1, 2, 1, 1
-    assert words.detail.endswith(f"better by 1.25 over one seed (of its 4 clients +{low:.2f} to +{high:.2f})")
+    assert printed[0]["95 % interval"] == f"+{low:.2f} to +{high:.2f} (4 clients)" and printed[0]["seeds"] == "1"
 
 
 @pytest.mark.parametrize(("metric", "clients"), [("final", 4), ("clients", 5)])
 def test_clients_that_do_not_make_the_number_are_not_told(tmp_path: Path, metric: str, clients: int) -> None:
-    found, words = of_clients(tmp_path, metric, clients)
+    found, printed = of_clients(tmp_path, metric, clients)
     assert only(found.obtained).chance.clients is None
-    assert words.detail.endswith("better by 1.25 over one seed")
+    assert printed[0]["difference"] == "+1.25" and "95 % interval" not in printed[0]
 
 
 def test_over_an_axis_each_client_counts_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from support.claim_demo import Rows, by_seed, judge
 from support.report_demo import cell, changed, claim, results_of, table, write_metrics
 
 from pipeline.report.claims.claims import Judgement, judge_claims
+from pipeline.report.claims.columns import printed_claim, weakest_pairs
 
 A_BEATS = claim({"method": ["A"]}, {"method": ["B", "C"]})
 
@@ -51,9 +52,14 @@ def test_seeds_are_paired(tmp_path: Path) -> None:
 def test_one_seed_is_never_certain(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [99.0]}, "B": {"x": [10.0]}}
     resolved = by_seed(tmp_path, rows, A_BEATS, metric="final")
-    found, words = judge(resolved, tmp_path)
-    assert (found.obtained.verdict, words.verdict) == ("one seed: undecided", "one seed: undecided")
-    assert words.detail == "weakest of 1 pair: A 99.00±0.00 against B 10.00±0.00 at x, better by 89.00 over one seed"
+    found, printed = judge(resolved, tmp_path)
+    assert found.obtained.verdict == "one seed: undecided"
+    assert printed == [
+        {
+            "values": "obtained", "verdict": "one seed: undecided", "compared": "A against B", "at": "x",
+            "first": "99.00±0.00", "second": "10.00±0.00", "difference": "+89.00", "seeds": "1",
+        }
+    ]  # fmt: skip
     assert obtained(tmp_path, rows, margin=95.0).obtained.verdict == "one seed: undecided"  # nor against it
 
 
@@ -75,9 +81,9 @@ def test_only_shared_seeds_count(tmp_path: Path) -> None:
     other = by_seed(tmp_path / "b", {"B": {"x": [70.0, 70.5]}}, first=7)
     labels = {"method": ["A", "B"], "setting": ["x"]}
     both = changed(apart, cells=[*apart.cells, *other.cells], runs=apart.runs | other.runs, labels=labels)
-    judgement, words = judge(both, tmp_path / "b")
+    judgement, (pair,) = judge(both, tmp_path / "b")
     assert judgement.obtained.verdict == "within noise"
-    assert words.detail.endswith("better by 10.25 over no seed that both sides have")
+    assert (pair["difference"], pair["seeds"]) == ("+10.25", "0") and not {"p", "95 % interval"} & set(pair)
 
 
 def test_one_failing_pair_fails_the_claim_and_is_the_worst(tmp_path: Path) -> None:
@@ -119,9 +125,9 @@ def test_not_yet_while_a_value_is_missing(tmp_path: Path) -> None:
 
 def test_seeds_that_agree_to_the_digit_decide_nothing(tmp_path: Path) -> None:
     resolved = by_seed(tmp_path, {"A": {"x": [90.1, 91.1]}, "B": {"x": [90.0, 91.0]}}, A_BEATS)
-    found, words = judge(resolved, tmp_path)
+    found, (pair,) = judge(resolved, tmp_path)
     assert found.obtained.verdict == "within noise"
-    assert words.detail.endswith("better by 0.10 over 2 seeds, whose spread does not tell what is chance")
+    assert (pair["difference"], pair["seeds"]) == ("+0.10", "2") and not {"p", "95 % interval"} & set(pair)
 
 
 def test_lower_is_better(tmp_path: Path) -> None:
@@ -156,27 +162,40 @@ def test_no_pair_at_all(tmp_path: Path) -> None:
 
 def test_a_trial_has_no_verdict(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [90.0, 91.0, 92.0]}, "B": {"x": [10.0, 11.0, 12.1]}}
-    found, words = judge(by_seed(tmp_path, rows, A_BEATS, profile="smoke"), tmp_path)
-    assert (found.obtained.verdict, found.obtained.judged) == ("no verdict", ())
-    assert words.detail == "a trial in miniature, on generated data, says nothing about it"
-    assert judge(by_seed(tmp_path, rows, A_BEATS, profile="more"), tmp_path)[0].obtained.verdict == "holds"
+    found, printed = judge(by_seed(tmp_path, rows, A_BEATS, profile="smoke"), tmp_path)
+    assert (found.obtained.verdict, found.obtained.judged, printed) == ("no verdict", (), [])
 
 
-def test_the_words_say_what_it_rests_on(tmp_path: Path) -> None:
+def test_the_columns_say_what_it_rests_on(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [91.5, 72.0, 82.5]}, "B": {"x": [90.0, 70.0, 80.0]}}
-    _, words = judge(by_seed(tmp_path, rows, A_BEATS), tmp_path)
-    assert words.detail == (
-        "weakest of 1 pair: A 82.00±7.97 against B 80.00±8.16 at x, better by 2.00 over 3 seeds, which is hardly "
-        "chance (95 % interval +0.76 to +3.24, p = 0.020; 3 seeds find a true difference of 1.63 in four of five cases)"
-    )
-    assert words.pairs[0].obtained[2:] == ("+2.00", "holds", "+0.76 to +3.24, n = 3")
+    _, printed = judge(by_seed(tmp_path, rows, A_BEATS), tmp_path)
+    assert printed == [
+        {
+            "values": "obtained", "verdict": "holds", "compared": "A against B", "at": "x", "first": "82.00±7.97",
+            "second": "80.00±8.16", "difference": "+2.00", "95 % interval": "+0.76 to +3.24", "p": "0.020",
+            "seeds": "3", "detectable": "1.63",
+        }
+    ]  # fmt: skip
     six: Rows = {"A": {"x": [1.0, 3.0, 2.0, 5.0, 4.0, 6.0]}, "B": {"x": [0.0] * 6}}
-    _, words = judge(by_seed(tmp_path / "b", six, A_BEATS), tmp_path / "b")
-    assert "over 6 seeds, which is hardly chance" in words.detail
-    assert ", p = 0.006, by flipped signs p = 0.031; 6 seeds find" in words.detail  # 2 of 64
-    noisy: Rows = {"A": {"x": [91.0, 72.0, 82.5]}, "B": {"x": [90.0, 75.0, 80.0]}}
-    _, words = judge(by_seed(tmp_path / "c", noisy, A_BEATS), tmp_path / "c")
-    assert "better by 0.17 over 3 seeds, which may be chance (95 % interval \N{MINUS SIGN}6." in words.detail
+    _, (pair,) = judge(by_seed(tmp_path / "b", six, A_BEATS), tmp_path / "b")
+    assert (pair["seeds"], pair["p"], pair["p (signs)"]) == ("6", "0.006", "0.031")  # 2 of 64
+    behind: Rows = {"A": {"x": [1.0, 2.0, 3.5]}, "B": {"x": [9.0, 9.0, 9.0]}, "C": {"x": [8.0, 8.0, 8.0]}}
+    _, (pair, other) = judge(by_seed(tmp_path / "c", behind, A_BEATS), tmp_path / "c")
+    assert (pair["compared"], pair["verdict"], other["compared"]) == ("A against B", "fails", "A against C")
+    assert float(pair["p (Holm)"]) == pytest.approx(2 * float(pair["p"]), abs=2e-3)
+
+
+def test_the_weakest_pairs_of_all_claims_are_one_table(tmp_path: Path) -> None:
+    rows: Rows = {"A": {"x": [91.5, 72.0, 82.5], "y": [None]}, "B": {"x": [90.0, 70.0, 80.0], "y": [1.0]}}
+    ahead, at_y = A_BEATS, A_BEATS.model_copy(update={"where": {"setting": ["y"]}})
+    results = results_of(by_seed(tmp_path, rows, ahead, at_y), tmp_path)
+    found = weakest_pairs([printed_claim(judgement, 2) for judgement in judge_claims(results)])
+    lines = [dict(zip(found.header, row, strict=True)) for row in found.rows]
+    assert [(line["claim"], line["verdict"], line["pairs"]) for line in lines] == [
+        ("1", "not yet", "1 of 2"),
+        ("2", "not yet", "0 of 1"),
+    ]
+    assert (lines[0]["difference"], lines[1]["difference"]) == ("+2.00", "")
 
 
 @pytest.mark.parametrize(("mean", "verdict"), [(84.0, "holds"), (85.1, "within noise"), (94.9, "within noise")])
@@ -194,11 +213,13 @@ def test_a_cell_without_a_run_is_judged_on_the_published_side_only(tmp_path: Pat
     ]
     quoted = cell({"method": "C", "setting": "x"}, [], (91.0, 0.1))
     labels = {"method": ["A", "B", "C"], "setting": ["x"]}
-    found, words = judge(changed(resolved, cells=[*own, quoted], labels=labels), tmp_path)
+    found, pairs = judge(changed(resolved, cells=[*own, quoted], labels=labels), tmp_path)
     assert (found.obtained.verdict, found.obtained.pairs) == ("holds", 1)
     assert found.published is not None
     assert (found.published.verdict, found.published.pairs) == ("fails", 2)
     assert found.contradicted_by_paper
-    assert words.published_detail == (
-        "weakest of 2 pairs: A 90.00±0.10 against C 91.00±0.10 at x, worse by 1.00, where up to 0.14 counts as noise"
-    )
+    weakest = pairs[1]
+    assert [weakest[name] for name in ("values", "verdict", "compared", "first", "second", "difference")] == [
+        "published", "fails", "A against C", "90.00±0.10", "91.00±0.10", "\N{MINUS SIGN}1.00",
+    ]  # fmt: skip
+    assert weakest["95 % interval"] == "\N{MINUS SIGN}1.14 to \N{MINUS SIGN}0.86" and weakest["seeds"] == ""

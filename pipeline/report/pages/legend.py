@@ -1,0 +1,142 @@
+"""What stands under a table: fixed sentences on its marks and its protocol, and facts of its runs as name and value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pipeline.report.drawing.sections import NO_VALUE
+from pipeline.report.table.printed import ACCURACY, MISPRINT, TIED
+from pipeline.report.table.ranks import TIES
+from pipeline.report.table.results import Results
+
+PROTOCOLS = {
+    "last_rounds": "last_rounds: test accuracy (%) pooled over the samples of all clients, mean over n measurements in "
+    "the last rounds of training; the ± of one run is over these, its own fluctuation (FedTP, section IV-B).",
+    "last_position": "last_position: accuracy (%) of the character after each test text, pooled over all clients, mean "
+    "over n measurements in the last rounds of training; the ± of one run is over these, its own fluctuation.",
+    "clients": "clients: mean of the test accuracies (%) of n clients after the last round, each counting the same; "
+    "the ± of one run is over these (FedPerfix).",
+    "worst_tenth": "worst_tenth: mean test accuracy (%) after the last round of the n clients that fare worst, a tenth "
+    "of all, rounded up; the ± of one run is over these.",
+    "final": "final: test accuracy (%) pooled over the samples of all clients, after the last round.",
+    "best_by_validation": "best_by_validation: test accuracy (%) pooled over the samples of all clients, after the "
+    "measured round that is best on validation samples, the earliest of equal ones.",
+}
+_AFTER = "Personalised models of all clients are measured after aggregation."
+_DETECTORS = (
+    "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
+    "objects do not count), the mean over clients."
+)
+_SPREAD = "± of a cell of several runs: population standard deviation over them."
+_ALONE = "Single clients: the same on the test samples of one client."
+_STOPPED = (
+    "Early stopping: a run ends when its pooled accuracy on validation samples has not improved for so many "
+    "measurements."
+)
+_COUNTED = "Counted on the models of a cell's runs; nothing is trained for it."
+_PUBLISHED = "Obtained values, published values in parentheses, each with a best of its own."
+_BOLD = {
+    "higher": "Bold: the highest of its column.",
+    "lower": "Bold: the lowest of its column.",
+}
+_TIED = (
+    f"{TIED}: not told apart from the best of its column (moderated paired t tests over the seeds, at 5 % over all "
+    "comparisons of a column, Holm); what has no mark is."
+)
+_ONE_SEED = "Where two cells do not share two seeds, their difference is not judged and has no mark."
+_QUOTED = "*: the paper quotes this value from an earlier paper."
+_MISPRINT = f"{MISPRINT}: printed so, though it cannot be (see Notes); compared with nothing."
+_MISSING = f"{NO_VALUE}: not run yet, not reached, or not to be counted before training."
+_DIVERGED = "diverged: training of at least one run of the cell ended in non-finite numbers."
+_PARTIAL = "[n/m]: n of the cell's m runs are done."
+_RANK = f"Rank: within a column, 1 the best; {TIES}."
+
+_OF_ACCURACIES = "match: apart by no more than the combined standard deviation; close: by no more than 2 points"
+_OF_QUANTITIES = (
+    "match: apart by less than one in the last digit that is printed, which may be rounded or cut off; close: by no "
+    "more than 2 percent, or 2 points where percent are shown"
+)
+
+Facts = list[tuple[str, str]]
+
+
+def legend(results: Results) -> list[str]:
+    """Return the sentences that apply to a table."""
+    table, cells = results.table, results.cells
+    accuracies = not any(cell.quantity for cell in cells)
+    bold = any(cell.best_obtained or cell.best_published for cell in cells)
+    rivals = [cell for cell in cells if cell.obtained and not cell.quantity and not cell.best_obtained]
+    judged = table.profile != "smoke" and bool(rivals)
+    patient = any(run.resolved.training.patience for run in results.runs.values())
+    told = {
+        _PUBLISHED: any(cell.published for cell in cells),
+        _BOLD[table.better]: bold,
+        _TIED: judged and any(cell.tied is not None for cell in rivals),
+        _ONE_SEED: judged and any(cell.tied is None for cell in rivals),
+        _QUOTED: any(cell.quoted for cell in cells),
+        _MISPRINT: any(cell.misprint for cell in cells),
+        _MISSING: any(cell.verdict == "missing" for cell in cells),
+        _DIVERGED: any(cell.verdict == "diverged" for cell in cells),
+        _PARTIAL: any(cell.obtained and not cell.complete for cell in cells),
+        _RANK: bool(table.derived),
+        PROTOCOLS.get(table.metric, ""): accuracies,
+        _DETECTORS: accuracies and results.layout.figure != ACCURACY,
+        _AFTER: accuracies,
+        _COUNTED: table.counted,
+        _SPREAD: not table.counted and any(len(cell.runs) > 1 for cell in cells),
+        _ALONE: bool(results.layout.client_names),
+        _STOPPED: patient,
+    }
+    return [sentence for sentence, applies in told.items() if applies and sentence]
+
+
+def rule(results: Results) -> str:
+    """Return when an obtained number matches a published one, and when it is close."""
+    return _OF_QUANTITIES if any(cell.quantity for cell in results.cells) else _OF_ACCURACIES
+
+
+def facts(results: Results) -> Facts:
+    """Return the facts of a table and its runs, several values of one in ascending order."""
+    quantities = _quantities(results)
+    if results.table.counted:
+        return quantities
+    metric, runs = results.table.metric, [run.resolved for run in results.runs.values()]
+    cells = [cell for cell in results.cells if cell.runs]
+    n = {values.n for run in results.runs.values() if (values := run.values.get(metric)) and values.n}
+    windows = {(run.evaluation.window, run.evaluation.every) for run in runs} if metric.startswith("last_") else set()
+    runs_per_cell = {len(cell.runs) for cell in cells}
+    seeds = {len({results.runs[run].resolved.seed for run in cell.runs}) for cell in cells}
+    days = sorted(run.kept for run in results.runs.values() if run.kept)
+    found = {
+        "protocol": "" if quantities else metric,
+        "n": _listed(n),
+        "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in sorted(windows)),
+        "rounds": _listed(run.training.rounds for run in runs),
+        "clients": _listed(run.clients for run in runs),
+        "seeds per cell": _listed(seeds),
+        "runs per cell": "" if runs_per_cell == seeds else _listed(runs_per_cell),
+        "early stopping": _listed(run.training.patience for run in runs if run.training.patience),
+        "single clients": ", ".join(results.layout.client_names.values()),
+        "kept results": f"{len(days)} of {len(runs)} runs, {' to '.join(dict.fromkeys([days[0], days[-1]]))}"
+        if days
+        else "",
+    }
+    return [*quantities, *((name, value) for name, value in found.items() if value)]
+
+
+def _quantities(results: Results) -> Facts:
+    """What the numbers of a table without accuracies are, by the labels that choose among them."""
+    of: dict[str, dict[str, None]] = {}
+    for cell in results.cells:
+        if not cell.quantity or not cell.quantity.known:
+            continue
+        quantity, row = cell.quantity, " · ".join(cell.quantity.row.values())
+        text = cell.quantity.known.words + (f" {quantity.accuracy:g} %" if quantity.accuracy else "")
+        if quantity.relative:
+            text += f"; {'added, ' if quantity.added_to else ''}% of {row or 'the backbone without the method'}"
+        of.setdefault(text, {})[" · ".join(cell.labels[axis] for axis in results.table.quantities)] = None
+    return [("; ".join(filter(None, labels)) or "each number", text) for text, labels in of.items()]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(f"{number:,}" for number in sorted(set(numbers)))
