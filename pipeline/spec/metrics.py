@@ -15,9 +15,17 @@ from pflcore.errors import UserError
 from pipeline.spec.parts import Label, Part
 
 Protocol = Literal[
-    "last_rounds", "clients", "final", "worst_tenth", "last_position", "best_by_validation", "best_by_test"
+    "last_rounds",
+    "last_ten",
+    "clients",
+    "final",
+    "worst_tenth",
+    "last_position",
+    "best_by_validation",
+    "best_by_test",
 ]
-"""Of accuracies, from :mod:`pflcore.protocols`."""
+"""Of accuracies, from :mod:`pflcore.protocols`; and ``last_ten``, the mean of a run's last ten measurements, for papers
+that name no round."""
 
 Metric = Literal[
     Protocol,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pipeline.report.drawing.sections import NO_VALUE, counted
-from pipeline.report.table.cells import Cell
+from pipeline.report.statistics.noise import LEGEND
+from pipeline.report.table.cells import DIFFERS, MATCH, Cell
 from pipeline.report.table.layout import Key, Layout
-from pipeline.report.table.measured import Measured
-from pipeline.report.table.printed import ACCURACY, MISPRINT, TIED
+from pipeline.report.table.measured import LAST, Measured
+from pipeline.report.table.printed import ACCURACY, BESIDE, MISPRINT, TIED
 from pipeline.report.table.results import Results
 from pipeline.spec.table import ResolvedTable
 
@@ -33,6 +34,7 @@ _BY_TEST = (
     "after that of the measured rounds where this number is highest, as published; since test samples choose the "
     "round, it is too high"
 )
+TWO_NUMBERS = f"a {BESIDE} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
 
 
 def legend(table: ResolvedTable, cells: list[Cell]) -> list[str]:
@@ -55,6 +57,12 @@ def legend(table: ResolvedTable, cells: list[Cell]) -> list[str]:
         lines.append("diverged: training of at least one run of the cell ended in non-finite numbers.")
     if any(cell.obtained and not cell.complete for cell in cells):
         lines.append("[n/m]: n of the cell's m runs are done.")
+    if any(cell.last for cell in cells):
+        lines.append(TWO_NUMBERS)
+    if any(cell.verdict in (MATCH, DIFFERS) for cell in cells):
+        lines.append(f"{MATCH}: apart by less than one in the last digit that is printed; else {DIFFERS}.")
+    if table.claims or any(cell.published and not cell.quantity for cell in cells):
+        lines.append(LEGEND)
     return lines
 
 
@@ -87,16 +95,6 @@ def _apart(cells: list[Cell], columns: list[Key]) -> list[str]:
         )
         lines.append(f"One seed{where}: differences cannot be judged.")
     return lines
-
-
-def rule_in_words(results: Results) -> str:
-    """When an obtained number matches a published one, and when it is close."""
-    if not any(cell.quantity for cell in results.cells):
-        return "match: apart by no more than the combined standard deviation; close: by no more than 2 points"
-    return (
-        "match: apart by less than one in the last digit that is printed, which may be rounded or cut off; close: by "
-        "no more than 2 percent, or 2 points where percent are shown"
-    )
 
 
 def _quantities_in_words(results: Results) -> str:
@@ -155,6 +153,8 @@ def _of_a_run(results: Results) -> tuple[str, str]:
     match metric:
         case "last_rounds":
             return f"{pooled}, {rounds}", f"{over_rounds}, the fluctuation within one run (FedTP, section IV-B)"
+        case "last_ten":
+            return f"{pooled}, averaged over the last {n or LAST} measurements of a run", over_rounds
         case "last_position":
             return f"{_NEXT}, {rounds}", f"{over_rounds}, the fluctuation within one run"
         case "clients":

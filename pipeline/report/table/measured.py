@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ import pyarrow.compute as pc
 
 from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
-from pflcore.protocols import best_by_test, curve, rounds_trained, summarise
+from pflcore.protocols import Figures, best_by_test, curve, rounds_trained, summarise
 from pipeline.spec.metrics import PERCENT
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import RECALLED, run_path
+
+LAST = 10
+"""Measurements at the end of a run that ``last_ten`` is the mean of; of a run with fewer all that it has."""
 
 
 @dataclass(frozen=True)
@@ -100,27 +103,26 @@ def measure(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> dict[s
         if cell.client is not None:
             for run in cell.runs:
                 alone.setdefault(run, {})[cell.client] = None
-    by_test = table.metric == "best_by_test"
     if table.counted:
         return {
             run: Measured(run, runs[run], {}, {}, root / run_path(run, "rounds.parquet")) for run in sorted(table.runs)
         }
-    return {run: _measure(run, runs[run], root, alone.get(run, {}), by_test) for run in sorted(table.runs)}
+    return {run: _measure(run, runs[run], root, alone.get(run, {}), table.metric) for run in sorted(table.runs)}
 
 
-def _measure(id_: str, run: Run, root: Path, alone: Collection[int], by_test: bool) -> Measured:
+def _measure(id_: str, run: Run, root: Path, alone: Collection[int], metric: str) -> Measured:
     rounds, recalled = root / run_path(id_, "rounds.parquet"), root / RECALLED / id_ / "rounds.parquet"
     if not rounds.is_file() and recalled.is_file():
         rounds = recalled
     facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
     values = {} if facts.get("diverged") is not None else _values(rounds.with_name("evaluation.parquet"))
-    if values and by_test:  # which no other table has
-        values |= _known(best_by_test(read_table(rounds, "rounds/2")[0]))
-    clients = _clients(rounds, run, alone, by_test) if alone and facts else {}
+    if values and metric in _ON_REQUEST:
+        values |= _known(_ON_REQUEST[metric](read_table(rounds, "rounds/2")[0]))
+    clients = _clients(rounds, run, alone, metric) if alone and facts else {}
     return Measured(id_, run, values, facts, rounds, clients)
 
 
-def _clients(path: Path, run: Run, alone: Collection[int], by_test: bool) -> dict[int, OneClient]:
+def _clients(path: Path, run: Run, alone: Collection[int], metric: str) -> dict[int, OneClient]:
     """The protocols are queries over rounds: of the rows of one client they tell about that client."""
     table, clients = read_table(path, "rounds/2")[0], {}
     for client in alone:
@@ -130,9 +132,19 @@ def _clients(path: Path, run: Run, alone: Collection[int], by_test: bool) -> dic
         rounds, accuracy, _ = curve(own)
         if len(rounds):
             figures = summarise(own, run.evaluation, rounds_trained(table, run.training))
-            figures |= best_by_test(own) if by_test else {}
+            figures |= _ON_REQUEST[metric](own) if metric in _ON_REQUEST else {}
             clients[client] = OneClient(_known(figures), pd.Series(accuracy, index=rounds))
     return clients
+
+
+def last_ten(rounds_table: pa.Table) -> Figures:
+    """Return the figures of the protocol of this name: pooled test accuracy over the last measurements of a run."""
+    last = curve(rounds_table)[1][-LAST:]
+    return {"last_ten": {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}}
+
+
+_ON_REQUEST: dict[str, Callable[[pa.Table], Figures]] = {"best_by_test": best_by_test, "last_ten": last_ten}
+"""Protocols that no table has but one whose metric they are."""
 
 
 def _values(path: Path) -> dict[str, Value]:

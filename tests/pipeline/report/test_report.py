@@ -89,11 +89,7 @@ def test_cells_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("obtained", "published", "verdict"),
     [
-        ((90.0, 0.3), (90.5, 0.4), "match"),  # apart by exactly the combined deviation
-        ((90.0, 0.3), (90.51, 0.4), "close"),
-        ((90.0, 0.0), (88.0, None), "close"),
-        ((90.0, 0.0), (87.99, None), "off"),
-        ((90.0, 0.0), (90.0, None), "match"),
+        ((90.0, 0.3), (90.0, 0.4), "no verdict"),  # of one seed
         ((90.0, 0.0), None, "no published value"),
         (None, (90.0, 0.4), "missing"),
     ],
@@ -159,12 +155,12 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
     assert pfedgp == ("| pFedGP | (89.20±0.30\\*)† | (88.80±0.30\\*)† | (63.30±0.30\\*)† | (61.30±0.30\\*)† |")
     assert "† its Gaussian-process classifier is not part of this study (pFedGP)" in lines
     text = "\n".join(lines)
-    assert "16 match, 4 off, 2 missing, 2 diverged, 4 absent" in text
+    assert "20 no verdict, 2 missing, 2 diverged, 4 absent" in text
     assert "- **Not yet**: FedTP beats every other method in every setting." in text
     assert "- **One seed: undecided**: Vanilla personalisation beats FedAvg." in text
     assert (
         " - Published: the paper's own table contradicts it; weakest of 20 pairs: FedTP 88.39±0.14 against FedPer-T "
-        "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62, where up to 0.18 counts as noise."
+        "89.01±0.12 at CIFAR-10 · Pathological · clients = 100, worse by 0.62, where up to 0.36 counts as noise."
     ) in lines
     assert "in the last 20 rounds of training, every 5; ± is the population standard deviation" in text
     # It has not been run, so nothing is known of where its number comes from.
@@ -548,6 +544,6 @@ def test_a_misprint_is_shown_and_compared_with_nothing(tmp_path: Path) -> None:
     page = (tmp_path / "out/report.md").read_text()
     assert "(99.00§)" in page and "§: printed so, though it cannot be" in page
     assert "A: the mean is 80.00" in page
-    assert "1 match" in page or "1 close" in page
+    assert "1 no verdict" in page
     assert r"99.00\S{}" in (tmp_path / "out/report.tex").read_text()
     assert "99.00§" in (tmp_path / "out/report.html").read_text()

@@ -105,9 +105,10 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "list for mapping": ("grid:\n  - base\n", "specs/a.yaml:1: grid: ['base'] must be `key: value` lines"),
     "unknown metric": (
         "table: {metric: accuracy}\n",
-        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final', 'worst_tenth', "
-        "'last_position', 'best_by_validation', 'best_by_test', 'parameters', 'shared', 'personal', 'stored', 'sent', "
-        "'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', 'bytes_total', 'rounds_to' or 'attention_weight'",
+        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'last_ten', 'clients', 'final', "
+        "'worst_tenth', 'last_position', 'best_by_validation', 'best_by_test', 'parameters', 'shared', 'personal', "
+        "'stored', 'sent', 'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', 'bytes_total', "
+        "'rounds_to' or 'attention_weight'",
     ),
     "misprint without a reason": (
         {
@@ -119,10 +120,10 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     # Numbers that are no accuracies.
     "quantity of nothing": (
         GRID + "  quantities: {method: {FedTP: {metric: stord}}}\n",
-        "specs/a.yaml:10: table.quantities.method.FedTP.metric: 'stord' must be one of 'last_rounds', 'clients', "
-        "'final', 'worst_tenth', 'last_position', 'best_by_validation', 'best_by_test', 'parameters', 'shared', "
-        "'personal', 'stored', 'sent', 'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', 'bytes_total', "
-        "'rounds_to' or 'attention_weight'",
+        "specs/a.yaml:10: table.quantities.method.FedTP.metric: 'stord' must be one of 'last_rounds', 'last_ten', "
+        "'clients', 'final', 'worst_tenth', 'last_position', 'best_by_validation', 'best_by_test', 'parameters', "
+        "'shared', 'personal', 'stored', 'sent', 'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', "
+        "'bytes_total', 'rounds_to' or 'attention_weight'",
     ),
     "quantity of an unknown axis": (
         GRID + "  quantities: {methods: {FedTP: {metric: stored}}}\n",

@@ -170,7 +170,7 @@ def test_the_published_side_is_judged_by_its_own_rule(tmp_path: Path) -> None:
     found, words = judge(table(cells, ["method"], ["setting"], claims=[steadier]), tmp_path)
     assert (found.obtained.verdict, found.contradicted_by_paper) == ("not yet", True)
     assert words.published_detail.startswith("weakest of 1 pair of ranges over setting: A 10.00±0.50 (y to x) against")
-    assert words.published_detail.endswith("wider by 9.00, where up to 0.51 counts as noise")
+    assert words.published_detail.endswith("wider by 9.00, where up to 1.00 counts as noise")
     assert words.pairs[0].published == ("10.00±0.50", "1.00±0.10", "\N{MINUS SIGN}9.00", "fails", "")
     found, words = judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)
     assert found.published is not None
