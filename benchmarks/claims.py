@@ -174,7 +174,7 @@ def main() -> None:
         found = [rates(tables, shifts, seeds, spread, settings, **claim) for seeds, spread in columns]
         line(what, [sum(obtained[verdict] for verdict in wanted) / tables for obtained, _ in found])
         if claim is AHEAD:
-            line("— by the rule for printed values", [sum(p[v] for v in wanted) / tables for _, p in found])
+            line("— by their ± alone", [sum(p[v] for v in wanted) / tables for _, p in found])
     for what, shifts, row, ratio in MARKS:
         own = [[spread * (ratio if index == row else 1) for index in range(len(shifts))] for _, spread in columns]
         line(what, [unmarked(tables, shifts, seeds, own[i], row) for i, (seeds, _) in enumerate(columns)])

@@ -18,13 +18,14 @@ from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers.contents import PLACES, Places, read_contents
-from pipeline.papers.obtained import RULE, in_words
 from pipeline.papers.paper import Paper, Summary, in_order, papers_of, summary
 from pipeline.papers.paper_page import html_pages, mark_of, write_paper
 from pipeline.papers.recalled import recall
+from pipeline.report.claims.agreement import Agreement
 from pipeline.report.pages.render import html
 from pipeline.report.pages.study import put
 from pipeline.report.pages.view import banner
+from pipeline.report.statistics.noise import LEGEND
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import (
     INDEX,
@@ -152,12 +153,12 @@ class Papers:
 
     def _write_index(self, summaries: list[Summary]) -> None:
         profile = self.workspace.profile
-        obtained = [one for entry in summaries for one in entry.obtained]
         published = sum(entry.published for entry in summaries)
+        agreement = Agreement.total((entry.agreement for entry in summaries), published)
         text = html(
             "index.html.j2",
-            numbers=f"Of {published:,} published accuracies {in_words(obtained)}" if obtained else "",
-            rule=RULE,
+            numbers=agreement.words if agreement.differences else [],
+            legend=LEGEND,
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
             total=Places(sum((entry.of_paper for entry in summaries), Counter())),
             states=PLACES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pflcore.errors import UserError
 from pipeline.papers.contents import Place, Places, cover_places
 from pipeline.papers.coverage import Claims, Coverage, cover, tally
 from pipeline.papers.obtained import Obtained, collect_obtained, count_published
+from pipeline.report.claims.agreement import Agreement
 from pipeline.report.claims.claims import Judgement, judge_claims
 from pipeline.report.table.results import Results
 from pipeline.spec.run import Run
@@ -59,6 +60,7 @@ class Brief:
     Attributes:
         published: How many accuracies are published of it.
         obtained: Those that were obtained.
+        agreement: How these agree with the paper, as a whole.
     """
 
     spec: str
@@ -67,6 +69,7 @@ class Brief:
     claims: Claims
     published: int = 0
     obtained: tuple[Obtained, ...] = ()
+    agreement: Agreement = field(default_factory=Agreement)
 
 
 @dataclass(frozen=True)
@@ -105,13 +108,24 @@ class Summary:
         return [one for brief in self.briefs for one in brief.obtained]
 
     @property
+    def agreement(self) -> Agreement:
+        return Agreement.total((brief.agreement for brief in self.briefs), self.published)
+
+    @property
     def claims(self) -> Claims:
         return Claims(sum((brief.claims for brief in self.briefs), Counter()))
 
     def to_json(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "briefs": [{**vars(brief), "obtained": [vars(one) for one in brief.obtained]} for brief in self.briefs],
+            "briefs": [
+                {
+                    **vars(brief),
+                    "obtained": [vars(one) for one in brief.obtained],
+                    "agreement": asdict(brief.agreement),
+                }
+                for brief in self.briefs
+            ],
             "places": [vars(place) for place in self.places],
         }
 
@@ -126,6 +140,7 @@ class Summary:
                 Claims(entry["claims"]),
                 entry["published"],
                 tuple(map(Obtained.from_json, entry["obtained"])),
+                Agreement.from_json(entry["agreement"]),
             )
             for entry in data["briefs"]
         ]
@@ -168,6 +183,7 @@ def brief(results: Results, judgements: list[Judgement]) -> Brief:
         tally(judgements),
         count_published(table),
         tuple(collect_obtained(results)),
+        Agreement.of(results, judgements),
     )
 
 

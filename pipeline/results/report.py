@@ -18,26 +18,20 @@ from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
 from pipeline.papers.contents import read_contents
 from pipeline.papers.coverage import Claims, Coverage
-from pipeline.papers.obtained import (
-    BEYOND,
-    RULE,
-    WITHIN,
-    Obtained,
-    collect_obtained,
-    count_published,
-    in_words,
-)
+from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, heading, papers_of
+from pipeline.report.claims.agreement import WITHIN_POINTS, Agreement, count_within
+from pipeline.report.claims.claims import judge_claims
 from pipeline.report.drawing.curves import collect_curves, curves_alt, draw_curves
 from pipeline.report.drawing.sections import NO_VALUE
 from pipeline.report.formats import aligned
-from pipeline.report.pages.legend import facts
+from pipeline.report.pages.legend import TWO_NUMBERS, facts
 from pipeline.report.pages.render import markdown
 from pipeline.report.pages.study import put
+from pipeline.report.statistics.noise import LEGEND
 from pipeline.report.table.layout import Key
-from pipeline.report.table.printed import format_value
+from pipeline.report.table.printed import BESIDE, format_value
 from pipeline.report.table.results import Results
-from pipeline.results.shorter import shorter_in_words
 from pipeline.spec.specs import find_specs
 from pipeline.stages.evaluate import evaluate
 from pipeline.stages.recall import write_rounds
@@ -58,10 +52,8 @@ class Section:
     Attributes:
         told: How many numbers there are, or what they are for; from which runs, and by which protocol, in sentences.
         cells: The numbers, as a table in Markdown.
-        elsewhere: Those beyond noise under other protocols, likewise; "" where there are none.
-        why: A line per explanation, and one for what nobody has explained.
-        shorter: Where all of its runs, cut off at the same share of their rounds, are nearest to the paper; "" where
-            that is at their end, or there are few.
+        elsewhere: Those beside published ones under other protocols, likewise; "" where there are none.
+        why: A line per explanation.
         svg: The curves.
         small: The cells as rows and columns of the paper's table, in Markdown.
     """
@@ -72,7 +64,6 @@ class Section:
     cells: str
     elsewhere: str
     why: list[str]
-    shorter: str
     svg: str
     alt: str
     small: str
@@ -133,31 +124,35 @@ def _paper(
 ) -> tuple[Summary, list[Section]]:
     known = [spec.partition("/")[2] for spec in paper.tables]
     old = {run for run in entries if difference(entries[run].made_by, compilation.made_by.get(run, {}))}
-    briefs, sections, others = [], [], []
+    briefs, sections, others = list[Brief](), list[Section](), list[tuple[Results, Agreement]]()
     for spec, table in paper.tables.items():
         obtained: list[Obtained] = []
+        agreement = Agreement()
         if entries.keys() & table.runs.keys():
             results = Results.read(table, paper.runs, root)
+            agreement = Agreement.of(results, judge_claims(results))
             if obtained := collect_obtained(results):
-                sections.append(_section(results, obtained, entries, old))
+                sections.append(_section(results, obtained, agreement, entries, old))
             elif not count_published(table):
-                others.append(results)
-        briefs.append(Brief(spec, heading(table), Coverage(), Claims(), count_published(table), tuple(obtained)))
+                others.append((results, agreement))
+        published = count_published(table)
+        briefs.append(Brief(spec, heading(table), Coverage(), Claims(), published, tuple(obtained), agreement))
     compared = {run for brief in briefs for one in brief.obtained for run in one.ids}
-    for results in others:
+    for results, agreement in others:
         if entries.keys() & results.runs.keys() - compared:
-            sections.append(_unpublished(results, entries, old))
+            sections.append(_unpublished(results, agreement, entries, old))
     places = read_contents(workspace.specs, paper.name, known)
     return Summary(paper.name, paper.title, paper.citation, briefs, places), sections
 
 
-def _section(results: Results, obtained: list[Obtained], entries: Mapping[str, Entry], old: set[str]) -> Section:
+def _section(
+    results: Results, obtained: list[Obtained], agreement: Agreement, entries: Mapping[str, Entry], old: set[str]
+) -> Section:
     table = results.table
     curves = collect_curves(results)
-    beyond = [one for one in obtained if one.verdict == BEYOND]
     runs = list(dict.fromkeys(run for one in obtained for run in one.ids))
     told = [
-        f"{len(obtained)} of {count_published(table)} published accuracies; {in_words(obtained)}.",
+        *agreement.words,
         *_told(results, runs, entries, old),
     ]
     if any(one.quoted for one in obtained):
@@ -167,16 +162,15 @@ def _section(results: Results, obtained: list[Obtained], entries: Mapping[str, E
         heading=heading(table),
         told=told,
         cells=_cells(table.axes, obtained, old),
-        elsewhere=_elsewhere(table.axes, beyond),
-        why=_why(beyond),
-        shorter=shorter_in_words(results),
+        elsewhere=_elsewhere(table.axes, obtained),
+        why=_why(obtained),
         svg=draw_curves(results.layout, curves).svg,
         alt=curves_alt(results.layout, curves),
         small=_small(results, obtained),
     )
 
 
-def _unpublished(results: Results, entries: Mapping[str, Entry], old: set[str]) -> Section:
+def _unpublished(results: Results, agreement: Agreement, entries: Mapping[str, Entry], old: set[str]) -> Section:
     """A table of which nothing is published: what was tried to find out why others differ, or a part of one."""
     table, layout = results.table, results.layout
     curves = collect_curves(results)
@@ -184,11 +178,15 @@ def _unpublished(results: Results, entries: Mapping[str, Entry], old: set[str]) 
     return Section(
         spec=table.spec,
         heading=heading(table),
-        told=[table.caption, *_told(results, [run for run in results.runs if run in entries], entries, old)],
+        told=[
+            table.caption,
+            *([TWO_NUMBERS] if any(cell.last for cell in results.cells) else []),
+            *agreement.words,
+            *_told(results, [run for run in results.runs if run in entries], entries, old),
+        ],
         cells=cells,
         elsewhere="",
         why=[],
-        shorter="",
         svg=draw_curves(layout, curves).svg,
         alt=curves_alt(layout, curves),
         small=cells,
@@ -212,39 +210,41 @@ def _made(runs: list[Entry]) -> str:
     return f"{number}, {hours:.1f} hours on {devices}, obtained {when}."
 
 
+def _heads(obtained: Sequence[Obtained]) -> list[str]:
+    """Over the numbers of a cell beside its published one."""
+    return ["published", "last ten", "last round"] if any(one.last for one in obtained) else ["published", "obtained"]
+
+
+def _numbers(one: Obtained) -> list[str]:
+    return [one.published, one.obtained, one.last] if one.last else [one.published, one.obtained]
+
+
 def _cells(axes: list[str], obtained: list[Obtained], old: set[str]) -> str:
-    rows = [[*axes, "published", "obtained", "difference", "noise", "", "runs"]]
+    rows = [[*axes, *_heads(obtained), "difference", "runs"]]
     for one in obtained:
-        mark = EARLIER if old.intersection(one.ids) else ""
-        noise = NO_VALUE if one.noise is None else f"{one.noise:.2f}"
-        star = "\\*" if one.quoted else ""
-        runs = f"{one.runs[0]} of {one.runs[1]}"
-        values = [one.published + star, one.obtained + mark, one.signed, noise, one.verdict, runs]
+        published, first, *last = _numbers(one)
+        star, mark = "\\*" if one.quoted else "", EARLIER if old.intersection(one.ids) else ""
+        values = [published + star, first + mark, *last, one.compared, f"{one.runs[0]} of {one.runs[1]}"]
         rows.append([*map(escape_markdown, one.labels), *values])
     return aligned(rows, len(axes))
 
 
-def _elsewhere(axes: list[str], beyond: list[Obtained]) -> str:
-    """Numbers under other protocols; in bold which of them is nearest to the published one."""
-    names = list(dict.fromkeys(name for one in beyond for name in one.elsewhere))
-    if not names:
-        return ""
-    rows = [[*axes, "published", "obtained", *names, "reached in round"]]
-    for one in beyond:
-        published = float(one.published.partition("±")[0])
-        numbers = {name: one.elsewhere.get(name) for name in names}
-        nearest = min((abs(value - published), name) for name, value in numbers.items() if value is not None)[1]
-        shown = [NO_VALUE if value is None else f"{value:.2f}" for value in numbers.values()]
-        bold = [f"**{text}**" if name == nearest else text for name, text in zip(names, shown, strict=True)]
+def _elsewhere(axes: list[str], obtained: list[Obtained]) -> str:
+    """Numbers under other protocols."""
+    names = list(dict.fromkeys(name for one in obtained for name in one.elsewhere))
+    rows = [[*axes, "published", *names, "reached in round"]]
+    for one in obtained:
+        numbers = [f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names]
         reached = NO_VALUE if one.reached is None else f"{one.reached}"
-        rows.append([*map(escape_markdown, one.labels), one.published, one.obtained, *bold, reached])
+        rows.append([*map(escape_markdown, one.labels), one.published, *numbers, reached])
     return aligned(rows, len(axes))
 
 
-def _why(beyond: list[Obtained]) -> list[str]:
+def _why(obtained: list[Obtained]) -> list[str]:
     cells: dict[str, list[str]] = {}
-    for one in sorted(beyond, key=lambda one: not one.explained):  # what is not explained comes last
-        cells.setdefault(one.explained or "not explained.", []).append(", ".join(one.labels))
+    for one in obtained:
+        if one.explained:
+            cells.setdefault(one.explained, []).append(", ".join(one.labels))
     return [f"{'; '.join(several)}: {reason}" for reason, several in cells.items()]
 
 
@@ -258,13 +258,13 @@ def _small(results: Results, obtained: list[Obtained]) -> str:
         if (cell := layout.cell(*place)) and tuple(cell.labels.values()) in by_labels
     }
     columns = [column for column in layout.columns if any(place[1] == column for place in found)]
-    heads = ("published", "obtained", "difference")
+    heads = [*_heads(obtained), "difference"]
     titles = [f"{layout.column_title(column)}: {head}" if column else head for column in columns for head in heads]
     rows = [[*layout.row_axes, *map(escape_markdown, titles)]]
     for row in layout.rows:
         ones = [found.get((row, column)) for column in columns]
         if any(ones):
-            values = [[one.published, one.obtained, one.signed] if one else [""] * len(heads) for one in ones]
+            values = [[*_numbers(one), one.compared] if one else [""] * len(heads) for one in ones]
             rows.append([*map(escape_markdown, row), *(text for several in values for text in several)])
     return aligned(rows, len(layout.row_axes))
 
@@ -278,7 +278,9 @@ def _plain(results: Results, old: set[str]) -> str:
         if cell is None or cell.obtained is None:
             return NO_VALUE if cell else ""
         done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
-        return format_value(cell.obtained, results.table.decimals) + done + (EARLIER if old & set(cell.runs) else "")
+        last = f" {BESIDE} {format_value(cell.last, results.table.decimals)}" if cell.last else ""
+        mark = EARLIER if old & set(cell.runs) else ""
+        return format_value(cell.obtained, results.table.decimals) + last + done + mark
 
     found = {place for place in layout.places if (cell := layout.cell(*place)) and cell.obtained}
     columns = [column for column in layout.columns if any(place[1] == column for place in found)]
@@ -291,21 +293,23 @@ def _plain(results: Results, old: set[str]) -> str:
 
 
 def _page(papers: list[tuple[Summary, list[Section]]], entries: Iterable[Entry]) -> str:
-    several = [one for summary, _ in papers for one in summary.obtained]
     hours = sum(entry.seconds or 0.0 for entry in entries) / 3600
-    overview = [["paper", "published", "obtained", "within noise", "beyond noise", "explained"]]
+    published = sum(summary.published for summary, _ in papers)
+    agreement = Agreement.total((summary.agreement for summary, _ in papers), published)
+    distances = [f"within {points:g}" for points in WITHIN_POINTS]
+    overview = [["paper", "published", "obtained", *distances, "explained"]]
     for summary, _ in papers:
-        verdicts = [one.verdict for one in summary.obtained]
-        explained = sum(one.verdict == BEYOND and bool(one.explained) for one in summary.obtained)
-        numbers = [summary.published, len(verdicts), verdicts.count(WITHIN), verdicts.count(BEYOND), explained]
+        differences = summary.agreement.differences
+        explained = sum(bool(one.explained) for one in summary.obtained)
+        numbers = [summary.published, len(differences), *count_within(differences), explained]
         overview.append([escape_markdown(summary.title), *(f"{number:,}" for number in numbers)])
     return markdown(
         "results.md.j2",
         written=_WRITTEN,
-        words=f"Of {sum(summary.published for summary, _ in papers):,} published accuracies {in_words(several)}",
+        agreement=agreement.words,
         hours=f"{hours:,.1f}",
         overview=aligned(overview, 1),
-        rule=RULE,
+        legend=LEGEND,
         papers=[(summary, sections) for summary, sections in papers if sections],
     )
 

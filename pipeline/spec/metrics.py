@@ -14,8 +14,9 @@ from pydantic import Field
 from pflcore.errors import UserError
 from pipeline.spec.parts import Label, Part
 
-Protocol = Literal["last_rounds", "clients", "final", "worst_tenth", "last_position", "best_by_validation"]
-"""Of accuracies, from :mod:`pflcore.protocols`."""
+Protocol = Literal["last_rounds", "last_ten", "clients", "final", "worst_tenth", "last_position", "best_by_validation"]
+"""Of accuracies, from :mod:`pflcore.protocols`; and ``last_ten``, the mean of a run's last ten measurements, for papers
+that name no round."""
 
 Metric = Literal[
     Protocol,

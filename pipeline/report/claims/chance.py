@@ -1,4 +1,4 @@
-"""How much of a difference may be chance: over seeds of obtained values, by their ± of printed ones."""
+"""How much of a difference may be chance: see :mod:`pipeline.report.statistics.noise`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pipeline.report.statistics.comparison import Comparison
+from pipeline.report.statistics.noise import half_interval
 
 
 @dataclass(frozen=True)
@@ -13,10 +14,9 @@ class Chance:
     """A difference, and what it is worth. Unit: percentage points.
 
     Attributes:
-        low, high: Where the true difference is at 95 %; infinite where seeds do not tell. Of printed values how far
-            their combined deviation reaches.
-        p: Of the difference against what the claim asks for, two-sided. Of printed values 0 where it is beyond their
-            deviation, else 1.
+        low, high: Where the true difference is at 95 %; infinite where seeds do not tell.
+        p: Of the difference against what the claim asks for, two-sided. Of printed values 0 where the interval
+            leaves out what is asked for, else 1.
         seeds: Those that both sides have; None: the values are printed ones.
         spread: The standard deviation of the difference between seeds; NaN where it is not known.
         least: The difference that so many seeds detect in four of five cases; infinite where that is unknown.
@@ -48,8 +48,9 @@ def over_seeds(found: Comparison, asked: float) -> Chance:
     return Chance(found.difference + asked, low, high, found.p, found.n, found.spread, found.least, found.flipped)
 
 
-def of_printed(difference: float, asked: float, size: float, *, between_clients: bool = False) -> Chance:
-    """Of values of which their ± is all that is known; it counts as sure what is beyond it."""
+def of_printed(difference: float, asked: float, deviation: float, *, between_clients: bool = False) -> Chance:
+    """Of values of which their ± is all that is known."""
+    size = half_interval((), deviation)
     beyond = round(abs(difference - asked), 9) > size
     return Chance(
         difference, difference - size, difference + size, 0.0 if beyond else 1.0, between_clients=between_clients

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pipeline.report.claims.form import Form, Pair
 from pipeline.report.claims.forms import FORMS
 from pipeline.report.claims.obtained import Obtained
-from pipeline.report.claims.printed import Counted, Printed
+from pipeline.report.claims.printed import Counted, Printed, SoFar
 from pipeline.report.claims.sides import Match, matches
 from pipeline.report.claims.verdicts import FAILS, HOLDS, NOT_YET, ONE_SEED, TRIAL, WITHIN_NOISE
 from pipeline.report.claims.yardstick import Yardstick
 from pipeline.report.statistics.comparison import holm
+from pipeline.report.statistics.noise import FEWEST_SEEDS
 from pipeline.report.table.results import Results
 from pipeline.spec.table import TableClaim
 
@@ -39,12 +40,26 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One claim with what was found. `published` is None where the paper prints nothing that the claim compares."""
+    """One claim with what was found. `published` is None where the paper prints nothing that the claim compares.
+
+    Attributes:
+        so_far: How many pairs come out as the claim says, whatever chance may explain, of how many that have obtained
+            values of however many seeds.
+    """
 
     text: str
     form: Form
     obtained: Evidence
     published: Evidence | None
+    so_far: tuple[int, int] = (0, 0)
+
+    @property
+    def decided(self) -> bool:
+        """Whether it has a verdict on obtained values, with three seeds of ours or more in every pair."""
+        seeds = [pair.chance.seeds for pair in self.obtained.judged]
+        return self.obtained.verdict in (HOLDS, FAILS, WITHIN_NOISE) and all(
+            n is None or n >= FEWEST_SEEDS for n in seeds
+        )
 
     @property
     def contradicted_by_paper(self) -> bool:
@@ -73,7 +88,9 @@ def _judge(results: Results, claim: TableClaim, scale: Yardstick) -> Judgement:
     pairs = matches(claim, table.axes, planned, form.least)
     obtained = Evidence(TRIAL, None, len(pairs), 0) if table.profile == _SMOKE else _weigh(form, pairs, scale)
     published = _weigh(form, matches(claim, table.axes, printed, form.least), Printed(table.metric))
-    return Judgement(claim.text, form, obtained, published if published.pairs else None)
+    told = () if table.profile == _SMOKE else _weigh(form, pairs, SoFar(table.metric)).judged
+    so_far = sum(pair.surplus > 0 for pair in told), len(told)
+    return Judgement(claim.text, form, obtained, published if published.pairs else None, so_far)
 
 
 def _weigh(form: Form, pairs: list[Match], scale: Yardstick) -> Evidence:

@@ -1,6 +1,4 @@
-"""Differences of printed values. Papers seldom say of how many runs a ± is, so what it says is taken as it is:
-two values are apart when they differ by more than their combined standard deviation, and one without ± is exact.
-"""
+"""Differences of printed values, of which their ± is all that is known; one without ± is exact."""
 
 from __future__ import annotations
 
@@ -40,9 +38,11 @@ class Printed(Yardstick):
     def contrast(self, plus: Sequence[Cell], minus: Sequence[Cell], asked: float, parts: int = 1) -> Chance:
         ours, theirs = (math.fsum(self.value(cell).mean for cell in side) / parts for side in (plus, minus))
         cells = [*plus, *minus]
-        size = self._deviation(cells) / parts
+        deviation = self._deviation(cells) / parts
         single = all(len(cell.runs) <= 1 and cell.client is None for cell in cells)
-        return of_printed(ours - theirs, asked, size, between_clients=self._of_clients and single and size > 0)
+        return of_printed(
+            ours - theirs, asked, deviation, between_clients=self._of_clients and single and deviation > 0
+        )
 
     def spreads(self, plus: Cell, minus: Cell, asked: float) -> Chance:
         ours, theirs = (self.value(cell).std or 0.0 for cell in (plus, minus))
@@ -57,3 +57,10 @@ class Counted(Printed):
 
     def pick(self, cell: Cell) -> Value | None:
         return cell.obtained if cell.complete else None
+
+
+class SoFar(Printed):
+    """Obtained values as they stand, of however many runs: to see which way they point, and for no verdict."""
+
+    def pick(self, cell: Cell) -> Value | None:
+        return cell.obtained

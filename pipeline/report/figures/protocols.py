@@ -28,6 +28,7 @@ TITLE = "Under other protocols"
 
 NAMES = {
     "last_rounds": "window",
+    "last_ten": "last ten",
     "final": "last round",
     "clients": "mean of clients",
     "worst_tenth": "worst tenth",
@@ -44,6 +45,7 @@ _TEXT = (
 )
 _MEANINGS = {
     "last_rounds": "pooled over all test samples, the mean of the last measured rounds",
+    "last_ten": "pooled, the mean of the last ten measurements",
     "final": "pooled, after the last round",
     "clients": "every client counts the same",
     "worst_tenth": "the mean of the tenth of the clients that fare worst, rounded up",

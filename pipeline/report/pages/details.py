@@ -91,8 +91,8 @@ class Details:
             "quoted": text.quoted,
             "note": cell.note,
             "dagger": text.dagger,
-            "difference": text.difference,
-            "verdict": text.verdict if cell.published or text.verdict in ("missing", "diverged") else "",
+            "last": text.last,
+            "difference": text.compared if text.difference else "",
         }
         return {key: value for key, value in facts.items() if value}
 

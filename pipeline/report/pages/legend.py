@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pipeline.report.drawing.sections import NO_VALUE
-from pipeline.report.table.printed import ACCURACY, MISPRINT, TIED
+from pipeline.report.statistics.noise import LEGEND
+from pipeline.report.table.cells import DIFFERS, MATCH
+from pipeline.report.table.measured import LAST
+from pipeline.report.table.printed import ACCURACY, BESIDE, MISPRINT, TIED
 from pipeline.report.table.ranks import TIES
 from pipeline.report.table.results import Results
 
 PROTOCOLS = {
     "last_rounds": "last_rounds: test accuracy (%) pooled over the samples of all clients, mean over n measurements in "
     "the last rounds of training; the ± of one run is over these, its own fluctuation (FedTP, section IV-B).",
+    "last_ten": f"last_ten: test accuracy (%) pooled over the samples of all clients, mean over the last {LAST} "
+    "measurements; the ± of one run is over these, its own fluctuation.",
     "last_position": "last_position: accuracy (%) of the character after each test text, pooled over all clients, mean "
     "over n measurements in the last rounds of training; the ± of one run is over these, its own fluctuation.",
     "clients": "clients: mean of the test accuracies (%) of n clients after the last round, each counting the same; "
@@ -51,11 +56,8 @@ _DIVERGED = "diverged: training of at least one run of the cell ended in non-fin
 _PARTIAL = "[n/m]: n of the cell's m runs are done."
 _RANK = f"Rank: within a column, 1 the best; {TIES}."
 
-_OF_ACCURACIES = "match: apart by no more than the combined standard deviation; close: by no more than 2 points"
-_OF_QUANTITIES = (
-    "match: apart by less than one in the last digit that is printed, which may be rounded or cut off; close: by no "
-    "more than 2 percent, or 2 points where percent are shown"
-)
+TWO_NUMBERS = f"a {BESIDE} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
+_SAME = f"{MATCH}: apart by less than one in the last digit that is printed; else {DIFFERS}."
 
 Facts = list[tuple[str, str]]
 
@@ -86,13 +88,11 @@ def legend(results: Results) -> list[str]:
         _SPREAD: not table.counted and any(len(cell.runs) > 1 for cell in cells),
         _ALONE: bool(results.layout.client_names),
         _STOPPED: patient,
+        TWO_NUMBERS: any(cell.last for cell in cells),
+        _SAME: any(cell.verdict in (MATCH, DIFFERS) for cell in cells),
+        LEGEND: bool(table.claims) or any(cell.published and not cell.quantity for cell in cells),
     }
     return [sentence for sentence, applies in told.items() if applies and sentence]
-
-
-def rule(results: Results) -> str:
-    """Return when an obtained number matches a published one, and when it is close."""
-    return _OF_QUANTITIES if any(cell.quantity for cell in results.cells) else _OF_ACCURACIES
 
 
 def facts(results: Results) -> Facts:
@@ -103,7 +103,11 @@ def facts(results: Results) -> Facts:
     metric, runs = results.table.metric, [run.resolved for run in results.runs.values()]
     cells = [cell for cell in results.cells if cell.runs]
     n = {values.n for run in results.runs.values() if (values := run.values.get(metric)) and values.n}
-    windows = {(run.evaluation.window, run.evaluation.every) for run in runs} if metric.startswith("last_") else set()
+    windows = (
+        {(run.evaluation.window, run.evaluation.every) for run in runs}
+        if metric in ("last_rounds", "last_position")
+        else set()
+    )
     runs_per_cell = {len(cell.runs) for cell in cells}
     seeds = {len({results.runs[run].resolved.seed for run in cell.runs}) for cell in cells}
     days = sorted(run.kept for run in results.runs.values() if run.kept)

@@ -19,7 +19,7 @@ from pipeline.report.pages.details import Details
 from pipeline.report.pages.study import Study
 from pipeline.report.pages.view import Page, TableRow, Text
 from pipeline.report.table.layout import Span
-from pipeline.report.table.printed import MINUS
+from pipeline.report.table.printed import BESIDE, MINUS
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -57,9 +57,7 @@ def markdown(template: str, **context: Any) -> str:
     templates.filters |= {
         "md": escape_markdown,
         "results": lambda page: _markdown_table(page, page.all_headers, _markdown_cell),
-        "differences": lambda page: _markdown_table(
-            page, page.headers, lambda c: f"{c.difference} {c.verdict}".strip()
-        ),
+        "differences": lambda page: _markdown_table(page, page.headers, lambda cell: cell.compared),
         "numbers": _markdown_numbers,
         "facts": lambda table: aligned([table.header, *table.rows], table.labels),
         "escaped": lambda rows, left: aligned([[*map(escape_markdown, row)] for row in rows], left),
@@ -76,7 +74,7 @@ def latex(template: str, **context: Any) -> str:
         "breakable": lambda text: re.sub(r"([-/.])", r"\1\\allowbreak{}", text),
         "latex_obtained": _latex_obtained,
         "latex_published": _latex_published,
-        "latex_difference": lambda cell: escape_latex(f"{cell.difference} {cell.verdict}".strip()),
+        "latex_difference": lambda cell: escape_latex(cell.compared),
     }
     templates.globals |= {"multicolumns": _multicolumns, "latex_row": _latex_row, "plain_rows": plain_rows}
     return templates.get_template(template).render(**context)
@@ -149,6 +147,8 @@ def _markdown_cell(cell: Text) -> str:
     parts = []
     if cell.obtained:
         parts.append(f"**{cell.obtained}**" if cell.best_obtained else cell.obtained + cell.tied)
+    if cell.last:
+        parts.append(f"{BESIDE} {cell.last}")
     if cell.partial:
         parts.append(f"\\[{cell.partial}\\]")
     if cell.published:
@@ -166,6 +166,8 @@ def _latex_obtained(cell: Text) -> str:
     text = escape_latex(cell.obtained + cell.tied)
     if cell.best_obtained:
         text = rf"\textbf{{{text}}}"
+    if cell.last:
+        text += escape_latex(f" {BESIDE} {cell.last}")
     if cell.partial:
         text += escape_latex(f" [{cell.partial}]")
     return text if cell.published else text + escape_latex(cell.dagger)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 
+from pipeline.report.claims.agreement import Agreement
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.columns import LEGEND, PrintedClaim, printed_claim, weakest_pairs
 from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
 from pipeline.report.pages.derived import headers_with_derived, numbers_of
-from pipeline.report.pages.legend import Facts, facts, legend, rule
+from pipeline.report.pages.legend import Facts, facts, legend
 from pipeline.report.pages.provenance import provenance, unlike_data
 from pipeline.report.pages.unlike import unlike_settings
+from pipeline.report.statistics.noise import NO_VERDICT, WITHIN
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.derived import derive
 from pipeline.report.table.layout import Key, Layout, Span, short
@@ -33,7 +35,9 @@ class Text:
         tied: The mark of a value that cannot be told apart from the best of its column, or "".
         dagger: The mark of a published value for which no run is planned, or "".
         partial: ``"2/3"`` where 2 of 3 runs are done, or "".
+        last: The same as `obtained` after the last round, where that is the mean over the last measurements; or "".
         difference: Signed points, or "".
+        noise: By how much obtained and published value may differ by chance, or "".
         sort: Obtained mean, published mean and difference as numbers, for sorting; "" where there is none.
     """
 
@@ -45,9 +49,17 @@ class Text:
     tied: str = ""
     dagger: str = ""
     partial: str = ""
+    last: str = ""
     difference: str = ""
+    noise: str = ""
     verdict: str = ""
     sort: tuple[str, str, str] = ("", "", "")
+
+    @property
+    def compared(self) -> str:
+        """``+1.53 beyond noise (0.90)``; without a verdict the difference alone."""
+        words = self.verdict if self.verdict != NO_VERDICT else ""
+        return " ".join(filter(None, (self.difference, words, self.noise and f"({self.noise})")))
 
 
 @dataclass(frozen=True)
@@ -70,11 +82,11 @@ class Page:
         headers: Over the cells, outer to inner.
         all_headers: Over the cells and the derived numbers of a row.
         in_units: What differences to published values are in.
-        rule: When a number matches a published one.
         unplanned: The cells for which no run is planned though there is a published value; "" where there are none.
         warning: That runs are not comparable; "" where they are.
         unlike: Settings that are not held equal.
         weakest: Of each claim the pairs that speak most against it.
+        agreement: How published values compare with the obtained ones as a whole, a sentence each.
         alike: What the provenance of all runs has in common.
     """
 
@@ -91,8 +103,7 @@ class Page:
     has_published: bool
     has_differences: bool
     in_units: str
-    tally: str
-    rule: str
+    agreement: list[str]
     legend: list[str]
     facts: Facts
     unplanned: str
@@ -137,8 +148,7 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         has_published=has_published,
         has_differences=has_published and any(map(_compared, cells)),
         in_units="each in its own unit" if any(cell.quantity for cell in cells) else "in percentage points",
-        tally=_tally(cells),
-        rule=rule(results),
+        agreement=[f"{_tally(cells)}.", *Agreement.of(results, judgements).words],
         legend=legend(results),
         facts=facts(results),
         unplanned=layout.whereabouts([cell for cell in layout.cells if _unplanned(cell)]),
@@ -185,9 +195,11 @@ def _text(cell: Cell | None, decimals: int) -> Text:
         tied=TIED if cell.tied else "",
         dagger=UNPLANNED if _unplanned(cell) else "",
         partial=f"{cell.n}/{len(cell.runs)}" if cell.obtained and not cell.complete else "",
+        last=format_value(cell.last, decimals) if cell.last else "",
         difference=""
         if difference is None
         else signed(difference, decimals, cell.quantity.unit if cell.quantity else PERCENT),
+        noise="" if cell.noise is None else f"{cell.noise:.{decimals}f}",
         verdict=cell.verdict,
         sort=(obtained_sort, published_sort, difference_sort),
     )
@@ -215,7 +227,7 @@ def _published_notes(layout: Layout, cells: list[Cell]) -> list[str]:
         if cell.note:
             by_note.setdefault(cell.note, []).append(cell)
     for cell in cells:
-        if cell.explained and cell.verdict in ("close", "off"):
+        if cell.explained and _compared(cell) and cell.verdict != WITHIN:
             by_note.setdefault(f"obtained differs: {cell.explained}", []).append(cell)
     return [f"{layout.whereabouts(of_note)}: {note}" for note, of_note in by_note.items()]
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.report.statistics.power import LEVEL, least_detectable
+from pipeline.report.statistics.noise import half_interval
+from pipeline.report.statistics.power import least_detectable
 from pipeline.report.statistics.resampling import sign_flips
 
 Array = NDArray[np.float64]
@@ -85,12 +86,12 @@ def compare(first: Array, second: Array) -> Comparison:
     by_seed = np.nanmean(differences, axis=1)
     difference = float(by_seed.mean())
     spread = float(by_seed.std(ddof=1)) if n > 1 else math.nan
-    if n < 2 or np.ptp(by_seed) <= 1e-9 * np.abs(by_seed).max():
+    reach = half_interval(by_seed.tolist()) if n > 1 else math.inf
+    if math.isinf(reach):
         return Comparison(difference, -math.inf, math.inf, 1.0, n, spread, math.inf, math.nan)
     from scipy import stats  # takes longer to import than most reports to write
 
     error = spread / math.sqrt(n)
-    reach = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * error
     return Comparison(
         difference=difference,
         low=difference - reach,

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from pipeline.report.statistics.noise import BEYOND, NO_VERDICT, WITHIN, beside_published
 from pipeline.report.table.apart import tied_with
 from pipeline.report.table.measured import Measured, Value
 from pipeline.report.table.printed import ACCURACY, PRECISION
 from pipeline.spec.metrics import BACKBONE, PERCENT, Quantity
 from pipeline.spec.table import Published, ResolvedTable, TableCell
 
-CLOSE = 2.0
-"""Percentage points within which an obtained value that does not match is still called close."""
+MATCH, DIFFERS = "match", "differs"
+"""Of a quantity: apart by less than one in the last digit that is printed, which may be rounded or cut off; or not."""
 
-VERDICTS = ("match", "close", "off", "trial", "missing", "diverged", "absent", "no published value", "misprint")
+VERDICTS = (
+    *(WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, "trial", "missing", "diverged", "absent", "no published value"),
+    "misprint",
+)
 
 _SMOKE = "smoke"
-"""The profile whose numbers mean nothing, so that none of them is called the best one or a match."""
+"""The profile whose numbers mean nothing, so that none of them is called the best one."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Cell:
         tied: Whether the obtained value cannot be told apart from the best of its column, by seeds; None: it is that
             one, or there are not two seeds that both have.
         verdict: One of :data:`VERDICTS`.
+        noise: By how much obtained and published value may differ by chance; None where there is no verdict on that.
+        last: The obtained value after the last round, where it is the mean of the last ten measurements.
         quantity: What it shows in place of an accuracy.
         step: What one is worth in the last digit that the paper prints of it.
         misprint: What is printed in the paper though it cannot be so; there is no published value then.
@@ -50,6 +55,8 @@ class Cell:
     quoted: bool
     note: str
     verdict: str
+    noise: float | None = None
+    last: Value | None = None
     client: int | None = None
     best_obtained: bool = False
     best_published: bool = False
@@ -119,11 +126,14 @@ def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
         note=published.note if published else "",
         explained=published.explained if published else "",
         verdict="",
+        last=_average([by_protocol["final"] for by_protocol in by_run if metric in by_protocol], len(planned.runs))
+        if metric == "last_ten"
+        else None,
         client=planned.client,
         quantity=quantity,
         figure=PRECISION if any("figure" in runs[run].facts for run in planned.runs) else ACCURACY,
     )
-    return replace(cell, verdict="diverged" if diverged else _verdict(cell))
+    return replace(cell, verdict="diverged") if diverged else _judged(cell)
 
 
 def _published(published: Published | None, unit: str) -> Value | None:
@@ -147,8 +157,7 @@ def in_percent(cells: list[Cell], runs: dict[str, Measured]) -> list[Cell]:
             one, other = cell.obtained, reference(cell, cell.quantity)
             ratio = 100.0 * one.mean / other.mean if one and other and other.mean else None
             less = 100.0 if cell.quantity.added_to else 0.0
-            cell = replace(cell, obtained=None if ratio is None else Value(ratio - less), by_seed={})
-            cell = replace(cell, verdict=_verdict(cell))
+            cell = _judged(replace(cell, obtained=None if ratio is None else Value(ratio - less), by_seed={}))
         shown.append(cell)
     return shown
 
@@ -169,24 +178,21 @@ def _average(values: list[Value], planned: int) -> Value | None:
     return Value(statistics.fmean(means), statistics.pstdev(means), unit=unit)
 
 
-def _verdict(cell: Cell) -> str:
+def _judged(cell: Cell) -> Cell:
     if not cell.runs:
-        return "absent"
+        return replace(cell, verdict="absent")
     if cell.obtained is None:
-        return "missing"
+        return replace(cell, verdict="missing")
     if cell.published is None:
-        return "misprint" if cell.misprint else "no published value"
-    distance = abs(cell.obtained.mean - cell.published.mean)
-    # A printed quantity is rounded or cut off in its last digit.
-    if distance <= noise(cell.obtained, cell.published) + 1e-9 or round(distance, 9) < cell.step:
-        return "match"
-    near = CLOSE if cell.published.unit == PERCENT else abs(cell.published.mean) * CLOSE / 100
-    return "close" if distance <= near + 1e-9 else "off"
-
-
-def noise(one: Value, other: Value) -> float:
-    """The combined standard deviation of two values; one without a deviation counts as exact."""
-    return math.hypot(one.std or 0.0, other.std or 0.0)
+        return replace(cell, verdict="misprint" if cell.misprint else "no published value")
+    if cell.quantity:
+        distance = abs(cell.obtained.mean - cell.published.mean)
+        if distance <= 1e-9 or round(distance, 9) < cell.step:
+            return replace(cell, verdict=MATCH)
+        if cell.quantity.known and cell.quantity.known.source == "plan":  # in which chance has no part
+            return replace(cell, verdict=DIFFERS)
+    verdict, noise = beside_published(list(cell.by_seed.values()), cell.published.mean, cell.published.std)
+    return replace(cell, verdict=verdict, noise=noise)
 
 
 def _best(table: ResolvedTable, cells: list[Cell], pick: Callable[[Cell], Value | None]) -> list[bool]:

@@ -14,11 +14,14 @@ import pyarrow.compute as pc
 
 from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
-from pflcore.protocols import curve, rounds_trained, summarise
+from pflcore.protocols import Figures, curve, rounds_trained, summarise
 from pipeline.spec.metrics import PERCENT
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import RECALLED, run_path
+
+LAST_TEN, LAST = "last_ten", 10
+"""Measurements at the end of a run that ``last_ten`` is the mean of; of a run with fewer all that it has."""
 
 
 @dataclass(frozen=True)
@@ -104,20 +107,22 @@ def measure(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> dict[s
         return {
             run: Measured(run, runs[run], {}, {}, root / run_path(run, "rounds.parquet")) for run in sorted(table.runs)
         }
-    return {run: _measure(run, runs[run], root, alone.get(run, {})) for run in sorted(table.runs)}
+    return {run: _measure(run, runs[run], root, alone.get(run, {}), table.metric) for run in sorted(table.runs)}
 
 
-def _measure(id_: str, run: Run, root: Path, alone: Collection[int]) -> Measured:
+def _measure(id_: str, run: Run, root: Path, alone: Collection[int], metric: str) -> Measured:
     rounds, recalled = root / run_path(id_, "rounds.parquet"), root / RECALLED / id_ / "rounds.parquet"
     if not rounds.is_file() and recalled.is_file():
         rounds = recalled
     facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
     values = {} if facts.get("diverged") is not None else _values(rounds.with_name("evaluation.parquet"))
-    clients = _clients(rounds, run, alone) if alone and facts else {}
+    if values and metric == LAST_TEN:  # which no other table needs
+        values |= _known(last_ten(read_table(rounds, "rounds/2")[0]))
+    clients = _clients(rounds, run, alone, metric) if alone and facts else {}
     return Measured(id_, run, values, facts, rounds, clients)
 
 
-def _clients(path: Path, run: Run, alone: Collection[int]) -> dict[int, OneClient]:
+def _clients(path: Path, run: Run, alone: Collection[int], metric: str) -> dict[int, OneClient]:
     """The protocols are queries over rounds: of the rows of one client they tell about that client."""
     table, clients = read_table(path, "rounds/2")[0], {}
     for client in alone:
@@ -127,8 +132,15 @@ def _clients(path: Path, run: Run, alone: Collection[int]) -> dict[int, OneClien
         rounds, accuracy, _ = curve(own)
         if len(rounds):
             figures = summarise(own, run.evaluation, rounds_trained(table, run.training))
+            figures |= last_ten(own) if metric == LAST_TEN else {}
             clients[client] = OneClient(_known(figures), pd.Series(accuracy, index=rounds))
     return clients
+
+
+def last_ten(rounds_table: pa.Table) -> Figures:
+    """Return the figures of the protocol of this name: pooled test accuracy over the last measurements of a run."""
+    last = curve(rounds_table)[1][-LAST:]
+    return {LAST_TEN: {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}}
 
 
 def _values(path: Path) -> dict[str, Value]:

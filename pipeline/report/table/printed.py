@@ -22,6 +22,9 @@ UNPLANNED = "†"
 TIED = "‡"
 """Marks a value that cannot be told apart from the best of its column."""
 
+BESIDE = "/"
+"""Between the mean over the last measurements and the value after the last round."""
+
 
 def format_value(value: Value, decimals: int) -> str:
     """``90.31±0.26``, or ``90.31`` without a deviation; of a quantity ``45.18 K`` or ``45.60 MB``."""

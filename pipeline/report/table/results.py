@@ -35,6 +35,8 @@ _COLUMNS = pa.schema(
         ("kept_since", pa.string()),
     ]
 )
+_LAST = pa.field("last_round", pa.float64())
+"""Of a table that shows the mean over the last measurements."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,15 @@ class Results:
             UserError: An axis has the name of one of the other columns.
         """
         for axis in self.table.axes:
-            if axis == "spec" or axis in _COLUMNS.names:
+            if axis in ("spec", _LAST.name, *_COLUMNS.names):
                 raise UserError(
                     f"{self.table.spec}: an axis cannot be named {axis!r}, which is a column of every report"
                 )
         labels = [pa.field(name, pa.string()) for name in ("spec", *self.table.axes)]
-        return pa.Table.from_pylist([self._row(cell) for cell in self.cells], schema=pa.schema([*labels, *_COLUMNS]))
+        beside = [_LAST] if self.table.metric == "last_ten" else []
+        return pa.Table.from_pylist(
+            [self._row(cell) for cell in self.cells], schema=pa.schema([*labels, *_COLUMNS, *beside])
+        )
 
     def _row(self, cell: Cell) -> dict[str, object]:
         return {
@@ -130,4 +135,5 @@ class Results:
             "verdict": cell.verdict,
             "runs": " ".join(cell.runs),
             "kept_since": max((self.runs[run].kept for run in cell.runs), default="") or None,
+            _LAST.name: cell.last and cell.last.mean,
         }

@@ -268,7 +268,7 @@ def test_details_of_a_cell_and_its_runs(tmp_path: Path) -> None:
     metrics = read_meta(path, "evaluation/1")["protocols"]["last_rounds"]
     assert run["values"]["last_rounds"] == [metrics["mean"], metrics["std"]]
     assert run["facts"]["device"] == "cpu" and run["facts"]["data (SHA-256)"] == "d" * 64
-    assert cells[0][1]["verdict"] == "diverged" and data["runs"]["local-t-p100"]["diverged"]["client"] == 3
+    assert cells[0][1]["obtained"] == "diverged" and data["runs"]["local-t-p100"]["diverged"]["client"] == 3
     assert cells[0][1]["note"] == "printed twice"
     assert cells[6][0]["quoted"] and "runs" not in cells[6][0]
     assert data["tables"]["s1"]["command"] == "pfl run demo/table2"

@@ -165,7 +165,7 @@ def test_a_click_on_a_cell_says_where_its_number_comes_from(folder: Path) -> Non
     fedtp = seen["fedtp"]
     assert fedtp["open"] and fedtp["focus"] and fedtp["closed"]
     assert fedtp["title"] == "FedTP · CIFAR-10 · Dirichlet · clients = 50"
-    for words in ("81.24±0.17", "points: match", "device", "2.11.0", "fedtp-d50", "d" * 64, "tiny_vit", "depth"):
+    for words in ("81.24±0.17", "difference", "device", "2.11.0", "fedtp-d50", "d" * 64, "tiny_vit", "depth"):
         assert words in fedtp["text"], words
     assert "pfl run demo/table2" in fedtp["code"]
     assert any(re.fullmatch(r"dvc repro stages/federations/\S+/dvc\.yaml:train-fedtp-d50", c) for c in fedtp["code"])

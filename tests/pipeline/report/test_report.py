@@ -89,11 +89,7 @@ def test_cells_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("obtained", "published", "verdict"),
     [
-        ((90.0, 0.3), (90.5, 0.4), "match"),  # apart by exactly the combined deviation
-        ((90.0, 0.3), (90.51, 0.4), "close"),
-        ((90.0, 0.0), (88.0, None), "close"),
-        ((90.0, 0.0), (87.99, None), "off"),
-        ((90.0, 0.0), (90.0, None), "match"),
+        ((90.0, 0.3), (90.0, 0.4), "no verdict"),  # of one seed
         ((90.0, 0.0), None, "no published value"),
         (None, (90.0, 0.4), "missing"),
     ],
@@ -159,13 +155,13 @@ def test_markdown_of_the_demo(tmp_path: Path) -> None:
     assert pfedgp == ("| pFedGP | (89.20±0.30\\*)† | (88.80±0.30\\*)† | (63.30±0.30\\*)† | (61.30±0.30\\*)† |")
     text = "\n".join(lines)
     assert "†: no run is planned (pFedGP)." in text
-    assert "16 match, 4 off, 2 missing, 2 diverged, 4 absent" in text
+    assert "20 no verdict, 2 missing, 2 diverged, 4 absent" in text
     assert "1. **Not yet**: FedTP beats every other method in every setting. (The paper's own table contradicts" in text
     assert "2. **One seed: undecided**: Vanilla personalisation beats FedAvg." in text
     start = lines.index(next(line for line in lines if line.startswith("| claim |")))
     assert lines[start + 3] == (
         "| | published | fails | 20 of 20 | FedTP against FedPer-T | CIFAR-10 · Pathological · clients = 100 "
-        "| 88.39±0.14 | 89.01±0.12 | −0.62 | −0.80 to −0.44 | |"
+        "| 88.39±0.14 | 89.01±0.12 | −0.62 | −0.98 to −0.26 | |"
     )
     assert {"- protocol: last\\_rounds", "- measured: last 20 rounds, every 5", "- n: 5", "- clients: 3"} <= set(lines)
     # It has not been run, so nothing is known of where its number comes from.
@@ -524,6 +520,6 @@ def test_a_misprint_is_shown_and_compared_with_nothing(tmp_path: Path) -> None:
     page = (tmp_path / "out/report.md").read_text()
     assert "(99.00§)" in page and "§: printed so, though it cannot be" in page
     assert "A: the mean is 80.00" in page
-    assert "1 match" in page or "1 close" in page
+    assert "1 no verdict" in page
     assert r"99.00\S{}" in (tmp_path / "out/report.tex").read_text()
     assert "99.00§" in (tmp_path / "out/report.html").read_text()

@@ -105,8 +105,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "list for mapping": ("grid:\n  - base\n", "specs/a.yaml:1: grid: ['base'] must be `key: value` lines"),
     "unknown metric": (
         "table: {metric: accuracy}\n",
-        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'clients', 'final', 'worst_tenth', "
-        "'last_position', 'best_by_validation', 'parameters', 'shared', 'personal', 'stored', 'sent', 'step_flops', "
+        "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'last_ten', 'clients', 'final', "
+        "'worst_tenth', 'last_position', 'best_by_validation', 'parameters', 'shared', 'personal', 'stored', 'sent', 'step_flops', "
         "'forward_flops', 'bytes_up', 'bytes_down', 'rounds_to' or 'attention_weight'",
     ),
     "misprint without a reason": (
@@ -119,8 +119,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     # Numbers that are no accuracies.
     "quantity of nothing": (
         GRID + "  quantities: {method: {FedTP: {metric: stord}}}\n",
-        "specs/a.yaml:10: table.quantities.method.FedTP.metric: 'stord' must be one of 'last_rounds', 'clients', "
-        "'final', 'worst_tenth', 'last_position', 'best_by_validation', 'parameters', 'shared', 'personal', "
+        "specs/a.yaml:10: table.quantities.method.FedTP.metric: 'stord' must be one of 'last_rounds', 'last_ten', "
+        "'clients', 'final', 'worst_tenth', 'last_position', 'best_by_validation', 'parameters', 'shared', 'personal', "
         "'stored', 'sent', 'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', 'rounds_to' or 'attention_weight'",
     ),
     "quantity of an unknown axis": (

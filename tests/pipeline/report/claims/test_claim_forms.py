@@ -176,7 +176,7 @@ def test_the_published_side_is_judged_by_its_own_rule(tmp_path: Path) -> None:
         "\N{MINUS SIGN}9.00",
         "fails",
     )
-    assert printed[0]["95 % interval"] == "\N{MINUS SIGN}9.51 to \N{MINUS SIGN}8.49"
+    assert printed[0]["95 % interval"] == "\N{MINUS SIGN}10.00 to \N{MINUS SIGN}8.00"
     found, printed = judge(table(cells, ["method"], ["setting"], claims=[spread]), tmp_path)
     assert found.published is not None
     assert found.published.pairs == 1  # y has no printed spread to compare
