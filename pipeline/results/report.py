@@ -38,7 +38,6 @@ from pipeline.report.pages.study import put
 from pipeline.report.table.layout import Key
 from pipeline.report.table.printed import format_value
 from pipeline.report.table.results import Results
-from pipeline.results.shorter import shorter_in_words
 from pipeline.spec.specs import find_specs
 from pipeline.stages import recall
 from pipeline.stages.evaluate import evaluate
@@ -61,8 +60,6 @@ class Section:
         cells: The numbers, as a table in Markdown.
         elsewhere: Those beyond noise under other protocols, likewise; "" where there are none.
         why: A line per explanation, and one for what nobody has explained.
-        shorter: Where all of its runs, cut off at the same share of their rounds, are nearest to the paper; "" where
-            that is at their end, or there are few.
         svg: The curves.
         small: The cells as rows and columns of the paper's table, in Markdown.
     """
@@ -73,7 +70,6 @@ class Section:
     cells: str
     elsewhere: str
     why: list[str]
-    shorter: str
     svg: str
     alt: str
     small: str
@@ -173,7 +169,6 @@ def _section(results: Results, obtained: list[Obtained], entries: Mapping[str, E
         cells=_cells(table.axes, obtained, old),
         elsewhere=_elsewhere(table.axes, beyond),
         why=_why(beyond),
-        shorter=shorter_in_words(results),
         svg=draw_curves(results.layout, curves).svg,
         alt=curves_alt(results.layout, curves),
         small=_small(results, obtained),
@@ -192,7 +187,6 @@ def _unpublished(results: Results, entries: Mapping[str, Entry], old: set[str]) 
         cells=cells,
         elsewhere="",
         why=[],
-        shorter="",
         svg=draw_curves(layout, curves).svg,
         alt=curves_alt(layout, curves),
         small=cells,

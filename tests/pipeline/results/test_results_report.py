@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from support.project import Project, tree
 from pflcore.errors import UserError
 from pipeline.ledger.entry import read_entry
 from pipeline.ledger.ledger import Ledger
-from pipeline.results import shorter
 from pipeline.results.keep import keep
 from pipeline.results.report import EARLIER, write_report
 
@@ -69,42 +67,6 @@ def test_the_page_says_what_was_published_and_what_was_obtained(kept: Project) -
         (kept.root / name).rename(kept.root.parent / name)
     write_report(kept.workspace())
     assert tree(kept.root / "docs") == before
-
-
-def test_the_share_of_rounds_that_is_nearest_to_what_is_published(
-    kept: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shorter, "FEWEST", 2)
-    curves = {}
-    for path in Ledger(kept.root).paths():
-        entry = read_entry(path)
-        lines = re.findall(r"^round (\d+), accuracy ([\d.]+)", entry.measurements, re.MULTILINE)
-        curves[entry.run.method] = {int(at) / entry.run.training.rounds: float(value) for at, value in lines}
-    first, last = min(curves["fedavg"]), max(curves["fedavg"])
-    assert first < last == 1.0
-    published = {}
-    for name, off in {"FedAvg": 1.0, "FedPer": 2.0}.items():  # on the side of the beginning where the end is not
-        begins, ends = (curves[name.lower()][at] for at in (first, last))
-        published[name] = begins + math.copysign(off, begins - ends)
-    write_published(kept, published)
-    write_report(kept.workspace())
-    page = (kept.root / "docs/results.md").read_text(encoding="utf-8")
-    end = sum(abs(curves[name.lower()][last] - value) for name, value in published.items()) / 2
-    told = f"Cut off after {100 * first:.0f} % of their rounds, the 2 cells are 1.50 points from the published numbers"
-    assert told in page and f"; at the end {end:.2f}." in page
-    write_published(kept, {name: curves[name.lower()][last] for name in published})
-    write_report(kept.workspace())
-    assert "Cut off" not in (kept.root / "docs/results.md").read_text(encoding="utf-8")
-
-
-def write_published(project: Project, values: dict[str, float]) -> None:
-    lines = [f"{name},{value},,,\n" for name, value in values.items()]
-    project.write("specs/mine/table1.csv", f"method,mean,std,quoted,note\n{''.join(lines)}")
-
-
-def test_distances_are_those_of_means_over_runs_at_shares_that_all_have() -> None:
-    curves = [[{0.1: 50.0, 0.2: 60.0, 1.0: 90.0}, {0.2: 64.0, 1.0: 94.0}], [{0.1: 1.0, 0.2: 30.0, 1.0: 40.0}]]
-    assert shorter.distances_by_share([70.0, 33.0], curves) == {0.2: (8.0 + 3.0) / 2, 1.0: (22.0 + 7.0) / 2}
 
 
 def test_what_earlier_code_made_is_marked(kept: Project) -> None:
