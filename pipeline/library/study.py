@@ -32,18 +32,6 @@ class Study:
 
     workspace: Workspace
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str] = ".", profile: str = PAPER) -> Study:
-        """The study around a folder, in it or above it.
-
-        Args:
-            profile: ``paper``, or another under which specs were run, as by ``pfl run --profile smoke``.
-
-        Raises:
-            UserError: There is no folder ``specs/``.
-        """
-        return cls(Workspace.find(Path(path), profile))
-
     @property
     def specs(self) -> list[str]:
         """The names of all specs."""
@@ -145,3 +133,15 @@ class Study:
     @staticmethod
     def _warn(words: str) -> None:
         warnings.warn(words, NotUpToDate, stacklevel=3)
+
+
+def open(path: str | os.PathLike[str] = ".", profile: str = PAPER) -> Study:
+    """Return the study around a folder, in it or above it.
+
+    Args:
+        profile: ``paper``, or another under which specs were run, as by ``pfl run --profile smoke``.
+
+    Raises:
+        UserError: There is no folder ``specs/``.
+    """
+    return Study(Workspace.find(Path(path), profile))

@@ -1,6 +1,6 @@
 """Curves in other people's viewers: TensorBoard and MLflow are told what is measured anyway.
 
-``PFL_TRACK=tensorboard,mlflow`` tells them while runs train. That is no part of a run: nothing becomes stale by it, and a
+``PFL_TRACK=tensorboard,mlflow`` tells them while runs train. It is no part of a run: nothing becomes stale by it, and a
 viewer that fails is let go with a line while training goes on.
 """
 

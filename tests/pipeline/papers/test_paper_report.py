@@ -581,7 +581,7 @@ def test_watching_follows_runs_and_specs(project: Project, monkeypatch: pytest.M
 
 def test_the_command(project: Project) -> None:
     def pfl(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pipeline.cli", *arguments]
+        command = [sys.executable, "-m", "pipeline", *arguments]
         return subprocess.run(command, cwd=project.root / "specs", capture_output=True, text=True, check=False)
 
     done = pfl("report", "mine")
@@ -597,7 +597,7 @@ def test_the_command(project: Project) -> None:
 
 
 def test_ctrl_c_ends_watching_well(project: Project) -> None:
-    command = [sys.executable, "-m", "pipeline.cli", "report", "--watch"]
+    command = [sys.executable, "-m", "pipeline", "report", "--watch"]
     with subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert "watching" in process.stdout.readline()
