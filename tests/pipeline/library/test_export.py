@@ -56,9 +56,10 @@ def test_a_program_predicts_without_the_project(saved: Project, tmp_path: Path) 
 
 
 def test_the_weights_say_what_they_are(saved: Project, tmp_path: Path) -> None:
-    (path, _) = export(saved.workspace(), "saved: FedAvg", 1, 0, tmp_path).files
+    done = saved.call("pfl", "export", "saved: FedAvg", "--client", "1", "--seed", "0", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
     model = pipeline.open(saved.root).model("saved: FedAvg", client=1, seed=0)
-    with safe_open(path, "pt") as file:
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
         header = file.metadata()
         assert all(torch.equal(file.get_tensor(name), tensor) for name, tensor in model.state().items())
     assert header["format"] == "pt" and header["run"].startswith("fedavg-convnet-digits-")
