@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -132,3 +134,12 @@ def test_texts_detectors_and_axes_called_like_columns() -> None:
     boxes = tidy(Measured({"precision": [0.5, 0.75]}, {}, {"method": "A"}, {"method": "B"}), run)
     assert list(boxes["precision"]) == [0.5, 0.75] * 2 and list(boxes["method"]) == ["A", "A", "B", "B"]
     assert "last_correct" not in boxes
+
+
+def test_what_the_package_offers_is_imported_when_it_is_asked_for() -> None:
+    code = "import sys, pipeline; print([name for name in ('pandas', 'torch', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert {*pipeline.__all__} <= {*dir(pipeline)} and all(getattr(pipeline, name) for name in pipeline.__all__)
+    with pytest.raises(AttributeError, match=r"^module 'pipeline' has no attribute 'opne'$"):
+        pipeline.opne  # noqa: B018
