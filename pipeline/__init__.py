@@ -1,5 +1,36 @@
-"""From YAML specs to DVC pipelines and comparison tables. Nothing here computes a gradient or imports torch."""
+"""From YAML specs to DVC pipelines and comparison tables. Nothing here computes a gradient or imports torch.
+
+From Python it is the way to a study's results as DataFrames, its partitions and trained models (docs/python.md):
+
+import pipeline
+
+frame = pipeline.open().results("quickstart")
+"""
+
+from importlib import import_module
+from typing import Any
 
 from pflcore.sources import note
 
 note(__name__)
+
+# Imported when they are asked for: the command line is quick because pandas and torch are not. Import statements would
+# also make them a part of every stage's code.
+_OFFERED = {
+    "NotUpToDate": "pipeline.library.found",
+    "Study": "pipeline.library.study",
+    "UserError": "pflcore.errors",
+    "open": "pipeline.library.study",
+    "train": "pipeline.library.own_data",
+}
+__all__ = ["NotUpToDate", "Study", "UserError", "open", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_OFFERED[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OFFERED})

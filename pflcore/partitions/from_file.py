@@ -25,8 +25,7 @@ class FromFile(Partition):
     Split is train, test or validation. The file says all: which samples are for training, for validation and for test,
     so the other options do not go with it, and the seed changes nothing. A sample is its row in the dataset, counted
     from 0; those that the file does not name are not used. The file lies in ``specs/`` and is part of the run: another
-    content is another run. ``pfl import-split`` makes such a file of a split of PFLlib, ``pfl export-split`` of any
-    partition.
+    content is another run. ``pfl export-split`` makes such a file of any partition.
     """
 
     citation = "such as those of PFLlib: Zhang et al., JMLR 2025"

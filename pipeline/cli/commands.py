@@ -11,8 +11,8 @@ import typer
 from pflcore.errors import UserError
 from pipeline.cli.browse import describe, fetch, list_, schema
 from pipeline.cli.common import all_specs, console, named_specs, selected, write_stages
-from pipeline.cli.exchange import export, export_split, import_split
-from pipeline.cli.results import compare, results, track, verify
+from pipeline.cli.exchange import export, export_split
+from pipeline.cli.results import compare, results, verify
 from pipeline.cli.study import check, init, new
 from pipeline.stages.cli import stage
 from pipeline.workspace import PAPER, Workspace
@@ -20,7 +20,7 @@ from pipeline.workspace import PAPER, Workspace
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(stage, name="stage")
 app.add_typer(results, name="results")
-for command in (init, new, check, describe, fetch, schema, verify, compare, track, export, export_split, import_split):
+for command in (init, new, check, describe, fetch, schema, verify, compare, export, export_split):
     app.command()(command)
 app.command("list")(list_)
 

@@ -1,4 +1,4 @@
-"""``pfl results …``, and ``pfl verify``, ``compare`` and ``track``."""
+"""``pfl results …``, ``pfl verify`` and ``pfl compare``."""
 
 from __future__ import annotations
 
@@ -124,45 +124,32 @@ def verify(
 
 
 def compare(
-    first: Annotated[str, typer.Argument(help="A spec, or a spec as it was at a commit, e.g. quickstart@HEAD~3.")],
-    second: Annotated[str | None, typer.Argument(help="Likewise; left out: the first one's spec as it is now.")] = None,
+    first: Annotated[str, typer.Argument(help="A spec whose report has been made.")],
+    second: Annotated[str, typer.Argument(help="Another one.")],
 ) -> None:
-    """Compare two specs, or one at two commits, cell by cell: what differs beyond chance, and what was changed."""
-    from pipeline.results.compare import PAGE, compare
+    """Compare the tables of two specs: which cells differ, by how much, and whether beyond chance."""
+    from collections import Counter
 
-    workspace = Workspace.find()
-    comparison = compare(workspace, first, second)
     from rich.markup import escape
     from rich.table import Table
 
+    from pipeline.results.compare import SAME, compare
+
+    workspace = Workspace.find()
+    specs = [name for word in (first, second) for name in named_specs(workspace, [word])]
+    if len(specs) != 2:
+        raise UserError("pfl compare takes two specs, not a folder of them")
+    cells = compare(workspace, *specs)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("cell", comparison.first.name, comparison.second.name, "difference", "verdict", "what was changed"):
-        right = name in (comparison.first.name, comparison.second.name, "difference")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for cell in comparison.cells:
-        table.add_row(*(escape(word) for word in astuple(cell)))
-    console().print(table)
-    for side in (comparison.first, comparison.second):
-        if side.absent:
-            print(f"{side.name}: of {side.absent} runs nothing is left in DVC's cache; try `dvc fetch --all-commits`")
-    print(f"{comparison.words}; {os.path.relpath(workspace.root / PAGE)}")
-
-
-def track(
-    specs: Annotated[list[str], typer.Argument(help="Specs, or a folder of them.")],
-    to: Annotated[list[str] | None, typer.Option(help="tensorboard or mlflow; repeatable.")] = None,
-) -> None:
-    """Write the curves of what has been trained for TensorBoard or MLflow. PFL_TRACK does so while runs train."""
-    from pipeline.results.track import track
-
-    workspace, viewers = Workspace.find(), to or ["tensorboard"]
-    done = track(workspace, named_specs(workspace, specs), viewers)
-    if not done.told:
-        raise UserError("nothing has been trained yet; `pfl run` the spec first")
-    missing = f", {done.missing} have not been trained" if done.missing else ""
-    folder = os.path.relpath(workspace.private)
-    where = {"tensorboard": f"tensorboard --logdir {folder}/tensorboard", "mlflow": f"mlflow ui, store {folder}/mlflow"}
-    print(f"{done.told} runs told{missing}; {'; '.join(where[viewer] for viewer in viewers)}")
+    for name in ("cell", *specs, "difference", "verdict"):
+        table.add_column(name, justify="left" if name in ("cell", "verdict") else "right", overflow="fold")
+    for cell in cells:
+        if cell.verdict != SAME:
+            table.add_row(*(escape(word) for word in astuple(cell)))
+    if table.row_count:
+        console().print(table)
+    counts = Counter(cell.verdict for cell in cells)
+    print(f"{len(cells)} cells: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
 
 
 def _compile(workspace: Workspace) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.workspace import Workspace, raw_data_folder
+from pipeline.workspace import Workspace
 
-if TYPE_CHECKING:
-    from pipeline.study.check import Verdict
-
-CHECKED = ("method", "backbone", "dataset", "partition")
+CHECKED = ("method", "backbone")
 
 
 def init(
@@ -46,7 +42,8 @@ def new(
     home = Workspace.find().home
     path = begin(kind, name, home)
     write_schema(home)
-    print(f"{os.path.relpath(path)}: named `{name}` in specs; pfl check {name} tests it")
+    then = f"pfl check {name} tests it" if kind in CHECKED else f"pfl describe {name} shows it"
+    print(f"{os.path.relpath(path)}: named `{name}` in specs; {then}")
 
 
 def check(
@@ -57,7 +54,7 @@ def check(
         typer.Option("--with", help="The backbone to try a method on, or the method to try a backbone with."),
     ] = None,
 ) -> None:
-    """Try a method, backbone, dataset or partition on small data: does it do what every such entry has to do?"""
+    """Try a method or a backbone on small data: does it do what every such entry has to do?"""
     from pipeline.browse.given import given_options
     from pipeline.spec.catalog import load_catalog
 
@@ -70,28 +67,15 @@ def check(
         raise UserError(
             f"no {' or '.join(names[:-1] or CHECKED)} is called {names[-1]!r}{did_you_mean(names[-1], known)}"
         )
+    from pipeline.study.check import check_training
+
     (kind,), name, given = wanted, names[-1], given_options(set_ or [], names[-1])
     entry, began = catalog.entry(kind, name), time.monotonic()
     print(f"{name} · {kind}{entry.origin and f' · {entry.origin}'}")
     failed = 0
-    for verdict in _verdicts(kind, name, given, other, home):
+    for verdict in check_training(kind, name, given, {"name": other} if other else None):
         failed += not verdict.passed
         print(f"{'ok  ' if verdict.passed else 'FAIL'}  {verdict.test:10}  {verdict.said}", flush=True)
     print(f"{f'{failed} failed' if failed else 'all passed'}, in {time.monotonic() - began:.0f} s")
     if failed:
         raise typer.Exit(1)
-
-
-def _verdicts(kind: str, name: str, given: dict[str, Any], other: str | None, home: Path) -> Iterator[Verdict]:
-    if kind in ("method", "backbone"):
-        from pipeline.study.check import check_training
-
-        return check_training(kind, name, given, {"name": other} if other else None)
-    from pipeline.study.check_data import check_dataset, check_partition
-
-    if other:
-        raise UserError(f"--with is for methods and backbones; {name!r} is a {kind}")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    return (
-        check_dataset(name, given, raw_data_folder(home) / name) if kind == "dataset" else check_partition(name, given)
-    )

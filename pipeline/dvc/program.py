@@ -83,15 +83,11 @@ def _is_alone(settings: Path) -> bool:
 
 def in_cache(root: Path, content: str) -> bool:
     """Whether DVC's cache has a file with this content, as far as the repository's own settings say where it is."""
-    return cached_file(root, md5(content)).exists()
-
-
-def cached_file(root: Path, known: str) -> Path:
-    """Where DVC's cache has the file with a hash, or would have it; likewise."""
     settings = configparser.ConfigParser(interpolation=None, strict=False)
     with contextlib.suppress(configparser.Error, UnicodeDecodeError):  # DVC itself will complain
         settings.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
-    return root / ".dvc" / settings.get("cache", "dir", fallback="cache") / "files/md5" / known[:2] / known[2:]
+    folder, known = settings.get("cache", "dir", fallback="cache"), md5(content)
+    return (root / ".dvc" / folder / "files/md5" / known[:2] / known[2:]).exists()
 
 
 _MOST = 1 << 26  # bytes of a lock file; that of 5,000 runs has some ten million

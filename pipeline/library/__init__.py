@@ -1,1 +1,1 @@
-"""What was obtained, for Python and for others: DataFrames, models, splits. ``import pfl`` is the way in."""
+"""What was obtained, for Python and for others: DataFrames, models, splits. ``import pipeline`` is the way in."""

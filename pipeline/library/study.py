@@ -32,18 +32,6 @@ class Study:
 
     workspace: Workspace
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str] = ".", profile: str = PAPER) -> Study:
-        """The study around a folder, in it or above it.
-
-        Args:
-            profile: ``paper``, or another under which specs were run, as by ``pfl run --profile smoke``.
-
-        Raises:
-            UserError: There is no folder ``specs/``.
-        """
-        return cls(Workspace.find(Path(path), profile))
-
     @property
     def specs(self) -> list[str]:
         """The names of all specs."""
@@ -73,7 +61,8 @@ class Study:
         return pd.concat([tidy(found, run) for run in usable], ignore_index=True)
 
     def table(self, spec: str) -> pd.DataFrame:
-        """The table of the spec's report, a row per cell: labels, published and obtained values, verdict, runs.
+        """The table of the spec's report, a row per cell: labels, published and obtained values, verdict, runs,
+        and ``by_seed``, the value of each seed.
 
         It is ``reports/SPEC/table.parquet``. Where that is not up to date, a warning says so.
 
@@ -86,7 +75,7 @@ class Study:
             raise UserError(f"{found.spec}: its report has not been made; type `{found.command}`")
         if not found.recorded.holds(path):
             self._warn(f"{path} is not up to date: specs, code or results have changed; type `{found.command}`")
-        rows, _ = read_table(self.workspace.root / path, "table/1")
+        rows, _ = read_table(self.workspace.root / path, "table/2")
         return pd.DataFrame(rows.to_pandas())
 
     def runs(self, spec: str) -> pd.DataFrame:
@@ -144,3 +133,15 @@ class Study:
     @staticmethod
     def _warn(words: str) -> None:
         warnings.warn(words, NotUpToDate, stacklevel=3)
+
+
+def open(path: str | os.PathLike[str] = ".", profile: str = PAPER) -> Study:
+    """Return the study around a folder, in it or above it.
+
+    Args:
+        profile: ``paper``, or another under which specs were run, as by ``pfl run --profile smoke``.
+
+    Raises:
+        UserError: There is no folder ``specs/``.
+    """
+    return Study(Workspace.find(Path(path), profile))

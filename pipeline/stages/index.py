@@ -16,7 +16,7 @@ def run(tables: list[Path], reports: Path) -> str:
     for path in tables:
         table = read_resolved(path)
         folder = reports / table.spec
-        read_meta(folder / "table.parquet", "table/1")
+        read_meta(folder / "table.parquet", "table/2")
         obtained = sum(bool(cell.runs) for cell in table.cells)
         links = " · ".join(f"[{kind}]({table.spec}/report.{kind})" for kind in ("md", "html", "tex"))
         rows.append(f"| {escape_markdown(table.title)} | {obtained} | {len(table.cells)} | {links} |")

@@ -1,7 +1,7 @@
 """Curves in other people's viewers: TensorBoard and MLflow are told what is measured anyway.
 
-``PFL_TRACK=tensorboard,mlflow`` tells them while runs train; ``pfl track`` tells them of runs that have ended. Neither
-is part of a run: nothing becomes stale by it, and a viewer that fails is let go with a line while training goes on.
+``PFL_TRACK=tensorboard,mlflow`` tells them while runs train. It is no part of a run: nothing becomes stale by it, and a
+viewer that fails is let go with a line while training goes on.
 """
 
 from __future__ import annotations
@@ -37,18 +37,14 @@ class Sink(Protocol):
 
 
 class TensorBoard:
-    """Event files below ``.pfl/tensorboard/<run>``; `anew` removes those that are there."""
+    """Event files below ``.pfl/tensorboard/<run>``."""
 
-    def __init__(self, run: Run, private: Path, *, anew: bool) -> None:
+    def __init__(self, run: Run, private: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         from pipeline.report.pages.unlike import settings_of
 
-        folder = private / "tensorboard" / run.id
-        if anew:
-            for path in folder.glob("events.*"):
-                path.unlink()
-        self.writer = SummaryWriter(str(folder))
+        self.writer = SummaryWriter(str(private / "tensorboard" / run.id))
         text = "\n".join(f"    {name}: {value}" for name, value in settings_of(run).items())
         self.writer.add_text("settings", text)
 
@@ -64,10 +60,10 @@ class TensorBoard:
 class MLflow:
     """A run of the experiment with the name of its dataset, at ``$MLFLOW_TRACKING_URI`` or else in ``.pfl/mlflow``.
 
-    A run that is there already goes on; `anew` deletes it first.
+    A run that is there already goes on.
     """
 
-    def __init__(self, run: Run, private: Path, *, anew: bool) -> None:
+    def __init__(self, run: Run, private: Path) -> None:
         where = os.environ.get("MLFLOW_TRACKING_URI")
         if not where:  # which newer versions have to be allowed
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -78,11 +74,8 @@ class MLflow:
         self.client = MlflowClient(where or (private / "mlflow").absolute().as_uri())
         found = self.client.get_experiment_by_name(run.dataset)
         experiment = found.experiment_id if found else self.client.create_experiment(run.dataset)
-        known = [one.info.run_id for one in self.client.search_runs([experiment], f"tags.`pfl.run` = '{run.id}'")]
-        for name in known if anew else []:
-            self.client.delete_run(name)
-        if known and not anew:
-            self.run = known[0]
+        if known := self.client.search_runs([experiment], f"tags.`pfl.run` = '{run.id}'"):
+            self.run = known[0].info.run_id
             return
         tags = {"pfl.run": run.id, "mlflow.runName": run.id}
         self.run = self.client.create_run(experiment, run_name=run.id, tags=tags).info.run_id
@@ -101,26 +94,23 @@ class MLflow:
 SINKS: dict[str, Callable[..., Sink]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
-class Unreachable(UserError):
-    """A viewer that is installed cannot be told anything now: its server, say, does not answer."""
-
-
-def open_sinks(names: list[str], run: Run, private: Path, *, anew: bool = False) -> list[Sink]:
-    """Viewers by their names.
+def open_sinks(names: list[str], run: Run, private: Path) -> list[Sink]:
+    """Open viewers by their names. One that cannot be told anything now, as its server does not answer, costs a line.
 
     Raises:
-        UserError: There is no such viewer, it is not installed, or it is :class:`Unreachable`.
+        UserError: There is no such viewer, or it is not installed.
     """
     sinks = []
     for name in names:
         if name not in SINKS:
             raise UserError(f"unknown viewer {name!r}{did_you_mean(name, list(SINKS))}")
         try:
-            sinks.append(SINKS[name](run, private, anew=anew))
+            sinks.append(SINKS[name](run, private))
         except ImportError as error:
             raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
         except Exception as error:  # of a library or a server; whatever it is
-            raise Unreachable(f"{name}: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"pfl: not told of this run: {name}: {line}", file=sys.stderr)
     return sinks
 
 
@@ -133,7 +123,7 @@ def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterat
         UserError: As :func:`open_sinks`.
     """
     names = [name.strip() for name in os.environ.get("PFL_TRACK", "").split(",") if name.strip()]
-    sinks, curve = _Patient(_reachable(names, run, private)), LiveCurve(run.id, private)
+    sinks, curve = _Patient(open_sinks(names, run, private)), LiveCurve(run.id, private)
 
     def all_told(progress: Progress) -> None:
         tell(progress)
@@ -150,16 +140,6 @@ def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterat
         sinks.close()
     with contextlib.suppress(OSError):
         curve.end()
-
-
-def _reachable(names: list[str], run: Run, private: Path) -> list[Sink]:
-    sinks = []
-    for name in names:
-        try:
-            sinks += open_sinks([name], run, private)
-        except Unreachable as error:
-            print(f"pfl: not told of this run: {error}", file=sys.stderr)
-    return sinks
 
 
 class _Patient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -69,26 +69,8 @@ class Failed(Exception):
     """A test does not pass; the message says what was found."""
 
 
-def verdicts(tests: Mapping[str, Callable[[], str]], needed: str) -> Iterator[Verdict]:
-    """Carry out tests one after the other. What anything that goes wrong says is a verdict, in a line.
-
-    Args:
-        needed: The test without which there is nothing to try after it.
-    """
-    for name, test in tests.items():
-        try:
-            verdict = Verdict(name, True, test())
-        except (Failed, UserError) as error:
-            verdict = Verdict(name, False, str(error))
-        except Exception as error:
-            verdict = Verdict(name, False, in_a_line(error))
-        yield verdict
-        if name == needed and not verdict.passed:
-            return
-
-
 def check_training(kind: str, name: str, given: Component, other: Component | None = None) -> Iterator[Verdict]:
-    """Test a method on a backbone, or a backbone under FedAvg.
+    """Test a method on a backbone, or a backbone under FedAvg. Whatever goes wrong is a verdict, in a line.
 
     Args:
         kind: ``"method"`` or ``"backbone"``.
@@ -102,8 +84,16 @@ def check_training(kind: str, name: str, given: Component, other: Component | No
     entry = {"name": name, **cls.smoke, **given}
     registry_of(kind).create(name, **options(entry))
     with TemporaryDirectory() as folder, same_everywhere():
-        trial = Trial(kind, entry, other, Path(folder))
-        yield from verdicts(trial.tests, "fits")
+        for test, carry_out in Trial(kind, entry, other, Path(folder)).tests.items():
+            try:
+                verdict = Verdict(test, True, carry_out())
+            except (Failed, UserError) as error:
+                verdict = Verdict(test, False, str(error))
+            except Exception as error:
+                verdict = Verdict(test, False, in_a_line(error))
+            yield verdict
+            if test == "fits" and not verdict.passed:  # there is nothing to try after it
+                return
 
 
 @dataclass
@@ -141,7 +131,14 @@ class Trial:
 
     def described(self) -> str:
         """It says of itself what it is, and of each option what it does."""
-        return described(self.kind, self.entry["name"])
+        cls = registry_of(self.kind).get(self.entry["name"])
+        if not cls.__doc__ or cls.__doc__.startswith(f"{cls.__name__}("):  # which a dataclass has by itself
+            raise Failed(f"{cls.__name__} has no docstring: its first line is what `pfl list` shows")
+        infos = describe_options(cls)
+        if mute := [info.name for info in infos if len(info.help) < 10]:
+            raise Failed(f"option {mute[0]!r} has no help that says what it is")
+        own = len(inspect.get_annotations(cls).keys() & {info.name for info in infos})
+        return f"{cls.__doc__.splitlines()[0]} {own} option{'' if own == 1 else 's'} of its own"
 
     def fits(self) -> str:
         """The groups that the method names are in the backbone, and the backbone takes what there is."""
@@ -312,18 +309,6 @@ class Trial:
         return next(
             (f"{quantity} deviates by {size:.1g}" for quantity, size in by.items()), "by less than 7 digits show"
         )
-
-
-def described(kind: str, name: str) -> str:
-    """What an entry says of itself, in words. Raises :class:`Failed` when that is nothing."""
-    cls = registry_of(kind).get(name)
-    if not cls.__doc__ or cls.__doc__.startswith(f"{cls.__name__}("):  # which a dataclass has by itself
-        raise Failed(f"{cls.__name__} has no docstring: its first line is what `pfl list` shows")
-    mute = [info.name for info in describe_options(cls) if len(info.help) < 10]
-    if mute:
-        raise Failed(f"option {mute[0]!r} has no help that says what it is")
-    own = len(inspect.get_annotations(cls).keys() & {info.name for info in describe_options(cls)})
-    return f"{(cls.__doc__ or '').splitlines()[0]} {own} option{'' if own == 1 else 's'} of its own"
 
 
 def _probe(method: Component, backbone: Component) -> SmallRun:

@@ -33,6 +33,7 @@ _COLUMNS = pa.schema(
         ("verdict", pa.string()),
         ("runs", pa.string()),
         ("kept_since", pa.string()),
+        ("by_seed", pa.list_(pa.struct([("seed", pa.int64()), ("value", pa.float64())]))),
     ]
 )
 _LAST = pa.field("last_round", pa.float64())
@@ -100,9 +101,9 @@ class Results:
         return read_findings(self.runs.values())
 
     def to_arrow(self) -> pa.Table:
-        """Tidy rows, one per cell, as the columns of a ``table/1`` artifact: spec, a column per axis, values, verdict,
-        run ids joined by spaces, and the last day on which a kept run of the cell was obtained; what is unknown is
-        null.
+        """Tidy rows, one per cell, as the columns of a ``table/2`` artifact: spec, a column per axis, values, verdict,
+        run ids joined by spaces, the last day on which a kept run of the cell was obtained, and the value of each seed;
+        what is unknown is null.
 
         Raises:
             UserError: An axis has the name of one of the other columns.
@@ -136,4 +137,5 @@ class Results:
             "runs": " ".join(cell.runs),
             "kept_since": max((self.runs[run].kept for run in cell.runs), default="") or None,
             _LAST.name: cell.last and cell.last.mean,
+            "by_seed": [{"seed": seed, "value": value} for seed, value in cell.by_seed.items()],
         }

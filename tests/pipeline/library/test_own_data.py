@@ -9,7 +9,7 @@ import pytest
 import torch
 from support import tiny
 
-import pfl
+import pipeline
 
 CONVNET = {"name": "convnet", **tiny.BACKBONE_OPTIONS["convnet"]}
 
@@ -23,7 +23,7 @@ def test_it_is_the_engines_run_on_these_samples() -> None:
     data = tiny.federation()
     settings = {"sample_rate": 0.67, "local_epochs": 2, "batch_size": 5, "lr": 0.05}
     given = {"mean": [0.4], "std": [0.3], "classes": tiny.CLASSES, "seed": 3, "device": "cpu"}
-    own = pfl.train(
+    own = pipeline.train(
         clients(list(data.train)),
         clients(list(data.test)),
         method="fedper",
@@ -44,7 +44,9 @@ def test_it_is_the_engines_run_on_these_samples() -> None:
 
 def test_normalisation_and_classes_come_from_the_training_samples() -> None:
     data = tiny.federation()
-    own = pfl.train(clients(list(data.train)), clients(list(data.test)), backbone=CONVNET, rounds=1, sample_rate=1.0)
+    own = pipeline.train(
+        clients(list(data.train)), clients(list(data.test)), backbone=CONVNET, rounds=1, sample_rate=1.0
+    )
     pixels = np.concatenate([images.numpy() for images, _ in clients(list(data.train))]) / 255
     model = own.model(0)
     assert model.mean.flatten().item() == pytest.approx(pixels.mean()) and model.std.item() == pytest.approx(
@@ -72,5 +74,5 @@ def test_normalisation_and_classes_come_from_the_training_samples() -> None:
 )
 def test_what_does_not_fit_is_one_line(change: dict[str, Any], line: str) -> None:
     one = [(np.zeros((3, 1, 8, 8), np.uint8), np.array([0, 1, 2]))]
-    with pytest.raises(pfl.UserError, match=line):
-        pfl.train(**{"train": one, "test": one, "backbone": CONVNET, "rounds": 1, **change})
+    with pytest.raises(pipeline.UserError, match=line):
+        pipeline.train(**{"train": one, "test": one, "backbone": CONVNET, "rounds": 1, **change})

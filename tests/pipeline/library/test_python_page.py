@@ -9,9 +9,10 @@ from typing import Any
 
 import matplotlib
 import pytest
+from safetensors import safe_open
 from support.project import Project, make_project
 
-import pfl
+import pipeline
 from pipeline.library.export import export
 
 ROOT = Path(__file__).parents[3]
@@ -70,21 +71,21 @@ def test_every_block_of_the_page_runs(there: Project, capsys: pytest.CaptureFixt
 
 
 def test_the_block_of_the_readme_runs(there: Project) -> None:
-    (block,) = re.findall(r"^```python\n(import pfl\n.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```python\n(import pipeline\n.*?)^```", README, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(block, "README.md", "exec"), names)
     assert names["model"].method.name == "fedtp" and names["model"].client == 7
 
 
 def test_models_of_tuned_runs_have_what_was_chosen(there: Project) -> None:
-    study = pfl.open()
+    study = pipeline.open()
     runs = study.runs("quickstart")
     assert [set(chosen) for chosen in runs["chosen"]] == [{"training.lr"}] * 4
     run, chosen = runs["run"].iloc[0], runs["chosen"].iloc[0]
     assert study.trained(run).training.lr == chosen["training.lr"]
     exported = export(there.workspace(), run, 3, None, there.root / "exported")
-    page = exported[-1].read_text("utf-8")
-    assert f"  lr: {chosen['training.lr']}\n" in page and "The exported model is right on as many." in page
+    with safe_open(exported, "pt") as file:
+        assert json.loads(file.metadata()["settings"])["training"]["lr"] == chosen["training.lr"]
 
 
 def test_every_cell_of_the_notebook_runs(there: Project) -> None:
@@ -93,7 +94,7 @@ def test_every_cell_of_the_notebook_runs(there: Project) -> None:
     for cell in code:
         exec(compile(cell, "docs/results.ipynb", "exec"), names)
     assert names["last"]["accuracy"].between(0, 100).all() and len(names["last"]) == 4
-    held = pfl.open().partition("quickstart").query("seed == 0 and client == 7 and split == 'test'")
+    held = pipeline.open().partition("quickstart").query("seed == 0 and client == 7 and split == 'test'")
     assert sorted(names["labels"].tolist()) == sorted(held["label"])
 
 

@@ -498,7 +498,7 @@ def test_the_end_of_a_trial_run(project: Project, monkeypatch: pytest.MonkeyPatc
 
 def test_the_command(project: Project) -> None:
     def pfl(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pipeline.cli", *arguments]
+        command = [sys.executable, "-m", "pipeline", *arguments]
         return subprocess.run(command, cwd=project.root / "specs", capture_output=True, text=True, check=False)
 
     done = pfl("report", "mine")

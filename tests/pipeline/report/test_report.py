@@ -200,13 +200,14 @@ def test_nothing_published_leaves_no_trace_of_publishing(tmp_path: Path) -> None
 def test_files_hold_what_the_table_holds(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
     text = build(resolved, tmp_path)
-    rows, meta = read_table(tmp_path / "reports/out/table.parquet", "table/1")
+    rows, meta = read_table(tmp_path / "reports/out/table.parquet", "table/2")
     assert rows.num_rows == 28
     assert rows.schema.names == [
         *("spec", "method", "dataset", "setting", "clients", "published_mean", "published_std", "quoted"),
         *("obtained_mean", "obtained_std", "n", "difference", "best_published", "best_obtained", "tied"),
-        *("verdict", "runs", "kept_since"),
+        *("verdict", "runs", "kept_since", "by_seed"),
     ]
+    assert rows["by_seed"][5].as_py() == [{"seed": 0, "value": rows["obtained_mean"][5].as_py()}]
     assert rows["obtained_mean"].null_count == 8  # two diverged, two missing, four absent
     assert meta["metric"] == "last_rounds" and meta["rows"] == ["method"]
     table_csv = list(csv.DictReader(io.StringIO(text["table.csv"])))

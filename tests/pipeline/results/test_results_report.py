@@ -79,7 +79,7 @@ def test_the_page_says_what_was_published_and_what_was_obtained(kept: Project) -
 
 
 def test_what_earlier_code_made_is_marked(kept: Project) -> None:
-    entry = with_an_earlier_method(kept)
+    with_an_earlier_method(kept)
     write_report(kept.workspace())
     page = (kept.root / "docs/results.md").read_text(encoding="utf-8")
     obtained = {row[0]: row[2] for name in ("FedAvg", "FedPer") for row in rows(page, name) if row[-1] == "1 of 1"}

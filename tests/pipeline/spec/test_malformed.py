@@ -106,8 +106,8 @@ CASES: dict[str, tuple[str | bytes | dict[str, str | bytes], str]] = {
     "unknown metric": (
         "table: {metric: accuracy}\n",
         "specs/a.yaml:1: table.metric: 'accuracy' must be one of 'last_rounds', 'last_ten', 'clients', 'final', "
-        "'worst_tenth', 'last_position', 'best_by_validation', 'parameters', 'shared', 'personal', 'stored', 'sent', 'step_flops', "
-        "'forward_flops', 'bytes_up', 'bytes_down', 'rounds_to' or 'attention_weight'",
+        "'worst_tenth', 'last_position', 'best_by_validation', 'parameters', 'shared', 'personal', 'stored', 'sent', "
+        "'step_flops', 'forward_flops', 'bytes_up', 'bytes_down', 'rounds_to' or 'attention_weight'",
     ),
     "misprint without a reason": (
         {

@@ -1,4 +1,4 @@
-"""Viewers of curves: what they are told while a run trains and afterwards, and that none of them can stop it."""
+"""Viewers of curves: what they are told while a run trains, and that none of them can stop it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.project import Project
+from support.project import Project, make_project, spec
 
 from pflcore.artifacts import read_table
 from pflcore.engine import Progress
 from pflcore.errors import UserError
 from pflcore.protocols import curve
-from pipeline.results.track import track
 from pipeline.spec.run import Run
 from pipeline.stages import tracking
 from pipeline.stages.tracking import open_sinks, tracked
@@ -25,10 +24,10 @@ class Notes:
     made: ClassVar[list[Notes]] = []
     fails: ClassVar[int | None] = None
 
-    def __init__(self, run: Run, private: Path, *, anew: bool) -> None:
+    def __init__(self, run: Run, private: Path) -> None:
         if Notes.fails == 0:
             raise ConnectionError("no server\nthere")
-        self.run, self.anew, self.closed = run, anew, False
+        self.run, self.closed = run, False
         self.figures: dict[int, dict[str, float]] = {}
         Notes.made.append(self)
 
@@ -70,7 +69,7 @@ def test_who_is_asked_for_is_told_of_every_round(
     (viewer,) = notes.made
     # Accuracy where models are measured, which here is after either round.
     assert viewer.figures == {1: {"loss": 1.5, "accuracy": 25.0}, 2: {"loss": 0.75, "accuracy": 50.0}}
-    assert viewer.closed and not viewer.anew and told == [1, 2, 1, 2]
+    assert viewer.closed and told == [1, 2, 1, 2]
 
 
 def test_a_viewer_that_fails_is_let_go_with_a_line(
@@ -97,9 +96,6 @@ def test_a_viewer_that_cannot_be_opened_costs_a_line_and_not_the_run(
     training(a_run(original), told)
     assert told == [1, 2]
     assert capsys.readouterr().err == "pfl: not told of this run: notes: ConnectionError: no server there\n"
-    # `pfl track` has nothing else to do, so there it is an error.
-    with pytest.raises(UserError, match=r"^notes: ConnectionError: no server there$"):
-        open_sinks(["notes"], a_run(original), Path(".pfl"))
 
 
 def test_an_unknown_viewer_is_one_line(original: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,37 +104,23 @@ def test_an_unknown_viewer_is_one_line(original: Project, monkeypatch: pytest.Mo
         training(a_run(original), [])
 
 
-def test_what_has_been_trained_can_be_told_afterwards(reproduced: Project, notes: type[Notes]) -> None:
-    before = {path: path.read_bytes() for path in reproduced.root.glob("artifacts/**/*.parquet")}
-    done = track(reproduced.workspace(), ["tiny"], ["notes"])
-    assert (done.told, done.missing) == (2, 0)
-    for viewer in notes.made:
-        rounds = read_table(reproduced.root / run_path(viewer.run.id, "rounds.parquet"), "rounds/2")[0]
-        expected = {int(r): {"accuracy": a, "loss": b} for r, a, b in zip(*curve(rounds), strict=True)}
-        assert viewer.figures == expected and viewer.anew and viewer.closed
-    assert {path: path.read_bytes() for path in reproduced.root.glob("artifacts/**/*.parquet")} == before
-    reproduced.write("specs/tiny.yaml", (reproduced.root / "specs/tiny.yaml").read_text("utf-8").replace("0.1", "0.2"))
-    assert track(reproduced.workspace(), ["tiny"], ["notes"]).missing == 2
-
-
 @pytest.mark.slow
-def test_tensorboard_and_mlflow_show_a_run(reproduced: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_and_mlflow_show_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")
     pytest.importorskip("mlflow")
-    done = reproduced.call("pfl", "track", "tiny", "--to", "tensorboard", "--to", "mlflow")
-    assert done.returncode == 0 and done.stdout.startswith("2 runs told; "), done.stderr
-    live = reproduced.call("pfl", "run", "tiny", PFL_TRACK="tensorboard,mlflow")  # up to date: nobody is told anything
-    assert live.returncode == 0
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec()}, ["tiny"])
+    done = project.call("pfl", "run", "tiny", PFL_TRACK="tensorboard,mlflow", PFL_DEVICE="cpu")
+    assert done.returncode == 0, done.stderr
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    client = MlflowClient((reproduced.root / ".pfl/mlflow").as_uri())
+    client = MlflowClient((project.root / ".pfl/mlflow").as_uri())
     experiment = client.get_experiment_by_name("digits").experiment_id
-    for run in reproduced.compiled().runs.values():
-        rounds = read_table(reproduced.root / run_path(run.id, "rounds.parquet"), "rounds/2")[0]
+    for run in project.compiled().runs.values():
+        rounds = read_table(project.root / run_path(run.id, "rounds.parquet"), "rounds/2")[0]
         expected = [(int(r), float(a)) for r, a, _ in zip(*curve(rounds), strict=True)]
-        events = EventAccumulator(str(reproduced.root / ".pfl/tensorboard" / run.id))
+        events = EventAccumulator(str(project.root / ".pfl/tensorboard" / run.id))
         events.Reload()
         shown = [(event.step, event.value) for event in events.Scalars("accuracy")]
         assert shown == [(round_, pytest.approx(value)) for round_, value in expected]
@@ -146,9 +128,8 @@ def test_tensorboard_and_mlflow_show_a_run(reproduced: Project, monkeypatch: pyt
         history = client.get_metric_history(found.info.run_id, "accuracy")
         assert [(one.step, one.value) for one in history] == [(r, pytest.approx(a)) for r, a in expected]
         assert found.data.params["method"] == run.method and found.info.status == "FINISHED"
-    # Told once more, nothing is there twice; a run that trains again goes on under its name.
-    assert reproduced.call("pfl", "track", "tiny", "--to", "mlflow").returncode == 0
+    # A run that trains again goes on under its name.
     assert len(client.search_runs([experiment])) == 2
-    (sink,) = open_sinks(["mlflow"], run, reproduced.workspace().private)
+    (sink,) = open_sinks(["mlflow"], run, project.workspace().private)
     sink.close()
     assert len(client.search_runs([experiment])) == 2

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.own_parts import BACKBONE, DATASET, METHOD, PARTITION
+from support.own_parts import BACKBONE, METHOD
 from support.project import Project
 from typer.testing import CliRunner
 
 from pflcore.backbones import BACKBONES
+from pflcore.datasets import DATASETS
 from pflcore.errors import UserError
+from pflcore.partitions import PARTITIONS, partition
 from pflcore.registry import registry_of, use_study
 from pipeline.cli.commands import app
-from pipeline.study.check import Verdict, check_training
-from pipeline.study.check_data import check_dataset, check_partition
+from pipeline.study.check import check_training
 from pipeline.study.parts import TEMPLATES, begin
 
 PLAIN = METHOD.replace("from ._scaling import factor\n", "").replace("factor()", "1.0")
@@ -37,18 +38,11 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     use_study(tmp_path / "nowhere")
 
 
-def found(kind: str, name: str, folder: Path) -> list[Verdict]:
-    if kind == "dataset":
-        return list(check_dataset(name, {}, folder))
-    return list(check_partition(name, {}) if kind == "partition" else check_training(kind, name, {}))
-
-
 def failing(study: Project, kind: str, text: str) -> dict[str, str]:
     """The tests that an entry with this source does not pass, and what they say."""
-    folder = {"analysis": "analyses"}.get(kind, f"{kind}s")
-    study.write(f"{folder}/faulty.py", text)
+    study.write(f"{kind}s/faulty.py", text)
     use_study(study.root)
-    return {one.test: one.said for one in found(kind, "faulty", study.root) if not one.passed}
+    return {one.test: one.said for one in check_training(kind, "faulty", {}) if not one.passed}
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)
@@ -56,8 +50,14 @@ def test_what_is_begun_with_passes(kind: str, study: Project) -> None:
     path = begin(kind, "my_own", study.root)
     use_study(study.root)
     assert registry_of(kind).get("my_own").__name__ == "MyOwn" and path.read_text().startswith('"""MyOwn: ')
-    verdicts = found(kind, "my_own", study.root)
-    assert len(verdicts) >= 6 and [one for one in verdicts if not one.passed] == []
+    if kind == "dataset":
+        assert len(DATASETS.create("my_own").load(study.root)) == 600
+    elif kind == "partition":
+        samples = DATASETS.create("digits").load(study.root)
+        assert len(partition(PARTITIONS.create("my_own"), samples, 10, 0).train) == 10
+    else:
+        verdicts = list(check_training(kind, "my_own", {}))
+        assert len(verdicts) >= 6 and [one for one in verdicts if not one.passed] == []
     with pytest.raises(UserError, match=f"there is a {kind} 'my_own' already"):
         begin(kind, "my_own", study.root)
 
@@ -121,13 +121,13 @@ def test_a_mistake_in_a_method_is_found(study: Project, mistake: str) -> None:
     assert words in failed[test], failed
 
 
-BUILT_IN = [(kind, name) for kind in ("method", "backbone", "partition") for name in registry_of(kind).names()]
+BUILT_IN = [(kind, name) for kind in ("method", "backbone") for name in registry_of(kind).names()]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), BUILT_IN)
 def test_nothing_is_found_in_what_is_built_in(kind: str, name: str, study: Project) -> None:
-    wrong = [one for one in found(kind, name, study.root) if not one.passed]
+    wrong = [one for one in check_training(kind, name, {}) if not one.passed]
     if kind == "backbone" and BACKBONES.get(name).predicts == "boxes":
         assert [one.test for one in wrong] == ["fits"] and "is a detector" in wrong[0].said
     else:
@@ -139,22 +139,6 @@ def test_a_mistake_in_a_backbone_is_found(study: Project) -> None:
     assert "state 'head.weight' matches no group" in failing(study, "backbone", ungrouped)["fits"]
     wrong = BACKBONE.replace("nn.Linear(width, classes)", "nn.Linear(width, 3)")
     assert "trains" in failing(study, "backbone", wrong)
-
-
-def test_a_mistake_in_a_dataset_is_found(study: Project) -> None:
-    assert "mean is stated as [0.1]" in failing(study, "dataset", DATASET.replace("(0.5,)", "(0.1,)"))["normalised"]
-    short = DATASET.replace("(60, 0)", "(70, 0)")
-    assert "has 70 training and 0 test samples, found 60 and 0" in failing(study, "dataset", short)["loads"]
-    drawn = DATASET.replace("default_rng(0)", "default_rng()")
-    assert failing(study, "dataset", drawn)["repeats"] == "inputs are others when they are loaded again"
-    assert "'c'" in failing(study, "dataset", DATASET.replace("% 3", "% 2"))["as stated"]
-
-
-def test_a_mistake_in_a_partition_is_found(study: Project) -> None:
-    alone = PARTITION.replace("np.arange(len(samples)) % clients", "np.zeros(len(samples), int)")
-    assert "deals" in failing(study, "partition", alone)
-    drawn = PARTITION.replace("np.arange(len(samples))", "np.random.default_rng().integers(0, 99, len(samples))")
-    assert "draw from `rng` alone" in failing(study, "partition", drawn)["repeats"]
 
 
 def test_the_verdict_on_the_command_line(study: Project) -> None:
