@@ -19,7 +19,7 @@ test-all: setup lint  ## Everything, on as many workers as a run takes here, and
 	@$(BIN)/pytest -m slow
 
 pins: setup  ## Whether anything that is pinned has changed: run ids, data, numbers, tables, kept results.
-	@PYTHONPATH=.:tests $(BIN)/python -m pins
+	@PYTHONPATH=.:tests $(BIN)/python -m pins $(if $(RECORD),--record) $(KINDS)
 
 lint: setup
 	@$(BIN)/ruff check .
