@@ -1,4 +1,4 @@
-"""A longer run continues from the last checkpoint of a shorter one where it may, and leaves the bytes of a whole one."""
+"""A longer run continues from the last checkpoint of a shorter one where it may, with the bytes of a whole one."""
 
 from __future__ import annotations
 
