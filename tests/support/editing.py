@@ -169,6 +169,7 @@ class Laboratory:
 
     def start(self, program: str) -> subprocess.Popen[str]:
         """Bring the runs up to date in the background: ``dvc repro`` with them as targets, or all by ``pfl run``."""
+        shutil.rmtree(self.project.root / ".pfl/states", ignore_errors=True)  # what is repeated is trained again
         command = ["dvc", "repro", *self.stages("train-")] if program == "dvc" else ["pfl", "run", "-j", "1"]
         return subprocess.Popen(
             command,
@@ -261,7 +262,7 @@ def _md5(path: Path) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0", "PFL_KEEP": "0"}
+    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
 
 
 Act = Callable[[Laboratory], None]

@@ -143,7 +143,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 def test_named_cells_are_trained_again_apart(study: Study) -> None:
-    before = [study.root / "build/verify" / name for name in ("artifacts/a", ".pfl/kept/a", ".pfl/checkpoints/a")]
+    before = [study.root / "build/verify" / name for name in ("artifacts/a", ".pfl/states/a", ".pfl/checkpoints/a")]
     for path in before:
         path.parent.mkdir(parents=True)
         path.write_text("of the last time")
