@@ -35,3 +35,17 @@ def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def is_lfs_pointer(file: Path | bytes) -> bool:
+    """Return whether a file, or its content, is what a clone without git LFS has in place of a large file."""
+    start = b"version https://git-lfs"
+    if isinstance(file, bytes):
+        return file.startswith(start)
+    try:
+        if not file.is_file():
+            return False
+        with file.open("rb") as opened:
+            return opened.read(len(start)) == start
+    except OSError:
+        return False

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
+from pflcore.reading import is_lfs_pointer
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 LIMIT = 16 << 30
@@ -36,6 +37,8 @@ def read_weights(path: Path) -> Tensors:
         raise UserError(f"{path}: not a file of weights by its name, which ends in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise UserError(f"{path}: no such file of weights")
+    if is_lfs_pointer(path):
+        raise UserError(f"{path}: a pointer of git LFS; `git lfs pull` gets the content")
     _check_size(path, path.stat().st_size)
     tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_state_dict(path)
     # A view may be far larger than what lies in the file.

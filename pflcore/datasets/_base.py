@@ -10,9 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples
-from pflcore.datasets._parts import Part
-from pflcore.datasets._sources import Source
+from pflcore.data.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples, check_labels
+from pflcore.datasets._download import DataFile, Source
 from pflcore.errors import UserError
 from pflcore.registry import Entry
 
@@ -53,7 +52,7 @@ class Dataset(Entry, ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a model's input: channels, height, width of images; length of texts.
+        """Return that of a model's input: channels, height, width of images; length of texts.
 
         The options ``size`` and ``channels``, where a dataset has them, say what images are scaled and converted to.
         """
@@ -65,30 +64,30 @@ class Dataset(Entry, ABC):
 
     @property
     def expected(self) -> tuple[int, int] | None:
-        """Training and test samples with the present options; None when only the data tell."""
+        """Return the number of training and test samples with the present options; None when only the data tell."""
         return self.counts
 
     @property
     def classes(self) -> int:
-        """Number of classes; 0 when only the data tell."""
+        """Return the number of classes; 0 when only the data tell."""
         return len(self.class_names)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and std with the present options."""
+        """Return mean and std with the present options."""
         return self.mean, self.std
 
     def found(self, folder: Path) -> bool:
-        """Whether there is something to load in its folder, without looking into it."""
+        """Return whether there is something to load in its folder, without looking into it."""
         return self.access == INCLUDED or any(any(folder.glob(pattern)) for pattern in self.files)
 
-    def parts(self, folder: Path) -> list[Part]:
-        """What is read with the present options, each with where it is looked for; nothing for what is included."""
+    def data_files(self, folder: Path) -> list[DataFile]:
+        """Return what is read with the present options; nothing for what is included."""
         if self.access == INCLUDED:
             return []
         by_hand = self.access == FOLDER and self.homepage and self.files
         source = Source(self.homepage, file=self.files[0]) if by_hand else None
-        return [Part(self.name, folder, self.files, source, self.download_size, needed=self.access == DOWNLOAD)]
+        return [DataFile(self.name, folder, self.files, source, self.download_size, needed=self.access == DOWNLOAD)]
 
     @abstractmethod
     def load(self, folder: Path) -> Samples:
@@ -103,7 +102,7 @@ class Dataset(Entry, ABC):
         """
 
     def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
-        """Attributes for generated samples with the given labels: by default independent of them."""
+        """Return attributes for generated samples with the given labels: by default independent of them."""
         imitated = {}
         for name, words in self.attributes.items():
             words = words or tuple(f"{name} {number}" for number in range(8))
@@ -124,7 +123,7 @@ class Dataset(Entry, ABC):
         attributes: Mapping[str, Attribute] | None = None,
         boxes: Boxes | None = None,
     ) -> Samples:
-        """The loaded arrays as :class:`Samples`; `class_names` are the data's own when the entry has none.
+        """Return the loaded arrays as :class:`Samples`; `class_names` are the data's own when the entry has none.
 
         Raises:
             UserError: Their number is not the :attr:`expected` one.
@@ -136,6 +135,7 @@ class Dataset(Entry, ABC):
                 f"{where}: {self.name} has {train_count:,} training and {test_count:,} test samples, "
                 f"found {found[0]:,} and {found[1]:,}; put the complete data there"
             )
+        check_labels(labels, len(self.class_names or class_names), where)
         return Samples(
             inputs,
             labels,
@@ -151,10 +151,16 @@ class Dataset(Entry, ABC):
 
     @staticmethod
     def join(parts: Sequence[tuple[Bytes, Rows]]) -> tuple[Bytes, Rows, Mask]:
-        """Inputs and labels part after part, of which the last is the test set, and which samples are for training."""
+        """Return inputs and labels part after part, of which the last is the test set, and which are for training."""
         inputs, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return inputs, labels, np.arange(len(labels)) < len(labels) - len(parts[-1][1])
 
     def absent(self, folder: Path, expected: str) -> UserError:
-        """The error for data that the user has to get: where from, and what was `expected` in the folder."""
+        """Return the error for data that the user has to get: where from, and what was `expected` in the folder."""
         return UserError(f"{folder}: no data here; get it from {self.homepage} and put {expected} there")
+
+
+def encode(words: Sequence[str], names: Sequence[str]) -> Rows:
+    """Return the position of every word among the names: int64 [n]."""
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.fromiter((numbers[word] for word in words), np.int64, len(words))

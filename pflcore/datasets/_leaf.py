@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pflcore.data.preparation import track
 from pflcore.data.samples import Bytes
-from pflcore.datasets._bounds import PARSED, read_data
-from pflcore.datasets._text import CHARACTERS, UNKNOWN, Windows, encode
-from pflcore.errors import UserError
-from pflcore.json_text import parse_json
+from pflcore.datasets._files import reading
+from pflcore.datasets._text import CHARACTERS, UNKNOWN, Windows, encode_text
 
 LENGTH = 80
 """Characters of a text in the shards."""
@@ -23,7 +21,7 @@ _GAP = LENGTH - 1
 
 
 def read_split(train: Sequence[Path], test: Sequence[Path], length: int) -> dict[str, Windows]:
-    """Training and test samples of each user from LEAF's shards of either kind.
+    """Return training and test samples of each user from LEAF's shards of either kind.
 
     Args:
         train, test: The files.
@@ -32,80 +30,47 @@ def read_split(train: Sequence[Path], test: Sequence[Path], length: int) -> dict
     Raises:
         UserError: A damaged file, another layout, or a user in two files of a kind.
     """
-    parts = [_read_all(paths, length) for paths in (train, test)]
+    parts = [_read_shards(paths, length) for paths in (train, test)]
     names = dict.fromkeys([*parts[0], *parts[1]])  # in order, once each
     nothing = np.empty((0, length + 1), np.uint8)
-    return {name: (parts[0].pop(name, nothing), parts[1].pop(name, nothing)) for name in names}
+    return {name: (parts[0].get(name, nothing), parts[1].get(name, nothing)) for name in names}
 
 
 def split_all(paths: Sequence[Path], length: int, train_share: float) -> dict[str, Windows]:
-    """The same from LEAF's unsplit shards: of each user the first `train_share` of the samples train, the last test.
+    """Return the same from LEAF's unsplit shards: the first `train_share` of a user's samples train, the last test.
 
     As in LEAF's own split, 79 samples between them are left out.
     """
     windows = {}
-    for name, rows in _read_all(paths, length).items():
+    for name, rows in _read_shards(paths, length).items():
         count = max(1, int(train_share * len(rows)))
         windows[name] = rows[:count], rows[count + _GAP :]
     return windows
 
 
-def _read_all(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
-    """The rows of each user, uint8 [n, length + 1]."""
-    found: dict[str, tuple[Path, Bytes]] = {}
+def _read_shards(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
+    """Return the rows of each user, uint8 [n, length + 1]."""
+    found: dict[str, Bytes] = {}
     advance = track("reading JSON shards", len(paths))
     for path in paths:
-        for name, rows in _read_shard(path, length):
-            if name in found:
-                raise UserError(f"{path}: user {name!r} is in {found[name][0].name} already; delete one of the files")
-            found[name] = path, rows
+        with reading(path, "use shards made by LEAF's preprocessing of shakespeare"):
+            shard = json.loads(path.read_bytes())
+            for name, count in zip(shard["users"], shard["num_samples"], strict=True):
+                if name in found:
+                    raise ValueError(f"user {name!r} is there already")
+                user = shard["user_data"][name]
+                # Copied, as otherwise all characters of the text would stay in memory.
+                found[str(name)] = _rows(user["x"], user["y"], count, name)[:, -length - 1 :].copy()
         advance(1)
-    return {name: rows for name, (_, rows) in found.items()}
+    return found
 
 
-def _read_shard(path: Path, length: int) -> Iterator[tuple[str, Bytes]]:
-    try:
-        shard = parse_json(read_data(path, PARSED))
-    except ValueError as error:
-        raise UserError(f"{path}: not readable JSON ({error}); run LEAF's preprocessing again") from None
-    users, counts, data = (_get(shard, key, path) for key in ("users", "num_samples", "user_data"))
-    if not isinstance(users, list) or not isinstance(counts, list) or len(users) != len(counts):
-        raise UserError(f"{path}: 'users' and 'num_samples' must be lists of one length; use a shard made by LEAF")
-    for name, count in zip(users, counts, strict=True):
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise UserError(f"{path}: {_show(name)} in 'users' must be a name; use a shard made by LEAF")
-        where = f"{path}: user {name!r}"
-        texts, targets = (_get(_get(data, name, path), key, where) for key in ("x", "y"))
-        if not isinstance(texts, list) or not isinstance(targets, list) or not len(texts) == len(targets) == count:
-            raise UserError(f"{where}: 'x' and 'y' must be lists of {_show(count)} texts; use a shard made by LEAF")
-        # Copied, as otherwise all characters of the text would stay in memory.
-        yield name, _rows(texts, targets, where)[:, -length - 1 :].copy()
-
-
-def _get(value: Any, key: str, where: Path | str) -> Any:
-    if not isinstance(value, dict) or key not in value:
-        raise UserError(f"{where}: {key!r} is missing; use a shard made by LEAF")
-    return value[key]
-
-
-def _show(value: Any) -> str:
-    return f"{value!a:.60}" if isinstance(value, str | int | float) else f"a {type(value).__name__}"
-
-
-def _rows(texts: list[Any], targets: list[Any], where: str) -> Bytes:
-    for row, (text, target) in enumerate(zip(texts, targets, strict=True)):
-        for value, characters in ((text, LENGTH), (target, 1)):
-            if not isinstance(value, str) or len(value) != characters:
-                raise UserError(
-                    f"{where}: row {row}: {_show(value)} must be a text of {characters} characters; "
-                    "use a shard of LEAF's shakespeare"
-                )
-    rows = encode("".join(text + target for text, target in zip(texts, targets, strict=True))).reshape(-1, LENGTH + 1)
-    unknown = rows == UNKNOWN
-    if unknown.any():
-        row, position = (int(number) for number in np.argwhere(unknown)[0])
-        raise UserError(
-            f"{where}: row {row}: {(texts[row] + targets[row])[position]!a} is not one of the {len(CHARACTERS)} "
-            "printable ASCII characters; use a shard of LEAF's shakespeare"
-        )
+def _rows(texts: list[str], targets: list[str], count: int, name: str) -> Bytes:
+    if not len(texts) == len(targets) == count:
+        raise ValueError(f"user {name!r} must have {count} texts and as many next characters")
+    if any(len(text) != LENGTH or len(target) != 1 for text, target in zip(texts, targets, strict=True)):
+        raise ValueError(f"the texts of user {name!r} must have {LENGTH} characters and one more each")
+    rows = encode_text("".join(map("".join, zip(texts, targets, strict=True)))).reshape(-1, LENGTH + 1)
+    if (rows == UNKNOWN).any():
+        raise ValueError(f"user {name!r} says more than the {len(CHARACTERS)} printable ASCII characters")
     return rows

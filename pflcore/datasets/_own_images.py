@@ -7,13 +7,18 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import ClassVar
 
 from pflcore.datasets._base import FOLDER, Dataset
+from pflcore.datasets._images import Form
 from pflcore.errors import UserError
 from pflcore.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnImages(Dataset):
-    """Base of the datasets that hold a user's own images; only the data tell their classes and their number."""
+    """Base of the datasets that hold a user's own images; only the data tell their classes and their number.
+
+    Images come in as a viewer shows them: turned as EXIF says, transparent ones on white, and pixels of 16 bits, or
+    floats from 0 to 1, scaled to 0..255.
+    """
 
     citation = "none: the user's own images"
     licence = "the user's own"
@@ -56,14 +61,7 @@ class OwnImages(Dataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        inside = PurePosixPath(self.path)
-        if (
-            inside.is_absolute()
-            or PureWindowsPath(self.path).anchor
-            or ".." in inside.parts
-            or "\\" in self.path
-            or "\0" in self.path
-        ):
+        if PureWindowsPath(self.path).anchor or ".." in PurePosixPath(self.path).parts or set(self.path) & set("\\\0"):
             raise UserError(
                 f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers' or "
                 "'flowers/small'"
@@ -77,11 +75,16 @@ class OwnImages(Dataset):
                 )
             object.__setattr__(self, key, values * (self.channels // len(values)))
 
+    @property
+    def form(self) -> Form:
+        """Return what the images are decoded to."""
+        return Form(self.shape, resize=True, as_shown=True)
+
     def found(self, folder: Path) -> bool:
-        """Whether the chosen folder is there and holds anything."""
+        """Return whether the chosen folder is there and holds anything."""
         root = self.root(folder)
         return root.is_dir() and any(root.iterdir())
 
     def root(self, folder: Path) -> Path:
-        """The chosen folder, given the dataset's own."""
+        """Return the chosen folder, given the dataset's own."""
         return folder.parent / self.path if self.path else folder

@@ -30,7 +30,7 @@ _DIRECTION = re.compile(r"\[_[^\]]*\]")
 
 
 def read_plays(text: str, where: str) -> Lines:
-    """The lines of every role of every play in the complete works, by ``PLAY_ROLE``.
+    """Return the lines of every role of every play in the complete works, by ``PLAY_ROLE``.
 
     Both editions of Project Gutenberg's ebook 100 are read. That of 1994, which all papers used, is taken apart by
     the rules of LEAF's and knn-per's preprocessing, its oddities included: stage directions that are indented like
@@ -60,7 +60,7 @@ def read_plays(text: str, where: str) -> Lines:
 
 
 def read_speakers(text: str, where: str) -> Lines:
-    """The lines of every speaker of a text of speeches: a line ``NAME:``, lines of text, and a blank line.
+    """Return the lines of every speaker of a text of speeches: a line ``NAME:``, lines of text, and a blank line.
 
     Names are kept as they are written.
 
@@ -86,14 +86,14 @@ def read_speakers(text: str, where: str) -> Lines:
 
 
 def _indented_plays(lines: Sequence[str]) -> list[tuple[str, Lines]]:
-    """The plays of the edition of 1994."""
+    """Return the plays of the edition of 1994."""
     # Its first work are the sonnets. The first line may name the author of the whole file.
     authors = [number for number, line in enumerate(lines) if number and _AUTHOR in line]
     starts = authors[1:] or authors
     end = next((n for n in range(starts[0], len(lines)) if _END.search(lines[n])), len(lines)) if starts else 0
     plays = []
     for start, stop in zip(starts, [*starts, end][1:], strict=True):
-        # The line next to the author's is passed over, as it is in the released code.
+        # The line next to the author's is ignored, as it is in the released code.
         above = [lines[n].strip() for n in range(start - 2, max(start - 8, -1), -1)]
         title = next(filter(None, above), "")
         plays.append((title, _indented_cast(lines[start + 1 : stop], title == _UNINDENTED)))
@@ -120,7 +120,7 @@ def _indented_cast(lines: Sequence[str], flat: bool) -> Lines:
 
 
 def _spaced_plays(lines: Sequence[str]) -> list[tuple[str, Lines]]:
-    """The plays of the current edition: works begin at a title that the table of contents lists."""
+    """Return the plays of the current edition: works begin at a title that the table of contents lists."""
     contents = next((n for n, line in enumerate(lines) if line.strip() == "Contents"), len(lines))
     titles: set[str] = set()
     after = contents + 1
@@ -138,7 +138,7 @@ def _spaced_plays(lines: Sequence[str]) -> list[tuple[str, Lines]]:
 
 
 def _heads_play(lines: Sequence[str], number: int) -> bool:
-    """Whether a line in capitals stands over a play's own contents or cast; its title may differ from the table's."""
+    """Return whether a line in capitals stands over a play's own contents or cast, whatever the table calls it."""
     if not lines[number].isupper() or _HEADING.match(lines[number]):
         return False
     below = next((line.strip() for line in lines[number + 1 : number + 10] if line.strip()), "")
@@ -146,7 +146,7 @@ def _heads_play(lines: Sequence[str], number: int) -> bool:
 
 
 def _spaced_cast(lines: Sequence[str]) -> Lines:
-    """Speeches from the first scene after the list of the cast on; poems have no scenes."""
+    """Return speeches from the first scene after the list of the cast on; poems have no scenes."""
     listed = next((n for n, line in enumerate(lines) if line.lower().startswith(_CAST)), 0)
     first = next((n for n in range(listed, len(lines)) if _HEADING.match(lines[n])), len(lines))
     cast: Lines = {}

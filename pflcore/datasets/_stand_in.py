@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import colorsys
+
 import numpy as np
+from numpy.typing import NDArray
 
 from pflcore.data.preparation import allocate
-from pflcore.data.samples import Bytes, Rows, Samples
+from pflcore.data.samples import Boxes, Bytes, Rows, Samples
 from pflcore.datasets._base import Dataset
-from pflcore.datasets._shapes import draw_shapes, random_boxes
 from pflcore.seeds import generator
 
 _GRID = 4  # a class is a pattern of this many blocks along each side
@@ -15,15 +17,19 @@ _OVERLAP = 3.5  # distance of class centres in units of the spread within a clas
 _CLASSES = 10  # of a dataset whose classes only its data tell
 _CHUNK = 2**22  # pixels that are drawn at a time
 _FOLLOWERS = 3  # characters that may follow a character
+_MAX_SHAPES = 3  # shapes of an image
+_LARGE, _SMALL = (0.4, 0.6), (0.15, 0.3)  # sides of the largest shape and of all others, as shares of the image's
+_GREY, _NOISE = 110.0, 12.0
+_FORMS = 3
 
 
 def stand_in_counts(train: int) -> tuple[int, int]:
-    """Training and test samples of a stand-in that is asked for by the former: a quarter as many are for testing."""
+    """Return the number of training and test samples of a stand-in: a quarter as many are for testing."""
     return train, max(train // 4, 1)
 
 
 def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images: bool = True) -> Samples:
-    """Random samples of `dataset`'s shape and classes: learnable, but not perfectly.
+    """Generate random samples of `dataset`'s shape and classes: learnable, but not perfectly.
 
     An image is a coarse pattern of its class plus a coarse pattern of its own, so that classes overlap however large
     the image is; independent pixel noise is added on top. A text is a random walk in which every character has a few
@@ -45,9 +51,9 @@ def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images
     else:
         labels = np.concatenate([rng.permutation(np.arange(count) % len(names)) for count in (train, test)])
         black: Bytes = np.broadcast_to(np.uint8(0), (len(labels), *dataset.shape))
-        boxes = random_boxes(labels, len(names), rng) if dataset.detects else None
+        boxes = _random_boxes(labels, len(names), rng) if dataset.detects else None
         if with_images and boxes:
-            inputs = draw_shapes(boxes, dataset.shape, rng)
+            inputs = _draw_shapes(boxes, dataset.shape, rng)
         else:
             inputs = _images(labels, len(names), dataset.shape, rng) if with_images else black
     mean, std = dataset.normalisation
@@ -88,3 +94,54 @@ def _texts(count: int, length: int, characters: int, rng: np.random.Generator) -
     for position in range(1, length):
         texts[:, position] = followers[texts[:, position - 1], rng.integers(0, _FOLLOWERS, count)]
     return texts
+
+
+def _random_boxes(labels: Rows, classes: int, rng: np.random.Generator) -> Boxes:
+    """Draw one to three objects for each image, the first the largest and of the image's label; none difficult.
+
+    Where they are and of which class the others are is drawn evenly.
+    """
+    counts = rng.integers(1, _MAX_SHAPES + 1, len(labels))
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+    owned = rng.integers(0, classes, int(counts.sum()))
+    sides = rng.uniform(*_SMALL, (len(owned), 2))
+    owned[first], sides[first] = labels, rng.uniform(*_LARGE, (len(labels), 2))
+    corners = rng.uniform(0, 1 - sides)
+    return Boxes(
+        counts=counts.astype(np.int64),
+        labels=owned,
+        corners=np.concatenate([corners, corners + sides], axis=1).astype(np.float32),
+        difficult=np.zeros(len(owned), bool),
+    )
+
+
+def _draw_shapes(boxes: Boxes, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
+    """Draw uint8 [n, channels, height, width]: the class tells the colour, and which of three forms it is."""
+    channels, height, width = shape
+    images = allocate((len(boxes.counts), *shape))
+    rows, columns = (np.arange(height)[:, None] + 0.5) / height, (np.arange(width)[None] + 0.5) / width
+    classes = int(boxes.labels.max()) + 1
+    one = 0
+    for image, count in enumerate(boxes.counts):
+        canvas = rng.normal(_GREY, _NOISE, shape)
+        for number in range(one, one + count):
+            label = int(boxes.labels[number])
+            colour = 255 * np.array(colorsys.hsv_to_rgb(label / classes, 1.0, 1.0))[:channels]
+            canvas[:, _inside(label % _FORMS, boxes.corners[number], rows, columns)] = colour[:, None]
+        images[image] = np.clip(np.rint(canvas), 0, 255)
+        one += count
+    return images
+
+
+def _inside(
+    form: int, corners: NDArray[np.float32], rows: NDArray[np.float64], columns: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Return which pixels are those of a shape that fills the box: bool [height, width]."""
+    left, top, right, bottom = corners.astype(np.float64)
+    across, down = (columns - left) / (right - left), (rows - top) / (bottom - top)
+    within: NDArray[np.bool_] = (across >= 0) & (across <= 1) & (down >= 0) & (down <= 1)
+    if form == 1:
+        within &= (2 * across - 1) ** 2 + (2 * down - 1) ** 2 <= 1
+    elif form == 2:
+        within &= np.abs(2 * across - 1) <= down
+    return within

@@ -58,7 +58,7 @@ Windows = tuple[Bytes, Bytes]
 
 
 def read_text(data: bytes, where: str) -> str:
-    """A text file's content in the 100 characters.
+    """Return a text file's content in the 100 characters.
 
     Typographic quotes and dashes, ligatures and accented letters become their nearest plain counterparts, as in the
     editions that papers used; what has none is left out.
@@ -86,7 +86,7 @@ def read_text(data: bytes, where: str) -> str:
 
 
 def _plain(character: str) -> str | None:
-    """Its counterpart in printable ASCII; "" for a mark that shows nothing, None when there is none."""
+    """Return its counterpart in printable ASCII; "" for a mark that shows nothing, None when there is none."""
     if character in _PLAIN:
         return _PLAIN[character]
     if character.isspace():
@@ -97,15 +97,15 @@ def _plain(character: str) -> str | None:
     return "".join(kept) or None
 
 
-def encode(text: str) -> Bytes:
-    """uint8 [n]: indices of :data:`CHARACTERS`, :data:`UNKNOWN` for others."""
+def encode_text(text: str) -> Bytes:
+    """Return indices of :data:`CHARACTERS`, :data:`UNKNOWN` for others: uint8 [n]."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     codes: Bytes = _CODES[np.minimum(points, len(_CODES) - 1)]
     return codes
 
 
 def tidy(line: str) -> str:
-    """The line with every run of two or more spaces made one."""
+    """Return the line with every run of two or more spaces made one."""
     return _SPACES.sub(" ", line)
 
 
@@ -137,11 +137,11 @@ class RoleTexts(Dataset):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The length of a text."""
+        """Return the length of a text."""
         return (self.chunk_len,)
 
     def from_lines(self, lines: Mapping[str, Sequence[str]], *, where: str, source: str) -> Samples:
-        """The samples of what the roles say.
+        """Return the samples of what the roles say.
 
         Args:
             lines: Of each role, in their order, in the characters of :data:`CHARACTERS`.
@@ -161,7 +161,7 @@ class RoleTexts(Dataset):
         )
 
     def draw(self, names: Sequence[str]) -> list[str]:
-        """The roles that are kept, in the given order; as in released code, before short ones are dropped."""
+        """Return the roles that are kept, in the given order; as in released code, before short ones are dropped."""
         if self.role_share == 1:
             return list(names)
         count = max(1, int(self.role_share * len(names)))
@@ -174,15 +174,15 @@ class RoleTexts(Dataset):
         return self._slide(train), self._slide(test)
 
     def _slide(self, text: str) -> Bytes:
-        """All windows of a text: views of its characters, which take no memory of their own."""
+        """Return all windows of a text: views of its characters, which take no memory of their own."""
         width = self.chunk_len + 1
         if len(text) < width:
             return np.empty((0, width), np.uint8)
-        windows: Bytes = sliding_window_view(encode(text), width)
+        windows: Bytes = sliding_window_view(encode_text(text), width)
         return windows
 
     def from_windows(self, windows: Mapping[str, Windows], *, where: str, source: str) -> Samples:
-        """The samples in the order of the roles, each role's training before its test samples.
+        """Return the samples in the order of the roles, each role's training before its test samples.
 
         Roles without either are dropped, as nothing could be learned or measured there.
 

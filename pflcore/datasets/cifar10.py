@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pflcore.datasets import DATASETS
-from pflcore.datasets._cifar import HOST, Archive, Cifar, Labels
-from pflcore.datasets._sources import Source
+from pflcore.datasets._cifar import HOST, Cifar, Labels
+from pflcore.datasets._download import Source
 
-_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 
 
 @DATASETS.register
@@ -27,21 +27,11 @@ class Cifar10(Cifar):
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2023, 0.1994, 0.2010)
     kinds = (Labels("labels", "label", 10),)
-    layouts = (
-        Archive(
-            Source(
-                f"{HOST}/cifar-10-python.tar.gz",
-                "sha256",
-                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-            ),
+    archives = (
+        (
+            Source(f"{HOST}/cifar-10-python.tar.gz", "sha256", _SHA256),
             "cifar-10-batches-py",
-            _BATCHES,
-            binary=False,
         ),
-        Archive(
-            Source(f"{HOST}/cifar-10-binary.tar.gz", "md5", "c32a1d4ab5d03f1284b67883e8d87530"),
-            "cifar-10-batches-bin",
-            tuple(f"{name}.bin" for name in _BATCHES),
-            binary=True,
-        ),
+        (Source(f"{HOST}/cifar-10-binary.tar.gz", "md5", "c32a1d4ab5d03f1284b67883e8d87530"), "cifar-10-batches-bin"),
     )
+    batches = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")

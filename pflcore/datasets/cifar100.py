@@ -8,8 +8,8 @@ import numpy as np
 
 from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._cifar import HOST, Archive, Cifar, Labels
-from pflcore.datasets._sources import Source
+from pflcore.datasets._cifar import HOST, Cifar, Labels
+from pflcore.datasets._download import Source
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -38,6 +38,8 @@ _COARSE = {
 _COARSE_OF = {fine: number for number, fines in enumerate(_COARSE.values()) for fine in fines.split()}
 _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
+_SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
+
 
 @DATASETS.register
 class Cifar100(Cifar):
@@ -62,24 +64,14 @@ class Cifar100(Cifar):
     std = (0.2673, 0.2564, 0.2762)
     smoke: ClassVar[dict[str, Any]] = {"size": 32}
     kinds = (Labels("coarse_labels", "coarse_label", 20), Labels("fine_labels", "fine_label", 100))
-    layouts = (
-        Archive(
-            Source(
-                f"{HOST}/cifar-100-python.tar.gz",
-                "sha256",
-                "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-            ),
+    archives = (
+        (
+            Source(f"{HOST}/cifar-100-python.tar.gz", "sha256", _SHA256),
             "cifar-100-python",
-            ("train", "test"),
-            binary=False,
         ),
-        Archive(
-            Source(f"{HOST}/cifar-100-binary.tar.gz", "md5", "03b5dce01913d631647c71ecec9e9cb8"),
-            "cifar-100-binary",
-            ("train.bin", "test.bin"),
-            binary=True,
-        ),
+        (Source(f"{HOST}/cifar-100-binary.tar.gz", "md5", "03b5dce01913d631647c71ecec9e9cb8"), "cifar-100-binary"),
     )
+    batches = ("train", "test")
 
     size: int | None = option(
         None,
@@ -95,15 +87,15 @@ class Cifar100(Cifar):
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and std with the present options."""
+        """Return mean and std with the present options."""
         return _HALF if self.normalise == "half" else (self.mean, self.std)
 
     def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
-        """The coarse classes that generated samples of the given classes have to have."""
+        """Return the coarse classes that generated samples of the given classes have to have."""
         return {"coarse": Attribute(np.array(self.coarse_of)[labels], self.attributes["coarse"])}
 
     def assemble(self, pixels: Bytes, labels: Rows, train: Mask, where: str, source: str) -> Samples:
-        """The samples with their coarse classes. Raises :class:`UserError` where they contradict the fine ones."""
+        """Return the samples with their coarse classes. Raise :class:`UserError` where these are wrong."""
         coarse, fine = labels.T.copy()
         names = self.attributes["coarse"]
         wrong = coarse != np.array(self.coarse_of)[fine]

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._main_classes import LARGEST, RULE_HELP, RULES
 from pflcore.datasets._own_images import OwnImages
-from pflcore.datasets._voc import PARTS, folder_files, read_splits, splits_of
+from pflcore.datasets._voc import LARGEST, PARTS, RULE_HELP, RULES, open_folder, read_splits
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -51,5 +50,5 @@ class DetectionFolder(OwnImages):
         root = self.root(folder)
         if not all((root / part).is_dir() for part in PARTS):
             raise UserError(f"{root}: no data here; put the folders {', '.join(PARTS)} there, or set the option 'path'")
-        files = folder_files(root, f"images in {self.path or self.name}/")
-        return read_splits(self, *splits_of(files, (self.train_list, self.test_list)), self.counts_as)
+        with open_folder(root, f"images in {self.path or self.name}/") as files:
+            return read_splits(self, [(files, self.train_list)], (files, self.test_list), self.counts_as, self.form)

@@ -12,7 +12,7 @@ from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples
 from pflcore.datasets import DATASETS, _fedbn_digits
 from pflcore.datasets._base import FOLDER, Dataset
-from pflcore.datasets._parts import Part
+from pflcore.datasets._download import DataFile
 from pflcore.datasets.mnist import Mnist
 from pflcore.datasets.mnistm import MnistM
 from pflcore.datasets.svhn import Svhn
@@ -96,14 +96,14 @@ class Digits5(Dataset):
 
     @property
     def domains(self) -> dict[str, Dataset]:
-        """The datasets by domain, those of `domain_list`."""
+        """Return the datasets by domain, those of `domain_list`."""
         parts = (Mnist(), Svhn(), Usps(), SynthDigits(), MnistM(source=self.mnistm))
         five = dict(zip(_DOMAINS, parts, strict=True))
         return {domain: five[domain] for domain in self.domain_list}
 
     @property
     def expected(self) -> tuple[int, int]:
-        """Training and test samples of the domains together."""
+        """Return the number of training and test samples of the domains together."""
         if self.source == "fedbn":
             sizes = [_fedbn_digits.sizes(domain, self.parts_used) for domain in self.domain_list]
             return sum(train for train, _ in sizes), sum(test for _, test in sizes)
@@ -113,19 +113,19 @@ class Digits5(Dataset):
         return sum(train for train, _ in sizes), sum(test for _, test in sizes)
 
     def found(self, folder: Path) -> bool:
-        """Whether all datasets of the domains have something to load, or FedBN's files are here."""
+        """Return whether all datasets of the domains have something to load, or FedBN's files are here."""
         if self.source == "fedbn":
-            return _fedbn_digits.published(folder)
+            return (folder / _fedbn_digits.ARCHIVE.name).is_file() or _fedbn_digits.unpacked(folder) is not None
         return all(part.found(folder.parent / part.name) for part in self.domains.values())
 
-    def parts(self, folder: Path) -> list[Part]:
-        """Those of the domains' datasets, in their own folders, or FedBN's."""
+    def data_files(self, folder: Path) -> list[DataFile]:
+        """Return those of the domains' datasets, in their own folders, or FedBN's."""
         if self.source == "fedbn":
-            return _fedbn_digits.parts(folder, self.domain_list)
+            return _fedbn_digits.data_files(folder, self.domain_list)
         return [
-            replace(part, what=domain if part.what == dataset.name else f"{domain}, {part.what}")
+            replace(file, what=domain if file.what == dataset.name else f"{domain}, {file.what}")
             for domain, dataset in self.domains.items()
-            for part in dataset.parts(folder.parent / dataset.name)
+            for file in dataset.data_files(folder.parent / dataset.name)
         ]
 
     def load(self, folder: Path) -> Samples:
@@ -180,12 +180,12 @@ class Digits5(Dataset):
 
 
 def _fifth(count: int) -> int:
-    """A fifth, rounded up, as FedBN's sizes are."""
+    """Return a fifth, rounded up, as FedBN's sizes are."""
     return -(-count // 5)
 
 
 def _draw(labels: Rows, domain: str) -> Mask:
-    """True for training samples: all but a fifth, drawn by class in proportion to the classes' sizes."""
+    """Draw which samples train: all but a fifth, drawn by class in proportion to the classes' sizes."""
     rng = generator(0, f"digits5 {domain} test set")
     sizes = np.bincount(labels, minlength=len(Digits5.class_names))
     quotas, rests = sizes // 5, sizes % 5

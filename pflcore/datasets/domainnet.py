@@ -8,12 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Mask
+from pflcore.data.samples import SPLITS, Mask
 from pflcore.datasets import DATASETS
-from pflcore.datasets._fedbn_lists import SPLITS, lists_part, read_lists
-from pflcore.datasets._image_trees import DomainImages, Picture
-from pflcore.datasets._parts import Part
-from pflcore.datasets._sources import Source
+from pflcore.datasets._domains import DomainImages, Picture
+from pflcore.datasets._download import DataFile, Source
+from pflcore.datasets._files import load_pickle, open_files, read_file, reading
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -24,6 +23,9 @@ _ORIGINALS = {
     "clipart.zip": Source(f"{_HOST}/clipart.zip", size=1_272_750_339),
     "painting.zip": Source(f"{_HOST}/painting.zip", size=3_682_180_186),
 }
+# FedBN's lists, linked from the authors' repository. No hash of them is public.
+FEDBN_LISTS = Source("https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/domainnet_dataset.zip")
+_INNER = ("", "DomainNet/", f"{Path(FEDBN_LISTS.name).stem}/")  # folders in which they may lie
 _TOP_TEN = (
     *("bird", "feather", "headphones", "ice_cream", "teapot"),
     *("tiger", "whale", "windmill", "wine_glass", "zebra"),
@@ -142,74 +144,79 @@ class DomainNet(DomainImages):
             raise UserError(f"{self.name}.lists = 'fedbn' are of ten classes; set classes_used: top ten")
         if self.first is not None and self.lists != "fedbn":
             raise UserError(f"{self.name}.first = {self.first} is of FedBN's lists; set lists: fedbn")
-        chosen: dict[str, object] = {}
         if self.classes_used == "all":
-            chosen["class_names"] = tuple(_CLASSES.split())
+            object.__setattr__(self, "class_names", tuple(_CLASSES.split()))
         if self.lists == "fedbn":
-            chosen["about"] = (6 * self.first if self.first else _ABOUT - _TESTS, _TESTS)
+            object.__setattr__(self, "about", (6 * self.first if self.first else _ABOUT - _TESTS, _TESTS))
         if self.version == "original":
-            chosen["archives"] = tuple((_ORIGINALS.get(old.name, old), domains) for old, domains in self.archives)
-        for name, value in chosen.items():
-            object.__setattr__(self, name, value)
+            archives = tuple((_ORIGINALS.get(old.name, old), domains) for old, domains in self.archives)
+            object.__setattr__(self, "archives", archives)
 
-    def parts(self, folder: Path) -> list[Part]:
-        """The archives, and FedBN's lists when they are asked for, or the official ones when they are here."""
-        domains = [
-            replace(part, what=f"{part.what} ({self.version})") if f"{part.what}.zip" in _ORIGINALS else part
-            for part in super().parts(folder)
+    def data_files(self, folder: Path) -> list[DataFile]:
+        """Return the archives, and FedBN's lists when they are asked for, or the official ones when they are here."""
+        files = [
+            replace(file, what=f"{file.what} ({self.version})") if f"{file.what}.zip" in _ORIGINALS else file
+            for file in super().data_files(folder)
         ]
         if self.lists == "fedbn":
-            return [*domains, lists_part(folder)]
-        official = Part("official lists", folder, ("*_train.txt",))
-        return [*domains, official] if official.here else domains
+            patterns = (FEDBN_LISTS.name, *(f"{inner}*_train.pkl" for inner in _INNER))
+            return [*files, DataFile("FedBN's lists", folder, patterns, FEDBN_LISTS)]
+        official = DataFile("official lists", folder, ("*_train.txt",))
+        return [*files, official] if official.here else files
 
     def select(self, folder: Path, pictures: list[Picture]) -> tuple[list[Picture], Mask, list[str]]:
-        """Those that FedBN's lists name, or the official ones when they are there."""
-        if self.lists == "fedbn":
-            listed = dict(read_lists(folder, self.domains, self.class_names, self.first))
-            return _named(folder, pictures, listed, "FedBN's lists")
-        paths = [folder / f"{domain}_{split}.txt" for domain in self.domains for split in SPLITS]
-        if not any(path.is_file() for path in paths):
+        """Return those that FedBN's lists name, or the official ones when they are there."""
+        fedbn = self.lists == "fedbn"
+        names = [f"{domain}_{split}.{'pkl' if fedbn else 'txt'}" for domain in self.domains for split in SPLITS]
+        if not fedbn and not any((folder / name).is_file() for name in names):
             return super().select(folder, pictures)
-        if absent := [path.name for path in paths if not path.is_file()]:
-            raise UserError(f"{folder}: {absent[0]} is missing; put the lists of all domains there, or none")
-        is_train: dict[str, bool] = {}
-        for path in paths:
-            for number, name in _listed(path, set(self.class_names)):
-                if name in is_train:
-                    raise UserError(f"{path}: line {number}: {name} is listed twice; get the official list again")
-                is_train[name] = path.name.endswith("_train.txt")
-        return _named(folder, pictures, is_train, "official lists")
+        train: dict[str, bool] = {}
+        for name in names:
+            where, listed = _read_pickled(folder, name) if fedbn else _read_text(folder / name)
+            is_train = name.rpartition("_")[2].startswith("train")
+            for path in listed[: self.first] if is_train else listed:
+                parts = path.split("/")
+                if len(parts) != 3 or parts[0] != name.rpartition("_")[0]:
+                    raise UserError(f"{where}: {path[:80]!r} is not '<domain>/<class>/<image>'; get the list again")
+                if path in train:
+                    raise UserError(f"{where}: {path} is listed twice; get the list again")
+                if parts[1] in self.class_names:
+                    train[path] = is_train
+        here = {picture.name: picture for picture in pictures}
+        if unknown := [path for path in train if path not in here]:
+            raise UserError(f"{folder}: {unknown[0]} is listed but missing; put the complete data there")
+        used = {path: picture for path, picture in here.items() if path in train}
+        source = "FedBN's lists" if fedbn else "official lists"
+        return list(used.values()), np.array([train[path] for path in used]), [source]
 
 
-def _named(
-    folder: Path, pictures: list[Picture], is_train: dict[str, bool], lists: str
-) -> tuple[list[Picture], Mask, list[str]]:
-    """The pictures that lists name by ``<domain>/<class>/<image>``, and which of them are for training."""
-    named = {f"{picture.domain}/{picture.label}/{picture.file}": picture for picture in pictures}
-    if unknown := [name for name in is_train if name not in named]:
-        raise UserError(f"{folder}: {unknown[0]} is listed but missing; put the complete data there")
-    used = {name: picture for name, picture in named.items() if name in is_train}
-    return list(used.values()), np.array([is_train[name] for name in used]), [lists]
-
-
-def _listed(path: Path, classes: set[str]) -> list[tuple[int, str]]:
-    """Line number and ``<domain>/<class>/<image>`` of the images of these classes in an official list."""
-    try:
+def _read_text(path: Path) -> tuple[str, list[str]]:
+    """Return what to call an official list, and its images; the numbers of their classes are not used."""
+    with reading(path, "put the lists of all domains there, or none"):
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not a readable list ({error}); get the official list again") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        name, _, label = line.strip().rpartition(" ")
-        parts = name.split("/")
-        if len(parts) != 3 or not label.isdecimal() or not path.name.startswith(f"{parts[0]}_"):
-            raise UserError(
-                f"{path}: line {number}: {line[:80]!r} is not '<domain>/<class>/<image> <number>' of this domain; "
-                "get the official list again"
-            )
-        if parts[1] in classes:
-            found.append((number, name))
-    return found
+    return str(path), [line.strip().rpartition(" ")[0] for line in lines if line.strip()]
+
+
+def _read_pickled(folder: Path, name: str) -> tuple[str, list[str]]:
+    """Return what to call one of FedBN's lists, and its images: of a pair of their paths and the names of classes."""
+    archive = folder / FEDBN_LISTS.name
+    path = next((path for path in (folder / inner / name for inner in _INNER) if path.is_file()), None)
+    if path is None and not archive.is_file():
+        raise UserError(
+            f"{folder}: {name} is missing; get FedBN's lists from {FEDBN_LISTS.url} and put {archive.name}, or what it "
+            "unpacks to, there"
+        )
+    if path:
+        where, data = str(path), read_file(path)
+    else:
+        with open_files(archive, lambda member: member.rpartition("/")[2] == name) as files:
+            if not files:
+                raise UserError(f"{archive}: has no {name}; get FedBN's lists from {FEDBN_LISTS.url}")
+            inside, read = next(iter(files.items()))
+            where, data = f"{archive}/{inside}", read()
+    with reading(where):
+        paths, labels = load_pickle(data, where)
+        listed = ["/".join(str(one).split("/")[-3:]) for one in paths]
+        if [one.split("/")[1] for one in listed] != [str(label) for label in labels]:
+            raise ValueError("the paths are not of the classes beside them")
+        return where, listed

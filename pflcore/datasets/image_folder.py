@@ -10,8 +10,9 @@ import numpy as np
 
 from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._bounds import read_image
-from pflcore.datasets._image_trees import SUFFIXES, Picture, decode_pictures, encode, is_image, list_folder
+from pflcore.datasets._base import encode
+from pflcore.datasets._files import read_file
+from pflcore.datasets._images import SUFFIXES, decode_images, is_image
 from pflcore.datasets._own_images import OwnImages
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -27,8 +28,9 @@ class ImageFolder(OwnImages):
     The names of the innermost folders are the classes, in alphabetical order. What the folders around them stand for is
     the option `layout`: nothing, the split, or the domain, which becomes the attribute ``domain``. Only the layout
     ``split/class`` has a test set; otherwise all samples are training samples. Everything in the folder has to be an
-    image in its place, so that no image is left out unnoticed; hidden files are passed over. Every class needs an
-    image, and training and test set need the same classes; a domain need not have all of them.
+    image in its place, so that no image is left out unnoticed; hidden files are ignored. Every class needs an image,
+    and training and test set need the same classes; a domain need not have all of them. Images are read as a viewer
+    shows them: turned as EXIF says, on white where they are transparent, 16 bits and floats scaled to bytes.
     """
 
     files = ("*/",)
@@ -54,16 +56,27 @@ class ImageFolder(OwnImages):
         groups = [""] if self.layout == "class" else self._folders(root)
         if self.layout == "split/class" and sorted(groups) != sorted(_SPLITS):
             raise UserError(f"{root}: has the folders {', '.join(groups)}, but the layout needs train and test alone")
-        pictures = [picture for group in groups for picture in self._pictures(root / group, group)]
-        classes = tuple(sorted({picture.label for picture in pictures}))
-        train = np.array([picture.domain != "test" or self.layout != "split/class" for picture in pictures])
-        if self.layout == "split/class":
-            _check_equal(root, *({p.label for p in pictures if p.domain == split} for split in _SPLITS))
-        domains = Attribute(encode([picture.domain for picture in pictures], groups), tuple(groups))
+        labels = {group: self._folders(root / group) for group in groups}
+        images = [
+            (group, label, path)
+            for group in groups
+            for label in labels[group]
+            for path in self._images(root / group / label)
+        ]
+        if self.layout == "split/class" and labels["train"] != labels["test"]:
+            lacking = [
+                f"{split} has no {', '.join(sorted(missing))}"
+                for split, other in (("train", "test"), ("test", "train"))
+                if (missing := set(labels[other]) - set(labels[split]))
+            ]
+            raise UserError(f"{root}: training and test set need the same classes, but {' and '.join(lacking)}")
+        classes = tuple(sorted({label for _, label, _ in images}))
+        domains = Attribute(encode([group for group, _, _ in images], groups), tuple(groups))
+        readers = [(str(path), partial(read_file, path)) for _, _, path in images]
         return self.complete(
-            decode_pictures(pictures, self.shape, f"decoding {root.name}"),
-            encode([picture.label for picture in pictures], classes),
-            train,
+            decode_images(readers, self.form, f"decoding {root.name}").pixels,
+            encode([label for _, label, _ in images], classes),
+            np.array([group != "test" or self.layout != "split/class" for group, _, _ in images]),
             where=str(root),
             source=f"images in {self.path or self.name}/",
             class_names=classes,
@@ -74,15 +87,8 @@ class ImageFolder(OwnImages):
     def _form(self) -> str:
         return "/".join(f"<{part}>" for part in (*self.layout.split("/"), "image"))
 
-    def _pictures(self, folder: Path, group: str) -> list[Picture]:
-        return [
-            Picture(group, label, path.name, str(path), partial(read_image, path))
-            for label in self._folders(folder)
-            for path in self._images(folder / label)
-        ]
-
     def _folders(self, folder: Path) -> list[str]:
-        """The names of the folders in a folder that holds nothing else."""
+        """Return the names of the folders in a folder that holds nothing else."""
         content = _visible(folder)
         if stray := [path for path in content if not path.is_dir()]:
             raise UserError(f"{stray[0]}: a folder is expected here, as the layout is {self._form}; move it away")
@@ -105,14 +111,8 @@ class ImageFolder(OwnImages):
 
 
 def _visible(folder: Path) -> list[Path]:
-    return [path for path in list_folder(folder) if not path.name.startswith(".") and path.name not in _JUNK]
-
-
-def _check_equal(root: Path, train: set[str], test: set[str]) -> None:
-    if train != test:
-        lacking = [
-            f"{split} has no {', '.join(sorted(missing))}"
-            for split, missing in (("train", test - train), ("test", train - test))
-            if missing
-        ]
-        raise UserError(f"{root}: training and test set need the same classes, but {' and '.join(lacking)}")
+    try:
+        content = sorted(folder.iterdir(), key=lambda path: path.name)
+    except OSError as error:
+        raise UserError(f"{folder}: not a readable folder ({error.strerror}); give it the right permissions") from None
+    return [path for path in content if not path.name.startswith(".") and path.name not in _JUNK]

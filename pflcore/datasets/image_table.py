@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 
-from pflcore.data.samples import Attribute, Rows, Samples, check_labels
+from pflcore.data.samples import Attribute, Mask, Rows, Samples, check_labels
 from pflcore.datasets import DATASETS
-from pflcore.datasets._decode import decode_images
-from pflcore.datasets._image_tables import ImageTable, read_own_table
-from pflcore.datasets._image_trees import encode
+from pflcore.datasets._base import encode
+from pflcore.datasets._images import decode_images
 from pflcore.datasets._own_images import OwnImages
+from pflcore.datasets._tables import ImageTable, read_table
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -25,10 +22,11 @@ class OwnImageTable(OwnImages):
     """Your own images in Parquet files, as Hugging Face exports them; no code needed.
 
     Read are ``train*.parquet``, and ``test*.parquet`` when there are any; without them all samples are training
-    samples. An image is a PNG, JPEG or the like in a binary column, or in the field ``bytes`` of a struct.
+    samples. An image is a PNG, JPEG or the like in a binary column, or in the field ``bytes`` of a struct. It is read
+    as a viewer shows it: turned as EXIF says, on white where it is transparent, 16 bits and floats scaled to bytes.
 
     A label is an integer, named by the metadata of an export when it has names; or a text, and then the distinct texts
-    are the classes, in alphabetical order. Integers without names have to be 0, 1, 2 and so on without a gap. A text
+    are the classes, in alphabetical order. Integers without names have to be 0, 1, 2 and so on without a gap. A label
     that only the test files have is an error.
     """
 
@@ -47,7 +45,7 @@ class OwnImageTable(OwnImages):
             object.__setattr__(self, "attributes", {"domain": ()})
 
     def found(self, folder: Path) -> bool:
-        """Whether there is a file of training images in the chosen folder."""
+        """Return whether there is a file of training images in the chosen folder."""
         return any(self.root(folder).glob("train*.parquet"))
 
     def load(self, folder: Path) -> Samples:
@@ -55,64 +53,50 @@ class OwnImageTable(OwnImages):
         root = self.root(folder)
         if not self.found(folder):
             raise UserError(f"{root}: no train*.parquet here; put Parquet files of images there, or set 'path'")
-        paths = [sorted(root.glob(f"{split}*.parquet")) for split in ("train", "test")]
-        tables = [read_own_table(path, self.image, self.label, self.domain) for path in (*paths[0], *paths[1])]
-        ends = list(accumulate(len(table.labels) for table in tables))
-        train = np.arange(ends[-1]) < ends[len(paths[0]) - 1]
-        class_names, labels = _classes(root, tables, int(train.sum()))
-        images = pa.chunked_array([chunk for table in tables for chunk in table.images.chunks], pa.large_binary())
-
-        def name(row: int) -> str:
-            number = bisect_right(ends, row)
-            return f"{tables[number].path}: row {row - (ends[number - 1] if number else 0)}"
-
-        pixels, encodings = decode_images(
-            ends[-1],
-            (self.channels, self.size, self.size),
-            lambda row: images[row].as_py(),
-            name,
-            f"decoding {self.name}",
-            resize=True,
-        )
+        columns = [self.label] + ([] if self.domain is None else [self.domain])
+        tables = {
+            split: [read_table(path, self.image, columns) for path in sorted(root.glob(f"{split}*.parquet"))]
+            for split in ("train", "test")
+        }
+        both = [*tables["train"], *tables["test"]]
+        train = np.repeat([table in tables["train"] for table in both], [len(table.images) for table in both])
+        class_names, labels = _classes(root, both, self.label, train)
+        decoded = decode_images([one for table in both for one in table.readers()], self.form, f"decoding {self.name}")
+        attributes = {}
+        if self.domain is not None:
+            domains = [str(domain) for table in both for domain in table.columns[self.domain]]
+            names = tuple(sorted(set(domains)))
+            attributes["domain"] = Attribute(encode(domains, names), names)
         return self.complete(
-            pixels,
+            decoded.pixels,
             labels,
             train,
             where=str(root),
-            source=f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(encodings))} images)",
+            source=f"{', '.join(table.path.name for table in both)} ({', '.join(sorted(decoded.formats))} images)",
             class_names=class_names,
-            attributes=_domains(tables) if self.domain is not None else {},
+            attributes=attributes,
         )
 
 
-def _classes(root: Path, tables: list[ImageTable], train: int) -> tuple[tuple[str, ...], Rows]:
-    """Names and numbers of the classes of all tables, whose first `train` rows are for training."""
+def _classes(root: Path, tables: list[ImageTable], label: str, train: Mask) -> tuple[tuple[str, ...], Rows]:
+    """Return names and numbers of the classes of all tables."""
     first = tables[0]
     for table in tables:
-        if type(table.labels[0]) is not type(first.labels[0]) or table.class_names != first.class_names:
+        if type(table.columns[label][0]) is not type(first.columns[label][0]) or table.class_names != first.class_names:
             raise UserError(f"{table.path}: its labels are of another kind than those of {first.path.name}")
-    values: list[int | str] = [label for table in tables for label in table.labels]
+    values: list[int | str] = [value for table in tables for value in table.columns[label]]
     if isinstance(values[0], str):
-        texts = [str(value) for value in values]
-        names = tuple(sorted(set(texts)))
-        if unknown := sorted(set(texts) - set(texts[:train])):
-            raise UserError(f"{root}: the test files have labels without a training image: {', '.join(unknown)}")
-        return names, encode(texts, names)
-    highest = max(int(value) for value in values)
-    names = first.class_names
-    if not names:
-        if gaps := set(range(max(0, min(highest, len(values))) + 1)) - set(values):
-            raise UserError(f"{root}: integer labels must be 0, 1, 2 and so on, but no image has label {min(gaps)}")
-        names = tuple(str(number) for number in range(highest + 1))
-    labels = []
-    for table in tables:
+        names = tuple(sorted({str(value) for value in values}))
+        labels = encode([str(value) for value in values], names)
+    else:
         # Labels beyond 64 bits exist only in damaged files: they are as wrong as any other number out of range.
-        labels.append(np.array([min(int(value), 2**62) for value in table.labels], np.int64))
-        check_labels(labels[-1], len(names), str(table.path))
-    return names, np.concatenate(labels)
-
-
-def _domains(tables: list[ImageTable]) -> dict[str, Attribute]:
-    domains = [domain for table in tables for domain in table.domains]
-    names = tuple(sorted(set(domains)))
-    return {"domain": Attribute(encode(domains, names), names)}
+        labels = np.array([min(int(value), 2**62) for value in values], np.int64)
+        highest = min(int(labels.max()), len(values))
+        if not first.class_names and (gaps := set(range(highest + 1)) - set(labels.tolist())):
+            raise UserError(f"{root}: integer labels must be 0, 1, 2 and so on, but no image has label {min(gaps)}")
+        names = first.class_names or tuple(str(number) for number in range(highest + 1))
+        check_labels(labels, len(names), str(root))
+    if unknown := sorted(set(labels[~train].tolist()) - set(labels[train].tolist())):
+        listed = ", ".join(names[number] for number in unknown)
+        raise UserError(f"{root}: the test files have labels without a training image: {listed}")
+    return names, labels

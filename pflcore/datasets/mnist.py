@@ -8,17 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Bytes, Rows, Samples, check_labels
+from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
-from pflcore.datasets._bounds import read_data
-from pflcore.datasets._idx import parse_idx
-from pflcore.datasets._sources import DAMAGED, Source
-from pflcore.errors import UserError
+from pflcore.datasets._download import Source
+from pflcore.datasets._files import read_file, reading
 
 _HOST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 _PLACES = ("", "raw/", "MNIST/raw/")
-_ALSO = "the unpacked file"
 
 
 @DATASETS.register
@@ -50,46 +47,29 @@ class Mnist(Dataset):
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`, downloading the files that are missing."""
-        place = _find(folder, self.sources)
-        parts, names = [], []
-        for images, labels in (self.sources[:2], self.sources[2:]):
-            paths = tuple(_unpacked(place, source) or source.obtain(place, _ALSO) for source in (images, labels))
-            parts.append(_read_pair(paths[0], paths[1], self.original))
-            names += [path.name for path in paths]
-        return self.complete(*self.join(parts), where=str(place), source=", ".join(names))
+        places = (folder / place for place in _PLACES)
+        place = next((one for one in places if any(_here(one, source) for source in self.sources)), folder)
+        paths = [_here(place, source) or place / source.name for source in self.sources]
+        for path, source in zip(paths, self.sources, strict=True):
+            if path.name == source.name:
+                source.obtain(place, "the unpacked file")
+        parts = [_read_pair(*paths[:2]), _read_pair(*paths[2:])]
+        return self.complete(*self.join(parts), where=str(place), source=", ".join(path.name for path in paths))
 
 
-def _find(folder: Path, sources: tuple[Source, ...]) -> Path:
-    """The first of the possible places that holds any of the files; the folder itself when none does."""
-    for place in (folder / name for name in _PLACES):
-        if any((place / source.name).is_file() or _unpacked(place, source) for source in sources):
-            return place
-    return folder
+def _here(place: Path, source: Source) -> Path | None:
+    """Return the file, or what it unpacks to."""
+    both = (place / source.name, place / source.name.removesuffix(".gz"))
+    return next((path for path in both if path.is_file()), None)
 
 
-def _unpacked(place: Path, source: Source) -> Path | None:
-    """The file without compression, when it is there and the compressed one is not."""
-    path = place / source.name.removesuffix(".gz")
-    return path if path.is_file() and not (place / source.name).is_file() else None
-
-
-def _read_pair(images: Path, labels: Path, shape: tuple[int, ...]) -> tuple[Bytes, Rows]:
-    pixels, digits = parse_idx(_content(images), 3, str(images)), parse_idx(_content(labels), 1, str(labels))
-    if pixels.shape[1:] != shape[1:]:
-        found = "x".join(map(str, pixels.shape[1:]))
-        raise UserError(f"{images}: images of {found} instead of {shape[1]}x{shape[2]}; get the official file")
-    if len(pixels) != len(digits):
-        raise UserError(f"{labels}: {len(digits):,} labels for {len(pixels):,} images; get the official file")
-    numbers = digits.astype(np.int64)
-    check_labels(numbers, 10, str(labels))
-    return pixels[:, None], numbers
-
-
-def _content(path: Path) -> bytes:
-    data = read_data(path)
-    if path.suffix != ".gz":
-        return data
-    try:
-        return gzip.decompress(data)
-    except DAMAGED as error:
-        raise UserError(f"{path}: not a readable gzip file ({error}); delete it and get it again") from None
+def _read_pair(images: Path, labels: Path) -> tuple[Bytes, Rows]:
+    """Return images uint8 [n, 1, 28, 28] and labels. An idx file is a header with the sizes, then plain bytes."""
+    arrays = []
+    for path, header in ((images, 16), (labels, 8)):
+        with reading(path):
+            data = read_file(path)
+            data = gzip.decompress(data) if path.suffix == ".gz" else data
+            arrays.append(np.frombuffer(data, np.uint8, offset=header))
+    with reading(images):
+        return arrays[0].reshape(len(arrays[1]), 1, 28, 28), arrays[1].astype(np.int64)

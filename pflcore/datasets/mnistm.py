@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
@@ -11,24 +11,20 @@ from typing import ClassVar
 import numpy as np
 
 from pflcore.data.preparation import allocate, track
-from pflcore.data.samples import Bytes, Rows, Samples
+from pflcore.data.samples import SPLITS, Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset
-from pflcore.datasets._bounds import read_image, read_list
-from pflcore.datasets._decode import decode_images
-from pflcore.datasets._parts import Part
-from pflcore.datasets._sources import Source, read_members
+from pflcore.datasets._download import DataFile, Source
+from pflcore.datasets._files import Read, open_files, reading
+from pflcore.datasets._images import Form, decode_images
 from pflcore.datasets.mnist import Mnist
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.seeds import generator
 
-_SPLITS = ("train", "test")
 _PHOTOS = "BSR/BSDS500/data/images"
 _PHOTO_ARCHIVE = "BSR_bsds500.tgz"
 _BERKELEY = "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/resources.html"
-_AGAIN = "get the official archive again"
-_LARGEST = 10_000_000  # pixels of a photograph; those of BSDS500 have 154,401
 
 
 @DATASETS.register
@@ -68,83 +64,61 @@ class MnistM(Dataset):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Colours, and the size of the authors' images or of MNIST's."""
+        """Return colours, and the size of the authors' images or of MNIST's."""
         return (3, *Mnist().shape[1:]) if self.source == "built" else self.original
 
     @property
     def expected(self) -> tuple[int, int] | None:
-        """Training and test samples of the source."""
+        """Return the number of training and test samples of the source."""
         return Mnist().expected if self.source == "built" else self.counts
 
     def found(self, folder: Path) -> bool:
-        """Whether there is something to load in its folder, and with `built` also in that of MNIST."""
+        """Return whether there is something to load in its folder, and with `built` also in that of MNIST."""
         if self.source == "official":
             return super().found(folder)
         photos = (folder / _PHOTO_ARCHIVE).is_file() or (folder / _PHOTOS).is_dir()
         return photos and Mnist().found(folder.parent / "mnist")
 
-    def parts(self, folder: Path) -> list[Part]:
-        """The authors' archive, or what MNIST-M is built from."""
+    def data_files(self, folder: Path) -> list[DataFile]:
+        """Return the authors' archive, or what MNIST-M is built from."""
         if self.source == "official":
-            return [Part("official images", folder, self.files, self.archive, "140 MB")]
+            return [DataFile("official images", folder, self.files, self.archive, "140 MB")]
         photos = Source(_BERKELEY, file=_PHOTO_ARCHIVE)
         return [
-            Part("photographs of BSDS500", folder, (_PHOTO_ARCHIVE, f"{_PHOTOS}/"), photos, "71 MB"),
-            *(replace(part, what="MNIST") for part in Mnist().parts(folder.parent / "mnist")),
+            DataFile("photographs of BSDS500", folder, (_PHOTO_ARCHIVE, f"{_PHOTOS}/"), photos, "71 MB"),
+            *(replace(file, what="MNIST") for file in Mnist().data_files(folder.parent / "mnist")),
         ]
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`; with `built` also from the folder of MNIST beside it."""
         return self._official(folder) if self.source == "official" else self._built(folder)
 
-    # --- the authors' images ---
-
     def _official(self, folder: Path) -> Samples:
-        where, files = self._find(folder)
-        images: list[str] = []
-        labels: list[Rows] = []
-        for split in _SPLITS:
-            listing = f"mnist_m_{split}_labels.txt"
-            if listing not in files:
-                raise UserError(f"{where}: {listing} is missing; {_AGAIN}")
-            names, digits = _parse_listing(_content(files[listing], read_list), f"{where}: {listing}")
-            images += [f"mnist_m_{split}/{name}" for name in names]
-            labels.append(digits)
-        if missing := [name for name in images if name not in files]:
-            raise UserError(f"{where}: {missing[0]} is missing; {_AGAIN}")
-        pixels, _ = decode_images(
-            len(images),
-            (3, *self.original[1:]),
-            lambda n: _content(files[images[n]], read_image),
-            lambda n: f"{where}: {images[n]}",
-            f"decoding {self.name}",
-            formats=("PNG",),
-        )
-        train = np.arange(len(images)) < len(labels[0])
-        return self.complete(pixels, np.concatenate(labels), train, where=str(where), source=where.name)
-
-    def _find(self, folder: Path) -> tuple[Path, dict[str, bytes | Path]]:
-        """The archive or folder, and its files by name: the two lists, and ``mnist_m_train/<image>`` and the like."""
-        files: dict[str, bytes | Path] = {}
+        where = next((root for root in (folder / "mnist_m", folder) if any(root.glob("mnist_m_*_labels.txt"))), None)
         if (folder / self.archive.name).is_file():
             where = self.archive.check(folder)
-            files.update((_inner(name), data) for name, data in read_members(where, lambda name: bool(_inner(name))))
-            return where, files
-        for root in (folder / "mnist_m", folder):
-            if any((root / f"mnist_m_{split}_labels.txt").is_file() for split in _SPLITS):
-                paths = [path for pattern in ("mnist_m_*.txt", "mnist_m_*/*.png") for path in root.glob(pattern)]
-                files.update((path.relative_to(root).as_posix(), path) for path in paths)
-                return root, files
-        raise self.absent(folder, f"{self.archive.name}, or what it unpacks to,")
-
-    # --- built ---
+        if where is None:
+            raise self.absent(folder, f"{self.archive.name}, or what it unpacks to,")
+        images: list[tuple[str, Read]] = []
+        labels: list[Rows] = []
+        with open_files(where, lambda name: bool(_short(name))) as found:
+            files = {_short(name): read for name, read in found.items()}
+            for split in SPLITS:
+                with reading(f"{where}/mnist_m_{split}_labels.txt", "get the official archive again"):
+                    lines = files[f"mnist_m_{split}_labels.txt"]().decode().split()
+                    names = [f"mnist_m_{split}/{name}" for name in lines[::2]]
+                    labels.append(np.array(lines[1::2], np.int64))
+                    images += [(f"{where}: {name}", files[name]) for name in names]
+            decoded = decode_images(images, Form(self.original, formats=("PNG",)), f"decoding {self.name}")
+        train = np.arange(len(images)) < len(labels[0])
+        return self.complete(decoded.pixels, np.concatenate(labels), train, where=str(where), source=where.name)
 
     def _built(self, folder: Path) -> Samples:
         photos, name = self._photographs(folder)
         digits = Mnist().load(folder.parent / "mnist")
         pixels = allocate((len(digits), *self.shape))
         advance = track(f"building {self.name}", len(digits))
-        for split, pictures, rows in zip(_SPLITS, photos, (digits.train, ~digits.train), strict=True):
+        for split, pictures, rows in zip(SPLITS, photos, (digits.train, ~digits.train), strict=True):
             numbers = np.flatnonzero(rows)
             blend(digits.inputs, numbers, pictures, pixels, generator(self.seed, f"mnistm {split}"))
             advance(len(numbers))
@@ -157,32 +131,30 @@ class MnistM(Dataset):
         )
 
     def _photographs(self, folder: Path) -> tuple[list[list[Bytes]], str]:
-        """Training and test photographs, and where they came from."""
-        path = folder / _PHOTO_ARCHIVE
-        if path.is_file():
-            encoded = {name.removeprefix("./"): data for name, data in read_members(path, _is_photo)}
-        elif (folder / _PHOTOS).is_dir():
-            path = folder / _PHOTOS
-            images = [image for split in _SPLITS for image in (path / split).glob("*.jpg")]
-            encoded = {f"{_PHOTOS}/{image.parent.name}/{image.name}": read_image(image) for image in images}
-        else:
+        """Return training and test photographs, and where they came from."""
+        archive = folder / _PHOTO_ARCHIVE
+        if not archive.is_file() and not (folder / _PHOTOS).is_dir():
             raise UserError(
                 f"{folder}: no photographs here; get {_PHOTO_ARCHIVE} from {_BERKELEY} and put it, or what it unpacks "
                 "to, there"
             )
-        names = [sorted(name for name in encoded if name.startswith(f"{_PHOTOS}/{split}/")) for split in _SPLITS]
-        if tuple(map(len, names)) != self.photos:
+        place = archive if archive.is_file() else folder
+        photos: list[list[Bytes]] = []
+        with open_files(place, lambda name: name.endswith(".jpg")) as files:
+            for split in SPLITS:
+                inside = f"{_PHOTOS}/{split}"
+                names = sorted(name for name in files if str(PurePosixPath(name).parent) == inside)
+                photos.append([_decode_photo(files[name](), f"{place}/{name}") for name in names])
+        if (found := tuple(map(len, photos))) != self.photos:
             raise UserError(
-                f"{path}: BSDS500 has {self.photos[0]} training and {self.photos[1]} test photographs, "
-                f"found {len(names[0])} and {len(names[1])}; put the complete data there"
+                f"{place}: BSDS500 has {self.photos[0]} training and {self.photos[1]} test photographs, "
+                f"found {found[0]} and {found[1]}; put the complete data there"
             )
-        smallest = max(self.shape[1:])
-        photos = [[_decode_photo(encoded[name], smallest, f"{path}: {name}") for name in part] for part in names]
-        return photos, path.name if path.is_file() else "BSDS500"
+        return photos, archive.name if archive.is_file() else "BSDS500"
 
 
 def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: np.random.Generator) -> None:
-    """Absolute difference, for each colour, of grey digits and random patches of random photographs.
+    """Write the absolute difference, for each colour, of grey digits and random patches of random photographs.
 
     Args:
         digits: uint8 [n, 1, H, W].
@@ -201,50 +173,18 @@ def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: n
         out[row] = np.abs(digits[row].astype(np.int16) - patch)
 
 
-def _inner(name: str) -> str:
-    """What a member is to us: ``mnist_m_train/<image>``, the name of a list, or nothing."""
-    path = PurePosixPath(name)
-    for split in _SPLITS:
-        if path.parent.name == f"mnist_m_{split}":
-            return f"{path.parent.name}/{path.name}"
-        if path.name == f"mnist_m_{split}_labels.txt":
-            return path.name
-    return ""
+def _short(name: str) -> str:
+    """Return ``mnist_m_train/<image>`` and the like, the name of a list, or nothing for other files."""
+    *_, folder, file = ("", *PurePosixPath(name).parts)
+    if folder in {f"mnist_m_{split}" for split in SPLITS}:
+        return f"{folder}/{file}"
+    return file if file in {f"mnist_m_{split}_labels.txt" for split in SPLITS} else ""
 
 
-def _content(file: bytes | Path, read: Callable[[Path], bytes]) -> bytes:
-    return file if isinstance(file, bytes) else read(file)
-
-
-def _parse_listing(data: bytes, where: str) -> tuple[list[str], Rows]:
-    """Names of images and their labels, of lines ``<image> <label>``."""
-    names, labels = [], []
-    for number, line in enumerate(data.decode("latin1").splitlines(), 1):
-        fields = line.split()
-        if len(fields) != 2 or PurePosixPath(fields[0]).name != fields[0] or fields[1] not in tuple("0123456789"):
-            raise UserError(f"{where}: line {number}: {line[:40]!r} is not an image's name and a label 0..9")
-        names.append(fields[0])
-        labels.append(int(fields[1]))
-    if len(set(names)) < len(names):
-        raise UserError(f"{where}: lists an image twice; use the official data")
-    return names, np.array(labels, np.int64)
-
-
-def _is_photo(name: str) -> bool:
-    path = PurePosixPath(name)  # which drops a leading "./"
-    return str(path.parent) in {f"{_PHOTOS}/{split}" for split in _SPLITS} and path.suffix == ".jpg"
-
-
-def _decode_photo(data: bytes, smallest: int, where: str) -> Bytes:
-    """uint8 [3, height, width]."""
+def _decode_photo(data: bytes, where: str) -> Bytes:
+    """Return uint8 [3, height, width]."""
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            if min(image.size) < smallest or image.width * image.height > _LARGEST:
-                raise ValueError(f"{image.width}x{image.height} pixels are not the size of a photograph")
-            pixels: Bytes = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-            return pixels
-    except Exception as error:  # decoders of damaged images raise far more than OSError
-        reason = "not JPEG" if type(error).__name__ == "UnidentifiedImageError" else str(error)
-        raise UserError(f"{where}: not a readable image ({reason})") from None
+    with reading(where), Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        pixels: Bytes = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+        return pixels

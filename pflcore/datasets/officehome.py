@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pflcore.datasets import DATASETS
-from pflcore.datasets._image_trees import DomainImages
-from pflcore.datasets._sources import Source
+from pflcore.datasets._domains import DomainImages
+from pflcore.datasets._download import Source
 
 _HOMEPAGE = "https://www.hemanthdv.org/officeHomeDataset.html"
 _ARCHIVE = "OfficeHomeDataset_10072016"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from pflcore.data.samples import Samples, check_labels
+from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
-from pflcore.datasets._sources import Source
+from pflcore.datasets._download import Source
+from pflcore.datasets._files import reading
 from pflcore.errors import UserError
 from pflcore.options import option
 
 _SPLITS = ("train", "val", "test")
-_KEYS = {f"{split}_{kind}" for split in _SPLITS for kind in ("images", "labels")}
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,8 @@ class OrganAMnist(Dataset):
     files = ("organamnist.npz",)
     original = (1, 28, 28)
     class_names = (
-        "bladder",
-        "femur-left",
-        "femur-right",
-        "heart",
-        "kidney-left",
-        "kidney-right",
-        "liver",
-        "lung-left",
-        "lung-right",
-        "pancreas",
-        "spleen",
+        *("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right"),
+        *("liver", "lung-left", "lung-right", "pancreas", "spleen"),
     )
     counts = (34_581 + 6_491, 17_778)
     mean = (0.5,)
@@ -90,75 +81,38 @@ class OrganAMnist(Dataset):
 
     @property
     def expected(self) -> tuple[int, int]:
-        """Training and test samples of the release."""
+        """Return the number of training and test samples of the release."""
         return self.releases[self.release].counts
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and std for each channel."""
+        """Return mean and std for each channel."""
         return self.mean * self.channels, self.std * self.channels
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`, downloading the file when it is not there."""
         path = self._obtain(folder)
-        arrays = _read(path)
-        sizes = [_check(arrays, split, self.original, self.classes, path) for split in _SPLITS]
-        pixels = np.concatenate([arrays[f"{split}_images"] for split in _SPLITS])[:, None]
+        with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            images, labels = ([arrays[f"{split}_{kind}"] for split in _SPLITS] for kind in ("images", "labels"))
+            pixels = np.concatenate(images).reshape(-1, 1, *self.original[1:])
+            digits = np.concatenate(labels).reshape(len(pixels)).astype(np.int64, casting="safe")
         return self.complete(
             np.repeat(pixels, self.channels, axis=1),
-            np.concatenate([arrays[f"{split}_labels"][:, 0] for split in _SPLITS]).astype(np.int64),
-            np.arange(sum(sizes)) < sum(sizes[:2]),
+            digits,
+            np.arange(len(pixels)) < len(pixels) - len(images[-1]),
             where=str(path),
             source=f"{path.name} ({self.release})",
             size=self.size,
         )
 
     def _obtain(self, folder: Path) -> Path:
-        try:
-            return self.releases[self.release].source.obtain(folder)
-        except UserError:
-            # The file may be right and the option wrong.
+        path = folder / "organamnist.npz"
+        if path.is_file():  # it may be right and the option wrong
+            md5 = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
             for name, release in self.releases.items():
-                if name != self.release and _is(release.source, folder):
+                if name != self.release and release.source.digest == md5:
                     raise UserError(
-                        f"{folder / release.source.name}: is release {name}; set release to {name}, or delete it and "
-                        f"get {self.release} from {self.releases[self.release].source.url}"
-                    ) from None
-            raise
-
-
-def _is(source: Source, folder: Path) -> bool:
-    try:
-        return (folder / source.name).is_file() and source.check(folder).is_file()
-    except UserError:
-        return False
-
-
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The six arrays. Raises :class:`UserError` for a damaged file, other arrays, or pickled objects in one."""
-    try:
-        with path.open("rb") as file:  # NumPy leaves a file open that it cannot read
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it is no archive")
-            if set(archive.files) != _KEYS:
-                raise ValueError(f"it holds {', '.join(sorted(archive.files))} instead of {', '.join(sorted(_KEYS))}")
-            return {name: archive[name] for name in sorted(_KEYS)}
-    except Exception as error:  # damaged zip files and array headers raise almost anything
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: not a readable OrganAMNIST file ({reason}); delete it and get it again") from None
-
-
-def _check(arrays: dict[str, npt.NDArray[Any]], split: str, shape: tuple[int, ...], classes: int, path: Path) -> int:
-    """The number of images of a split, after checking its arrays."""
-    images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-    if images.dtype != np.uint8 or images.shape[1:] != shape[1:]:
-        raise UserError(
-            f"{path}: {split}_images must be uint8 of (n, {shape[1]}, {shape[2]}), found {images.dtype} {images.shape}"
-        )
-    if labels.dtype.kind not in "iu" or labels.shape != (len(images), 1):
-        raise UserError(
-            f"{path}: {split}_labels must be integers of ({len(images)}, 1), found {labels.dtype} {labels.shape}"
-        )
-    check_labels(labels[:, 0].astype(np.int64), classes, f"{path}: {split}")
-    return len(images)
+                        f"{path}: is release {name}; set release to {name}, or delete it and get {self.release} from "
+                        f"{self.releases[self.release].source.url}"
+                    )
+        return self.releases[self.release].source.obtain(folder)

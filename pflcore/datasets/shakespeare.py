@@ -7,10 +7,9 @@ from pathlib import Path
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER
-from pflcore.datasets._bounds import PARSED, read_data
+from pflcore.datasets._download import DataFile, Source
+from pflcore.datasets._files import open_files, read_file
 from pflcore.datasets._leaf import LENGTH, read_split, split_all
-from pflcore.datasets._parts import Part
-from pflcore.datasets._sources import Source, read_members
 from pflcore.datasets._speeches import read_plays, read_speakers
 from pflcore.datasets._text import RoleTexts, read_text
 from pflcore.errors import UserError
@@ -73,22 +72,26 @@ class Shakespeare(RoleTexts):
             raise UserError(f"{self.name}.chunk_len = {self.chunk_len} must be at most {LENGTH} with source = 'leaf'")
 
     def found(self, folder: Path) -> bool:
-        """Whether there is something for the present source in its folder."""
+        """Return whether there is something for the present source in its folder."""
         if self.source == "speakers":
             return (folder / self.file).is_file()
         patterns = ("train/*.json", "all_data/*.json") if self.source == "leaf" else (ARCHIVE, *TEXTS)
         return any(any(folder.glob(pattern)) for pattern in patterns)
 
-    def parts(self, folder: Path) -> list[Part]:
-        """The complete works, LEAF's shards, or the text of speeches."""
+    def data_files(self, folder: Path) -> list[DataFile]:
+        """Return the complete works, LEAF's shards, or the text of speeches."""
         if self.source == "gutenberg":
-            return [Part("complete works", folder, (ARCHIVE, *TEXTS), _WORKS, "5.5 MB unpacked")]
+            return [DataFile("complete works", folder, (ARCHIVE, *TEXTS), _WORKS, "5.5 MB unpacked")]
         if self.source == "leaf":
             return [
-                Part("LEAF's shards", folder, ("train/*.json", "all_data/*.json"), Source(_LEAF, file="train, test"))
+                DataFile(
+                    "LEAF's shards", folder, ("train/*.json", "all_data/*.json"), Source(_LEAF, file="train, test")
+                )
             ]
         tiny = self.file == TINY.name
-        return [Part("speeches", folder, (self.file,), TINY if tiny else None, "1.1 MB" if tiny else "", needed=tiny)]
+        return [
+            DataFile("speeches", folder, (self.file,), TINY if tiny else None, "1.1 MB" if tiny else "", needed=tiny)
+        ]
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`; tiny Shakespeare is downloaded when it is wanted and not there."""
@@ -101,15 +104,16 @@ class Shakespeare(RoleTexts):
         if path is None:
             raise self.absent(folder, f"{ARCHIVE}, or the plain text as {TEXTS[0]} or {TEXTS[1]},")
         if path.name != ARCHIVE:
-            return self._plays(read_data(path, PARSED), str(path), path.name)
-        members = list(read_members(path, lambda name: name.lower().endswith(".txt")))
-        if len(members) != 1:
-            raise UserError(f"{path}: holds {len(members)} text files, expected one, {TEXTS[0]}; get it again")
-        name, data = members[0]
-        return self._plays(data, f"{path}/{name}", f"{path.name}/{name}")
-
-    def _plays(self, data: bytes, where: str, source: str) -> Samples:
-        return self.from_lines(read_plays(read_text(data, where), where), where=where, source=source)
+            inside, data = "", read_file(path)
+        else:
+            with open_files(path, lambda name: name.lower().endswith(".txt")) as files:
+                if len(files) != 1:
+                    raise UserError(f"{path}: holds {len(files)} text files, expected one, {TEXTS[0]}; get it again")
+                ((name, read),) = files.items()
+                inside, data = f"/{name}", read()
+        where = f"{path}{inside}"
+        lines = read_plays(read_text(data, where), where)
+        return self.from_lines(lines, where=where, source=f"{path.name}{inside}")
 
     def _speakers(self, folder: Path) -> Samples:
         path = folder / self.file
@@ -117,7 +121,7 @@ class Shakespeare(RoleTexts):
             path = TINY.obtain(folder, "any other text of speeches, and name it by the option file")
         elif not path.is_file():
             raise UserError(f"{path}: no such file; put it there, or name another by the option file")
-        lines = read_speakers(read_text(read_data(path, PARSED), str(path)), str(path))
+        lines = read_speakers(read_text(read_file(path), str(path)), str(path))
         return self.from_lines(lines, where=str(path), source=path.name)
 
     def _leaf(self, folder: Path) -> Samples:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Samples
+from pflcore.data.preparation import track
+from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
-from pflcore.datasets._matlab import read_matlab
-from pflcore.datasets._sources import Source
+from pflcore.datasets._download import Source
+from pflcore.datasets._files import reading
 from pflcore.options import option
 
 _HOST = "http://ufldl.stanford.edu/housenumbers"
@@ -51,7 +53,7 @@ class Svhn(Dataset):
 
     @property
     def expected(self) -> tuple[int, int]:
-        """Training and test samples with the present options."""
+        """Return the number of training and test samples with the present options."""
         train, test = self.counts
         return train + _EXTRA * self.extra, test
 
@@ -59,12 +61,25 @@ class Svhn(Dataset):
         """Read from `folder`, downloading the files that are missing."""
         sources = [source for name, source in self.sources.items() if self.extra or name != "extra"]
         paths = [source.obtain(folder) for source in sources]
-        pixels, labels = read_matlab(paths, self.original, range(1, 11))
-        count = len(pixels)
-        return self.complete(
-            pixels,
-            np.concatenate(labels) % 10,
-            np.arange(count) < count - len(labels[-1]),
-            where=str(folder),
-            source=", ".join(path.name for path in paths),
-        )
+        pixels, labels, train = self.join(read_matlab(paths))
+        labels[labels == 10] = 0
+        return self.complete(pixels, labels, train, where=str(folder), source=", ".join(path.name for path in paths))
+
+
+def read_matlab(paths: Sequence[Path]) -> list[tuple[Bytes, Rows]]:
+    """Read MATLAB files up to version 7 with ``X`` [H, W, C, n] and ``y`` [n, 1]; return [n, C, H, W] and [n] of each.
+
+    Raises:
+        UserError: A file that is absent, damaged or of another content.
+    """
+    import scipy.io
+
+    parts = []
+    advance = track(f"reading {', '.join(path.name for path in paths)}", len(paths))
+    for path in paths:
+        with reading(path), path.open("rb") as file:
+            arrays = scipy.io.loadmat(file, variable_names=["X", "y"])
+            labels = arrays["y"].reshape(-1)
+            parts.append((arrays["X"].transpose(3, 2, 0, 1), labels.astype(np.int64)))
+        advance(1)
+    return parts

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset
-from pflcore.datasets._matlab import read_matlab
-from pflcore.datasets._parts import Part
-from pflcore.datasets._sources import Source
-from pflcore.errors import UserError
+from pflcore.datasets._download import DataFile, Source
+from pflcore.datasets.svhn import read_matlab
 
 _FILES = ("synth_train_32x32.mat", "synth_test_32x32.mat")
 
@@ -37,23 +33,13 @@ class SynthDigits(Dataset):
     mean = (0.5, 0.5, 0.5)
     std = (0.5, 0.5, 0.5)
 
-    def parts(self, folder: Path) -> list[Part]:
-        """Both files."""
-        return [Part(name, folder, (name,), Source(self.homepage, file=name)) for name in _FILES]
+    def data_files(self, folder: Path) -> list[DataFile]:
+        """Return both files."""
+        return [DataFile(name, folder, (name,), Source(self.homepage, file=name)) for name in _FILES]
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`."""
         paths = [folder / name for name in _FILES]
-        missing = [path.name for path in paths if not path.is_file()]
-        if len(missing) == len(paths):
+        if not any(path.is_file() for path in paths):
             raise self.absent(folder, " and ".join(_FILES))
-        if missing:
-            raise UserError(f"{folder}: {missing[0]} is missing; put it there")
-        pixels, labels = read_matlab(paths, self.original, range(10))
-        return self.complete(
-            pixels,
-            np.concatenate(labels),
-            np.arange(len(pixels)) < len(labels[0]),
-            where=str(folder),
-            source=", ".join(_FILES),
-        )
+        return self.complete(*self.join(read_matlab(paths)), where=str(folder), source=", ".join(_FILES))

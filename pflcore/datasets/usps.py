@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import bz2
-from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pflcore.data.preparation import track
 from pflcore.data.samples import Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
-from pflcore.datasets._sources import Source
-from pflcore.errors import UserError
+from pflcore.datasets._download import Source
+from pflcore.datasets._files import reading
 
 _HOST = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
-_PIXELS = 16 * 16
-_INDICES = np.arange(1, _PIXELS + 1)
 _HDF5 = "usps.h5"
-_SPLITS = ("train", "test")
-_LARGEST = 100_000 * _PIXELS  # numbers in an HDF5 array; a small file can claim any shape
 
 
 @DATASETS.register
@@ -52,8 +45,7 @@ class Usps(Dataset):
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`, downloading the text files when nothing is there."""
-        texts = any((folder / source.name).is_file() for source in self.sources)
-        if not texts and (folder / _HDF5).is_file():
+        if (folder / _HDF5).is_file() and not any((folder / source.name).is_file() for source in self.sources):
             parts, names = _read_hdf5(folder / _HDF5), [_HDF5]
         else:
             paths = [source.obtain(folder, _HDF5) for source in self.sources]
@@ -62,78 +54,26 @@ class Usps(Dataset):
 
 
 def _read_text(path: Path) -> tuple[Bytes, Rows]:
-    """A LIBSVM file: per line a label 1..10 and ``index:value`` with index 1..256; what is left out is 0."""
-    try:
-        lines = bz2.decompress(path.read_bytes()).decode("ascii").splitlines()
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path}: not a readable bzip2 text ({error}); delete it and get it again") from None
-    values, labels = np.zeros((len(lines), _PIXELS)), np.zeros(len(lines))
-    advance = track(f"reading {path.name}", len(lines))
-    for row, line in enumerate(lines):
-        try:
-            numbers = np.array(line.replace(":", " ").split(), np.float64)
-            if not np.isin(numbers[1::2], _INDICES).all():
-                raise ValueError("an index that is none")
-            indices = numbers[1::2].astype(np.int64)
-            labels[row], values[row, indices - 1] = numbers[0], numbers[2::2]
-        except (ValueError, IndexError):
-            raise UserError(
-                f"{path}: line {row + 1}: not a label and index:value pairs (1..{_PIXELS}); get the official file"
-            ) from None
-    advance(len(lines))
-    return _pixels((values + 1) / 2, str(path)), _digits(labels, 1, str(path))
+    """Read a LIBSVM file: values -1..1, of which those that are left out are 0, and labels 1..10."""
+    from sklearn.datasets import load_svmlight_file
+
+    with reading(path):
+        values, labels = load_svmlight_file(str(path), n_features=16 * 16, zero_based=False)
+        return _pixels((values.toarray() + 1) / 2), labels.astype(np.int64) - 1
 
 
 def _read_hdf5(path: Path) -> list[tuple[Bytes, Rows]]:
+    """Read the customary file: values 0..1 and labels 0..9 of both splits."""
     import h5py
 
-    try:
-        with h5py.File(path, "r") as file:
-            arrays = [[_hdf5_array(file, f"{split}/{name}") for name in ("data", "target")] for split in _SPLITS]
-    except Exception as error:  # damaged HDF5 files raise almost anything
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: not a readable HDF5 file of USPS ({reason}); get it again") from None
-    parts = []
-    for split, (data, target) in zip(_SPLITS, arrays, strict=True):
-        if data.ndim != 2 or data.shape[1] != _PIXELS or data.dtype.kind != "f":
-            raise UserError(f"{path}: {split}/data must be floats of (n, {_PIXELS}), found {data.dtype} {data.shape}")
-        if target.shape != data.shape[:1] or target.dtype.kind not in "iu":
-            found = f"{target.dtype} {target.shape}"
-            raise UserError(f"{path}: {split}/target must be integers of ({len(data)},), found {found}")
-        parts.append((_pixels(data, f"{path}: {split}"), _digits(target, 0, f"{path}: {split}")))
-    return parts
+    with reading(path), h5py.File(path, "r") as file:
+        return [
+            (_pixels(file[split]["data"][:]), file[split]["target"][:].astype(np.int64)) for split in ("train", "test")
+        ]
 
 
-def _hdf5_array(file: Any, name: str) -> npt.NDArray[Any]:
-    """A dataset that lies in the file itself: HDF5 can also point to other files of the machine."""
-    import h5py
-
-    group, _, leaf = name.partition("/")
-    links = file.get(group, getlink=True), file[group].get(leaf, getlink=True)
-    array = file[name] if all(isinstance(link, h5py.HardLink) for link in links) else None
-    if not isinstance(array, h5py.Dataset) or array.is_virtual or array.external:
-        raise ValueError(f"{name} is not an array in it")
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"{name} holds {array.dtype}, not numbers")
-    for what, shape in (("a shape", array.shape), ("parts", array.chunks or ())):
-        if prod(shape) > _LARGEST:
-            raise ValueError(f"{name} has {what} of {shape}")
-    values: npt.NDArray[Any] = array[()]
-    return values
-
-
-def _pixels(values: npt.NDArray[Any], where: str) -> Bytes:
-    """Values 0..1 as images."""
-    wrong = ~((values >= 0) & (values <= 1)).all(1)  # also NaN
-    if wrong.any():
-        raise UserError(f"{where}: row {int(wrong.argmax())}: a pixel is outside of its range; get the official file")
+def _pixels(values: npt.NDArray[Any]) -> Bytes:
+    """Return values 0..1 as images. Raise ``ValueError`` for others."""
+    if not ((values >= 0) & (values <= 1)).all():  # also NaN
+        raise ValueError("a pixel is outside of its range")
     return np.rint(values.astype(np.float64) * 255).astype(np.uint8).reshape(-1, 1, 16, 16)
-
-
-def _digits(values: npt.NDArray[Any], zero: int, where: str) -> Rows:
-    """Labels as digits, when `zero` is the label of the digit 0."""
-    wrong = ~np.isin(values, range(zero, zero + 10))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise UserError(f"{where}: row {row}: label {values[row]:g} is outside {zero}..{zero + 9}")
-    return values.astype(np.int64) - zero

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pflcore.datasets import DATASETS
-from pflcore.datasets._sources import Source
+from pflcore.datasets._download import Source
 from pflcore.datasets._voc import HOST, Voc
 
 

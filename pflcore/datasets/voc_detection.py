@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._main_classes import LARGEST, RULE_HELP, RULES
-from pflcore.datasets._voc import Voc, read_splits, splits_of
+from pflcore.datasets._images import Form
+from pflcore.datasets._voc import LARGEST, RULE_HELP, RULES, Voc, read_splits
 from pflcore.datasets.voc2007 import Voc2007
 from pflcore.datasets.voc2012 import Voc2012
 from pflcore.options import option
@@ -32,15 +32,18 @@ class VocDetection(Voc):
     counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
 
     def found(self, folder: Path) -> bool:
-        """Whether both years have something to load."""
+        """Return whether both years have something to load."""
         return all(year.found(folder.parent / year.name) for year in self._years())
 
     def load(self, folder: Path) -> Samples:
         """Read both years from their folders beside `folder`, downloading what is not there."""
         earlier, later = self._years()
-        files = earlier.open(folder.parent / earlier.name, earlier.archives[:1])
-        train, test = splits_of(later.open(folder.parent / later.name), later.splits)
-        return read_splits(self, [(files, earlier.splits[0]), *train], test, self.counts_as)
+        with (
+            earlier.open(folder.parent / earlier.name, earlier.archives[:1]) as old,
+            later.open(folder.parent / later.name) as new,
+        ):
+            train = [(old, earlier.splits[0]), (new, later.splits[0])]
+            return read_splits(self, train, (new, later.splits[1]), self.counts_as, Form(self.shape, resize=True))
 
     def _years(self) -> tuple[Voc2007, Voc2012]:
         return Voc2007(size=self.size, class_list=self.class_list), Voc2012(size=self.size, class_list=self.class_list)

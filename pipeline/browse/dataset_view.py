@@ -43,7 +43,7 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
     folder = raw_data_folder(home) / name
     kind = "images" if len(dataset.shape) == 3 else "texts"
     shape = "×".join(map(str, dataset.shape))
-    parts = dataset.parts(folder)
+    parts = dataset.data_files(folder)
     here = sum(part.here is not None for part in parts)
     facts = {
         "state": _state(dataset, home) + (f"; {here} of {len(parts)} parts are here" if len(parts) > 1 else ""),
@@ -66,7 +66,7 @@ def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -
     """
     dataset = DATASETS.create(name, **options)
     left = []
-    for part in dataset.parts(raw_data_folder(home) / name):
+    for part in dataset.data_files(raw_data_folder(home) / name):
         if part.here is None and part.source and part.source.direct:
             with show_preparation() as show, preparing(show, None):
                 part.source.obtain(part.folder)

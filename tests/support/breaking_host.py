@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pflcore.datasets._sources import Source
+from pflcore.datasets._download import Source
 
 CONTENT = bytes(range(256)) * 20_000  # five megabytes
 

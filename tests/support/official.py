@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 
 from pflcore.datasets import Dataset
-from pflcore.datasets._image_trees import DomainImages
-from pflcore.datasets._sources import Source
+from pflcore.datasets._domains import DomainImages
+from pflcore.datasets._download import Source
 from pflcore.errors import UserError
 
 Files = dict[str, bytes]

@@ -13,7 +13,7 @@ from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.data.samples import Boxes
 from pflcore.datasets import DATASETS, Dataset, stand_in, voc2007, voc2012, voc_detection
-from pflcore.datasets._main_classes import main_classes
+from pflcore.datasets._voc import main_classes
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
 
@@ -85,12 +85,12 @@ def test_a_folder_of_ones_own_keeps_its_boxes_as_shares_and_through_parquet(tmp_
 @pytest.mark.parametrize(
     ("xml", "words"),
     [
-        (annotation(("red", 5, 5, 25, 10)), "not within the image of 20x20"),
+        (annotation(("red", 5, 5, 25, 10)), "has no area in the image of 20x20 pixels, or stands out of it"),
         (annotation(("red", 9, 5, 3, 10)), "has no area"),
         (annotation(("blue", 1, 1, 3, 3)), "class 'blue' is unknown"),
         (annotation(), "has no object"),
-        (b"<annotation><object>", "not a readable annotation"),
-        (b'<!DOCTYPE a [<!ENTITY b "bbbb">]><annotation>&b;</annotation>', "refused: "),
+        (b"<annotation><object>", "cannot be read"),
+        (b'<!DOCTYPE a [<!ENTITY b "bbbb">]><annotation>&b;</annotation>', "DTDForbidden"),
     ],
 )
 def test_what_is_wrong_with_an_annotation_is_one_line(tmp_path: Path, xml: bytes, words: str) -> None:

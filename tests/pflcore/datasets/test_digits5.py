@@ -116,7 +116,7 @@ def test_digits5_of_two_domains_has_their_samples_and_needs_no_others(five: Path
         (five.parent / name).rename(five.parent / f"no {name}")
     write_mnist(five.parent / "mnist", compressed=False)  # MNIST-M is made of it
     dataset = DATASETS.create("digits5", domain_list=("MNIST-M", "USPS"))
-    assert dataset.found(five) and {part.what.split(",")[0] for part in dataset.parts(five)} == {"MNIST-M", "USPS"}
+    assert dataset.found(five) and {part.what.split(",")[0] for part in dataset.data_files(five)} == {"MNIST-M", "USPS"}
     samples = dataset.load(five)
     assert samples.attributes["domain"].names == dataset.attributes["domain"] == ("MNIST-M", "USPS")
     assert samples.attributes["domain"].values.tolist() == [0] * EACH + [1] * EACH
@@ -156,7 +156,7 @@ def test_digits5_asks_for_what_a_person_has_to_get_before_it_downloads(
 def test_digits5_names_the_damaged_one(five: Path) -> None:
     path = five.parent / "usps" / "usps.h5"
     path.write_bytes(path.read_bytes()[:1000])
-    assert failure(DATASETS.create("digits5"), five).startswith(f"{path}: not a readable HDF5 file of USPS (")
+    assert failure(DATASETS.create("digits5"), five).startswith(f"{path}: cannot be read (")
 
 
 def test_a_pooled_test_set_is_a_fifth_of_every_class() -> None:

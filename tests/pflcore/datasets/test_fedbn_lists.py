@@ -114,42 +114,17 @@ def test_where_the_lists_may_lie(net: domainnet.DomainNet, folder: Path, place: 
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (
-            listed(paths=["DomainNet/real/bird/1.jpg"]),
-            ": must be as many paths as names of classes; get FedBN's lists again",
-        ),
-        (listed(labels=np.arange(10)), ": must be as many paths as names of classes; get FedBN's lists again"),
-        (
-            listed(labels=[*CLASSES[1:], "bird"]),
-            ": row 0: 'DomainNet/real/bird/1.jpg' of 'feather' is not 'DomainNet/real/<class>/<image>' of one of the "
-            "ten classes; get FedBN's lists again",
-        ),
-        (
-            pickle.dumps((["DomainNet/sketch/bird/1.jpg"], ["bird"])),
-            ": row 0: 'DomainNet/sketch/bird/1.jpg' of 'bird' is not 'DomainNet/real/<class>/<image>' of one of the "
-            "ten classes; get FedBN's lists again",
-        ),
-        (
-            pickle.dumps((["DomainNet/real/axe/1.jpg"], ["axe"])),
-            ": row 0: 'DomainNet/real/axe/1.jpg' of 'axe' is not 'DomainNet/real/<class>/<image>' of one of the "
-            "ten classes; get FedBN's lists again",
-        ),
-        (
-            pickle.dumps((["DomainNet/real/bird/2.jpg"], ["bird"])),
-            ": real/bird/2.jpg is listed twice; get FedBN's lists from "
-            "https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/domainnet_dataset.zip",
-        ),
-        (bytes(20_000_000), ": has 20,000,000 bytes where 16,777,216 are enough; get FedBN's lists again"),
-        (
-            listed(paths=[["DomainNet/real/bird/1.jpg"]]),
-            ": not a readable pickle of two columns (a column is neither whole numbers nor words); get the file again",
-        ),
+        (listed(paths=["DomainNet/real/bird/1.jpg"]), "cannot be read (the paths are not of the classes beside them)"),
+        (listed(labels=[*CLASSES[1:], "bird"]), "cannot be read (the paths are not of the classes beside them)"),
+        (pickle.dumps((["DomainNet/sketch/bird/1.jpg"], ["bird"])), "'sketch/bird/1.jpg' is not "),
+        (pickle.dumps((["DomainNet/real/bird/2.jpg"], ["bird"])), "real/bird/2.jpg is listed twice; "),
+        (bytes(200), "cannot be read ("),
     ],
 )
 def test_faulty_lists(net: domainnet.DomainNet, folder: Path, data: bytes, problem: str) -> None:
     # Training lists come first, so that what is in both is found in the test list.
     write_files(folder, lists() | {"real_test.pkl": data})
-    assert failure(net, folder) == f"{folder / 'real_test.pkl'}{problem}"
+    assert failure(net, folder).startswith(f"{folder / 'real_test.pkl'}: {problem}")
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -158,7 +133,7 @@ def test_hostile_lists(net: domainnet.DomainNet, folder: Path, zipped: bool) -> 
     files = lists() | {"sketch_train.pkl": pickle.dumps(([Hostile(target)], ["bird"]), 4)}
     write_zip(folder / "domainnet_dataset.zip", files) if zipped else write_files(folder, files)
     place = folder / "domainnet_dataset.zip/sketch_train.pkl" if zipped else folder / "sketch_train.pkl"
-    assert failure(net, folder) == f"{place}: refused: the pickle asks for posix.system; use the official file"
+    assert failure(net, folder).startswith(f"{place}: cannot be read (refused: the pickle asks for posix.system)")
     assert not target.exists()
 
 
@@ -174,7 +149,7 @@ def test_faulty_archives_of_lists(net: domainnet.DomainNet, folder: Path) -> Non
     write_zip(path, {"../clipart_train.pkl": b"x"} | lists())
     assert "points outside of the archive" in failure(net, folder)
     path.write_bytes(b"PK")
-    assert failure(net, folder).startswith(f"{path}: not a readable archive (")
+    assert failure(net, folder).startswith(f"{path}: cannot be read (")
 
 
 def test_a_listed_image_that_is_missing(net: domainnet.DomainNet, folder: Path) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import pickle
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +17,6 @@ from support.official import SIZE, plain, write_files
 from pflcore.backbones._pretrained import read_weights
 from pflcore.datasets import DATASETS
 from pflcore.datasets._leaf import read_split
-from pflcore.datasets._pickle import load_batch, load_pair
 
 FEW, MANY = 40, 2000
 
@@ -99,20 +95,6 @@ def test_boxes(part: str, copies: int, folder: Path) -> None:
     own = folder / "detection_folder"
     dataset.load(own)
     assert fuzz(folder / "cells" / part, lambda _: dataset.load(own), copies=copies // 2, seed=7) > 0
-
-
-BATCH = {"data": np.arange(96, dtype=np.uint8).reshape(2, 48), "labels": [1, 2], "filenames": ["a", "b"]}
-PAIR = (np.arange(12, dtype=np.uint8).reshape(2, 6), np.array([3, 4]))
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-@pytest.mark.parametrize(("value", "load"), [(BATCH, load_batch), (PAIR, load_pair)], ids=["batch", "pair"])
-def test_pickles(
-    value: object, load: Callable[[bytes, str], object], protocol: int, copies: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "pickle"
-    path.write_bytes(pickle.dumps(value, protocol))
-    assert fuzz(path, lambda path: load(path.read_bytes(), path.name), copies=copies, seed=8) > 0
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])

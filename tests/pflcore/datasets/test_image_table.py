@@ -90,11 +90,17 @@ def test_integers_without_names(folder: Path) -> None:
             f"{folder}: integer labels must be 0, 1, 2 and so on, but no image has label {lacking}"
         )
     write(path, [1, 2, 3], label=[0, 1, -1])
-    assert failure(own(), folder) == f"{path}: row 2: label -1 is outside 0..1"
+    assert failure(own(), folder) == f"{folder}: row 2: label -1 is outside 0..1"
     write(path, [1, 2], ["a"], label=[0, 1])
-    assert failure(own(), folder) == f"{path}: row 1: label 1 is outside 0..0"
+    assert failure(own(), folder) == f"{folder}: row 1: label 1 is outside 0..0"
     write(path, [1, 2], ["a"], label=pa.array([0, 2**64 - 1], pa.uint64()))
-    assert failure(own(), folder) == f"{path}: row 1: label {2**62} is outside 0..0"
+    assert failure(own(), folder) == f"{folder}: row 1: label {2**62} is outside 0..0"
+
+
+def test_integers_that_only_the_test_files_have(folder: Path) -> None:
+    write(folder / "train.parquet", [1, 2], label=[0, 1])
+    write(folder / "test.parquet", [1, 2], label=[2, 3])
+    assert failure(own(), folder) == (f"{folder}: the test files have labels without a training image: 2, 3")
 
 
 def test_nothing_there(folder: Path) -> None:
@@ -147,9 +153,9 @@ def test_damaged_files(folder: Path) -> None:
     whole = path.read_bytes()
     for data in (whole[: len(whole) // 2], b"not Parquet", b""):
         path.write_bytes(data)
-        assert failure(own(), folder).startswith(f"{path}: not a readable Parquet file (")
+        assert failure(own(), folder).startswith(f"{path}: cannot be read (")
     images = [grey(1), grey(2)[:40], b"text"]
-    for bad, row in ((images, 1), ([images[0], None], 1), ([b"", images[0]], 0)):
+    for bad, row in ((images, 1), ([b"", images[0]], 0)):
         table = {"image": pa.array([{"bytes": image} for image in bad]), "label": ["a"] * len(bad)}
         write(folder / "train-0.parquet", [5, 6], label=["a", "b"])
         pq.write_table(pa.table(table), path)
@@ -157,7 +163,7 @@ def test_damaged_files(folder: Path) -> None:
     (folder / "train-0.parquet").unlink()
     broken = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xff\xfe"))
     write(path, [1, 2], label=broken)
-    assert failure(own(), folder).startswith(f"{path}: not a readable Parquet file (")
+    assert failure(own(), folder).startswith(f"{path}: cannot be read (")
 
 
 def test_a_real_export_where_there_is_some() -> None:

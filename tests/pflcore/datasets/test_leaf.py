@@ -124,97 +124,36 @@ def refused(leaf: Path, damage: Callable[[dict[str, Any]], Any]) -> str:
 
 
 X = ["x" * 80] * 7
-LISTS = "'users' and 'num_samples' must be lists of one length"
-COUNTS = "user 'b': 'x' and 'y' must be lists of 7 texts"
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda _: [1], "'users' is missing"),
-        (lambda _: None, "'users' is missing"),
-        (lambda c: {"users": c["users"]}, "'num_samples' is missing"),
-        (lambda c: {k: c[k] for k in ("users", "num_samples")}, "'user_data' is missing"),
-        (change(users="b"), LISTS),
-        (change(users=["b", "c"]), LISTS),
-        (change(num_samples=7), LISTS),
-        (change(num_samples=[8]), COUNTS.replace("7", "8")),
-        (change(num_samples=[[[]]]), COUNTS.replace("7", "a list")),
-        (change(users=[3]), "3 in 'users' must be a name"),
-        (change(users=[["b"]]), "a list in 'users' must be a name"),
-        (change(users=[""]), "'' in 'users' must be a name"),
-        (change(users=["\ud800"]), "'\\ud800' in 'users' must be a name"),
-        (change(users=["a\nb"]), "'a\\nb' in 'users' must be a name"),
-        (change(user_data={}), "'b' is missing"),
-        (change(user_data=[]), "'b' is missing"),
-        (change(user_data={"b": []}), "user 'b': 'x' is missing"),
-        (change(user_data={"b": {"x": []}}), "user 'b': 'y' is missing"),
-        (change_user(x=X[1:]), COUNTS),
-        (change_user(y="abcdefg"), COUNTS),
-    ],
-)
-def test_damaged_shards(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
-    assert refused(leaf, damage) == f"{message}; use a shard made by LEAF"
-
-
-ASCII = " is not one of the 100 printable ASCII characters"
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (change_user(x=[*X[1:], "y" * 81]), "row 6: '" + "y" * 59 + " must be a text of 80 characters"),
-        (change_user(x=[7, *X[1:]]), "row 0: 7 must be a text of 80 characters"),
-        (change_user(x=[list("x" * 80), *X[1:]]), "row 0: a list must be a text of 80 characters"),
-        (change_user(y=["a", "bc", *"defgh"]), "row 1: 'bc' must be a text of 1 characters"),
-        (change_user(y=["a", "ä", *"defgh"]), "row 1: '\\xe4'" + ASCII),
-        (change_user(x=[*X[:3], "x" * 70 + "\ud800" + "x" * 9, *X[4:]]), "row 3: '\\ud800'" + ASCII),
-    ],
-)
-def test_damaged_samples(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
-    assert refused(leaf, damage) == f"user 'b': {message}; use a shard of LEAF's shakespeare"
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (change(users=["b", "b"], num_samples=[7, 7]), "user 'b' is in all_data_1_train_8.json"),
+        (lambda _: None, "cannot be read ("),
+        (lambda c: {"users": c["users"]}, "has no num_samples; "),
+        (change(users=["b", "c"]), "cannot be read ("),
+        (change(num_samples=[8]), "cannot be read (user 'b' must have 8 texts and as many next characters); "),
+        (change(user_data={}), "has no b; "),
+        (change_user(x=[*X[1:], "y" * 81]), "cannot be read (the texts of user 'b' must have 80 characters"),
+        (change_user(x=[7, *X[1:]]), "cannot be read ("),
+        (change_user(y=["a", "ä", *"defgh"]), "cannot be read (user 'b' says more than the 100 printable ASCII"),
+        (change(users=["b", "b"], num_samples=[7, 7]), "cannot be read (user 'b' is there already); "),
         (
             change(users=["a"], num_samples=[0], user_data={"a": {"x": [], "y": []}}),
-            "user 'a' is in all_data_0_train_8.json",
+            "cannot be read (user 'a' is there",
         ),
     ],
 )
-def test_users_who_are_there_twice(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
-    assert refused(leaf, damage) == f"{message} already; delete one of the files"
+def test_damaged_shards(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
+    assert refused(leaf, damage).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "Expecting value: line 1 column 1 (char 0)"),
-        (b'{"users": ["b"', "Expecting ',' delimiter: line 1 column 15 (char 14)"),
-        (b"{}}", "Extra data: line 1 column 3 (char 2)"),
-        (b'"\x80"', "'utf-8' codec can't decode"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"a":' * 100_000, "nested too deeply"),
-        (b"1" * 5000, "Exceeds the limit"),
-        (b"\x80\x04\x95", "'utf-8' codec can't decode"),
-    ],
-)
-def test_what_is_not_json(leaf: Path, content: bytes, reason: str) -> None:
+@pytest.mark.parametrize("content", [b"", b'{"users": ["b"', b'"\x80"', b"[" * 100_000, b"1" * 5000])
+def test_what_is_not_json(leaf: Path, content: bytes) -> None:
     path = leaf / "test" / "all_data_0_test_8.json"
     path.write_bytes(content)
     message = failure(create(source="leaf"), leaf)
-    assert message.startswith(f"{path}: not readable JSON ({reason}")
-    assert message.endswith("); run LEAF's preprocessing again")
-
-
-def test_values_nested_almost_too_deeply(leaf: Path) -> None:
-    path = leaf / "train" / "all_data_1_train_8.json"
-    for depth in range(700, 1000, 10):
-        path.write_text('{"users": [' + "[" * depth + "]" * depth + '], "num_samples": [1], "user_data": {}}')
-        assert failure(create(source="leaf"), leaf).startswith(str(path))
+    assert message.startswith(f"{path}: cannot be read (") and message.endswith("LEAF's preprocessing of shakespeare")
 
 
 def test_an_incomplete_set_of_shards(leaf: Path) -> None:

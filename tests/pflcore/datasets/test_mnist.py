@@ -73,36 +73,27 @@ def test_mnist_truncated(folder: Path, trust: Trust) -> None:
         path.write_bytes(data)
         trust(path)
         message = failure(DATASETS.create("mnist"), folder)
-        assert message.startswith(f"{path}: n") and message.count(str(folder)) == 1
-
-
-SHAPED = "not an idx file of bytes with {} (it begins with {})"
+        assert message.startswith(f"{path}: cannot be read (") and message.count(str(folder)) == 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "message"),
+    ("changes", "name"),
     [
-        (
-            {"train_images": idx(pixels(0, 28, 28))[:-1]},
-            IDX[0],
-            "holds 11,759 bytes after its header, which says 11,760",
-        ),
-        ({"t10k_images": idx(pixels(1, 28))}, IDX[2], SHAPED.format("3 dimensions", "00000802")),
-        ({"t10k_images": b"\0\0\x08\3\0\0"}, IDX[2], SHAPED.format("3 dimensions", "00000803")),
-        ({"t10k_labels": b"\0\0\x0d\1" + bytes(8)}, IDX[3], SHAPED.format("1 dimension", "00000d01")),
-        ({"t10k_labels": b""}, IDX[3], SHAPED.format("1 dimension", "nothing")),
-        ({"train_images": idx(pixels(0, 28, 27))}, IDX[0], "images of 28x27 instead of 28x28"),
-        ({"train_labels": idx(np.zeros(4, np.uint8))}, IDX[1], "4 labels for 15 images"),
+        ({"train_images": idx(pixels(0, 28, 28))[:-1]}, IDX[0]),
+        ({"t10k_images": b"\0\0\x08\3\0\0"}, IDX[2]),
+        ({"t10k_labels": b""}, IDX[3]),
+        ({"train_images": idx(pixels(0, 28, 27))}, IDX[0]),
     ],
 )
-def test_mnist_damaged(folder: Path, changes: Files, name: str, message: str) -> None:
+def test_mnist_damaged(folder: Path, changes: Files, name: str) -> None:
     write_mnist(folder, compressed=False, **changes)
-    assert failure(DATASETS.create("mnist"), folder) == f"{folder}/{name}: {message}; get the official file"
+    message = failure(DATASETS.create("mnist"), folder)
+    assert message.startswith(f"{folder}/{name}: cannot be read (") and "pfl fetch" in message
 
 
 def test_mnist_labels_are_digits(folder: Path) -> None:
     write_mnist(folder, compressed=False, train_labels=idx(np.array([*LABELS[0][:-1], 10], np.uint8)))
-    assert failure(DATASETS.create("mnist"), folder) == f"{folder}/{IDX[1]}: row 14: label 10 is outside 0..9"
+    assert failure(DATASETS.create("mnist"), folder) == f"{folder}: row 14: label 10 is outside 0..9"
 
 
 def test_mnist_incomplete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

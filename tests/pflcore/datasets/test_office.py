@@ -26,7 +26,7 @@ from support.official import (
 )
 
 from pflcore.datasets import DATASETS, domainnet, office31, officehome, stand_in
-from pflcore.datasets._image_trees import DomainImages
+from pflcore.datasets._domains import DomainImages
 
 OFFICE = "domain_adaptation_images.tar.gz"
 HOME = "OfficeHomeDataset_10072016.zip"
@@ -158,7 +158,7 @@ def test_truncated_archives(office: DomainImages, home: DomainImages, folder: Pa
         assert "delete it and get it from" in failure(dataset, folder)
         trust(folder)  # even if its hash were right
         message = failure(dataset, folder)  # a tar that is cut between two members ends there without complaint
-        assert message.startswith((f"{path}: not a readable archive (", f"{folder}: dslr has no images of"))
+        assert message.startswith((f"{path}: cannot be read (", f"{folder}: dslr has no images of"))
         path.unlink()
 
 
@@ -170,9 +170,7 @@ def test_members_that_point_outside(
     write_zip(folder / HOME, {**home_files(), name: b"x"})
     trust(folder)
     for dataset, path in ((office, folder / OFFICE), (home, folder / HOME)):
-        assert failure(dataset, folder) == (
-            f"{path}: its member {name!r} points outside of the archive; get it from its official source"
-        )
+        assert failure(dataset, folder).startswith(f"{path}: cannot be read (its member {name!r} points outside of")
     assert not Path("/tmp/evil-of-pfl.jpg").exists()
 
 

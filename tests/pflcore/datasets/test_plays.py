@@ -10,7 +10,8 @@ import pytest
 from support.editions import AEGEON, BERTRAM, COUNTESS, DUKE, NEW, OLD, create, texts, windows
 
 from pflcore.datasets._speeches import read_plays
-from pflcore.datasets._text import encode, read_text
+from pflcore.datasets._text import encode_text as encode
+from pflcore.datasets._text import read_text
 from pflcore.errors import UserError
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from support.breaking_host import CONTENT, Host, serving
 
-from pflcore.datasets import _resuming
+from pflcore.datasets import _download
 from pflcore.errors import UserError
 
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    monkeypatch.setattr(_resuming, "_PAUSE", 0.0)
+    monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with serving() as state:
@@ -35,8 +35,8 @@ def test_what_has_come_is_kept_for_the_next_call(host: Host, tmp_path: Path) -> 
     with pytest.raises(UserError) as error:
         host.source().obtain(tmp_path / "net")
     assert str(error.value) == (
-        f"{tmp_path / 'net'}: no data here, and {host.source().url} could not be downloaded (OSError); try again, "
-        "which goes on at the end of real.zip.part, or put real.zip into that folder"
+        f"{tmp_path / 'net'}: no data here, and {host.source().url} could not be downloaded (ConnectionError); "
+        "try again, which goes on at the end of real.zip.part, or put real.zip into that folder"
     )
     assert [(path.name, path.stat().st_size) for path in (tmp_path / "net").iterdir()] == [("real.zip.part", 4_000_000)]
     host.most, host.asked = [], []
@@ -77,7 +77,7 @@ def test_a_host_that_is_busy_is_asked_again(host: Host, tmp_path: Path) -> None:
     assert len(host.asked) == 4
     host.refuse = 99
     (tmp_path / "real.zip").unlink()
-    with pytest.raises(UserError, match=r"could not be downloaded \(OSError\); put real.zip into that folder$"):
+    with pytest.raises(UserError, match=r"could not be downloaded \(HTTPError\); put real.zip into that folder$"):
         host.source().obtain(tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -64,20 +64,16 @@ def test_the_text_may_be_unpacked(old: Path, tmp_path: Path, name: str) -> None:
 def test_a_truncated_archive_is_refused(old: Path) -> None:
     path = old / ZIP
     path.write_bytes(path.read_bytes()[:-40])
-    assert failure(create(), old) == (
-        f"{path}: not a readable archive (File is not a zip file); delete it and get it again"
-    )
+    assert failure(create(), old).startswith(f"{path}: cannot be read (File is not a zip file); delete it and get it")
     data = bytearray(write_zip(path, {"100.txt": OLD}).read_bytes())
     data[200] ^= 255
     path.write_bytes(data)
-    assert failure(create(), old).startswith(f"{path}: not a readable archive (")
+    assert failure(create(), old).startswith(f"{path}: cannot be read (")
 
 
 def test_an_archive_is_not_extracted(old: Path) -> None:
     path = write_zip(old / ZIP, {"../../evil.txt": "x", "100.txt": OLD})
-    assert failure(create(), old) == (
-        f"{path}: its member '../../evil.txt' points outside of the archive; get it from its official source"
-    )
+    assert failure(create(), old).startswith(f"{path}: cannot be read (its member '../../evil.txt' points outside")
     write_zip(path, {"100.txt": OLD, "picture.gif": "x"})
     assert len(create(chunk_len=5).load(old)) > 0
     assert list(old.parent.rglob("*")) == [old, path]

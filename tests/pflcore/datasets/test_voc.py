@@ -157,8 +157,8 @@ def test_other_classes(folder: Path) -> None:
     samples = dataset.load(folder)  # one image less than VOC
     assert len(samples) == 4 and samples.class_names == names and samples.labels.tolist()[1] == 0
     assert refused(DATASETS.create("voc2007", size=SIZE), folder) == (
-        f"{folder}/VOCdevkit/VOC2007/Annotations/000005.xml: object 1: its class 'RBC' is unknown; put it into the "
-        "option class_list"
+        f"{folder}/VOCdevkit/VOC2007/Annotations/000005.xml: object 1: its class 'RBC' is unknown; put it into "
+        "class_list"
     )
     for wrong in ((), ("a", "a")):
         with pytest.raises(UserError) as error:
@@ -191,22 +191,17 @@ def test_damaged_archives(voc: Dataset, folder: Path, trust: Trust) -> None:
     middle = whole.index(files[TRAINVAL]["VOCdevkit/VOC2007/JPEGImages/000009.jpg"]) + 100
     path.write_bytes(whole[:middle])
     trust(folder)
-    assert refused(voc, folder).startswith((f"{path}: not a readable archive (", f"{folder}: "))
+    assert refused(voc, folder).startswith((f"{path}: cannot be read (", f"{folder}: "))
     path.write_bytes(b"not a tar")
     trust(folder)
-    assert refused(voc, folder).startswith(f"{path}: not a readable archive (")
+    assert refused(voc, folder).startswith(f"{path}: cannot be read (")
     write_tar(path, {**files[TRAINVAL], "VOCdevkit/VOC2007/../../../evil": b"x"}, "w")
     trust(folder)
-    assert refused(voc, folder) == (
-        f"{path}: its member 'VOCdevkit/VOC2007/../../../evil' points outside of the archive; get it from its official "
-        "source"
-    )
+    assert "its member 'VOCdevkit/VOC2007/../../../evil' points outside of the archive" in refused(voc, folder)
     del files[TRAINVAL]["VOCdevkit/VOC2007/Annotations/000005.xml"]
     write_tar(path, files[TRAINVAL], "w")
     trust(folder)
-    assert refused(voc, folder) == (
-        f"{folder}: Annotations/000005.xml is not in {TRAINVAL}, {TEST}; delete them and get them again"
-    )
+    assert refused(voc, folder) == (f"{folder}: Annotations/000005.xml is missing; put the complete data there")
 
 
 @pytest.fixture
@@ -225,7 +220,7 @@ EXTERNAL = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><annotation>&a
 def test_documents_with_entities_are_refused(voc: Dataset, folder: Path, unpacked: Path, text: str) -> None:
     path = unpacked / "Annotations/000007.xml"
     path.write_text(text)
-    assert refused(voc, folder) == f"{path}: refused: DTDForbidden; use an annotation without a DTD"
+    assert refused(voc, folder).startswith(f"{path}: cannot be read (DTDForbidden")
 
 
 def without(key: str) -> str:
@@ -239,26 +234,24 @@ def dogs(*boxes: tuple[float, float, float, float]) -> str:
 
 
 PUT = "; put the official annotation there"
-OUTSIDE = " is not within the image of 50x40 pixels" + PUT
+OUTSIDE = " has no area in the image of 50x40 pixels, or stands out of it" + PUT
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not a readable annotation (no element found: line 1, column 0); put the official one there"),
-        ("text", "not a readable annotation (syntax error: line 1, column 0); put the official one there"),
+        ("text", "cannot be read (syntax error: line 1, column 0)" + PUT),
         (without("object"), "has no object; take the image off the lists in ImageSets/Main"),
-        (without("name"), "object 0: name is missing" + PUT),
-        (without("bndbox"), "object 0: bndbox/xmin is missing" + PUT),
-        (without("ymax"), "object 0: bndbox/ymax is missing" + PUT),
-        (dogs((1, 1, 2, float("nan"))), "object 0: bndbox/ymax is 'nan', not a number" + PUT),
-        (dogs((20, 1, 10, 2)), "object 0: its box 20, 1, 10, 2 has no area; correct it"),
+        (without("name"), "object 0: its class '' is unknown; put it into class_list"),
+        (without("ymax"), "cannot be read (could not convert string to float: '')" + PUT),
+        (dogs((1, 1, 2, float("nan"))), "object 0: its box 1, 1, 2, nan" + OUTSIDE),
+        (dogs((20, 1, 10, 2)), "object 0: its box 20, 1, 10, 2" + OUTSIDE),
         (dogs((1, 1, 2, 2), (1, 1, 52, 40)), "object 1: its box 1, 1, 52, 40" + OUTSIDE),
         (dogs((-1, 1, 9, 40)), "object 0: its box -1, 1, 9, 40" + OUTSIDE),
         (dogs((51, 1, 51, 9)), "object 0: its box 51, 1, 51, 9" + OUTSIDE),
         (
             annotation("000007", [("dog", (1, 1, 2, 2), 0), ("unicorn", (1, 1, 2, 2), 0)]),
-            "object 1: its class 'unicorn' is unknown; put it into the option class_list",
+            "object 1: its class 'unicorn' is unknown; put it into class_list",
         ),
     ],
 )
@@ -272,7 +265,7 @@ def test_an_annotation_of_unknown_encoding(voc: Dataset, folder: Path, unpacked:
     path = unpacked / "Annotations/000007.xml"
     for data in (b'<?xml version="1.0" encoding="no-such"?><annotation/>', b"\xff\xfe\xff", b"<annotation>\xff"):
         path.write_bytes(data)
-        assert refused(voc, folder).startswith(f"{path}: not a readable annotation (")
+        assert refused(voc, folder).startswith(f"{path}: cannot be read (")
 
 
 def test_difficult_may_be_left_out(voc: Dataset, folder: Path, unpacked: Path) -> None:
@@ -289,7 +282,7 @@ def test_faulty_folders(voc: Dataset, folder: Path, unpacked: Path) -> None:
     for text, message in (
         ("", f"{lists}/test.txt: is empty; put the official list there"),
         (good + "000001\n", f"{lists}/test.txt: names an image twice; put the official list there"),
-        ("../../x\n", f"{lists}/test.txt: '../../x' is not the name of an image; put the official list there"),
+        ("../../x\n", f"{unpacked}: Annotations/../../x.xml is missing; put the complete data there"),
         (good + "000005\n", f"{unpacked}: 000005 is in both trainval and test; correct the lists"),
         (good + "000004\n", f"{unpacked}: Annotations/000004.xml is missing; put the complete data there"),
         (
@@ -300,7 +293,7 @@ def test_faulty_folders(voc: Dataset, folder: Path, unpacked: Path) -> None:
         (lists / "test.txt").write_text(text)
         assert refused(voc, folder) == message
     (lists / "test.txt").write_bytes(b"\xff\xfe")
-    assert refused(voc, folder).startswith(f"{lists}/test.txt: not a text (")
+    assert refused(voc, folder).startswith(f"{lists}/test.txt: cannot be read (")
     (lists / "test.txt").unlink()
     assert refused(voc, folder) == f"{unpacked}: ImageSets/Main/test.txt is missing; put the complete data there"
     (lists / "test.txt").write_text(good)

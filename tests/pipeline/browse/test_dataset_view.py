@@ -15,7 +15,7 @@ from support.breaking_host import CONTENT, Host, serving
 from support.digit_files import write_mnist, write_usps_hdf5
 from support.official import write_files, write_zip
 
-from pflcore.datasets import DATASETS, _resuming, domainnet
+from pflcore.datasets import DATASETS, _download, domainnet
 from pflcore.errors import UserError
 from pipeline.browse.dataset_view import fetch, show_facts
 
@@ -46,7 +46,7 @@ def facts(tmp_path: Path) -> Facts:
 def test_only_what_is_included_needs_nothing(facts: Facts, name: str) -> None:
     shown = facts(name)
     assert (shown["needs"] == "nothing: it comes with a library") == (name == "digits")
-    parts = DATASETS.create(name).parts(Path("nowhere") / name)
+    parts = DATASETS.create(name).data_files(Path("nowhere") / name)
     assert bool(parts) == (name != "digits") and all(part.here is None for part in parts)
 
 
@@ -115,7 +115,7 @@ def test_options_are_checked(facts: Facts) -> None:
 
 
 def test_what_has_an_address_and_a_hash_is_fetched(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_resuming, "_PAUSE", 0.0)
+    monkeypatch.setattr(_download, "PAUSE_SECONDS", 0.0)
     with serving() as host:
         _serve_domainnet(host, monkeypatch)
         host.most = [1_000_000]  # the first transfer breaks off
