@@ -97,14 +97,6 @@ def test_what_never_ends_is_one_line(folder: Path, kind: str) -> None:
         DATASETS.create("image_folder", size=8).load(folder)
 
 
-def test_a_link_to_an_image_is_an_image(folder: Path) -> None:
-    (folder / "dog/2.png").symlink_to(folder / "cat/0.png")
-    assert len(DATASETS.create("image_folder", size=8).load(folder)) == 5
-    (folder / "dog/3.png").symlink_to(folder / "nowhere.png")
-    with pytest.raises(UserError, match=r"3.png: cannot be read \(No such file"):
-        DATASETS.create("image_folder", size=8).load(folder)
-
-
 def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     with path.open("wb") as file:

@@ -64,32 +64,6 @@ def test_a_wrong_hash_is_refused_though_a_folder_is_there(cifar: Dataset, folder
     )
 
 
-@pytest.mark.parametrize("python", [True, False])
-def test_a_truncated_archive_is_refused(cifar: Dataset, trust: Trust, folder: Path, python: bool) -> None:
-    path = folder / (PYTHON if python else BINARY)
-    write_tar(path, members(python))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert "delete it and get it from" in failure(cifar, folder)
-    trust(path)  # even if its hash were right
-    assert failure(cifar, folder).startswith(f"{path}: not a readable archive (")
-
-
-def test_an_archive_without_a_batch_is_refused(cifar: Dataset, trust: Trust, folder: Path) -> None:
-    contents = members(True)
-    del contents["cifar-10-batches-py/data_batch_3"]
-    write_tar(folder / PYTHON, contents)
-    trust(folder / PYTHON)
-    assert failure(cifar, folder) == f"{folder / PYTHON}: has no member cifar-10-batches-py/data_batch_3"
-
-
-def test_stray_members_are_passed_over_and_nothing_is_written(cifar: Dataset, trust: Trust, folder: Path) -> None:
-    path = folder / PYTHON
-    write_tar(path, {"evil": b"x", "data_batch_1": b"x", **members(True)})
-    trust(path)
-    assert_complete(cifar, folder, PYTHON)
-    assert sorted(folder.parent.rglob("*")) == [folder, path]
-
-
 @pytest.mark.parametrize("name", ["../evil-of-pfl", "/tmp/evil-of-pfl", "cifar-10-batches-py/../../evil-of-pfl"])
 def test_members_that_point_outside_are_refused(cifar: Dataset, trust: Trust, folder: Path, name: str) -> None:
     path = folder / PYTHON

@@ -6,20 +6,17 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pytest
 from support.cifar_files import (
     COARSE,
     FINE,
-    PIXELS100,
     assert_complete100,
     binary100,
     members100,
-    pickled,
     python100,
     shrink,
 )
-from support.official import Trust, failure, unreachable, write_files, write_tar
+from support.official import Trust, failure, write_files, write_tar
 
 from pflcore.datasets import DATASETS, Dataset, stand_in
 from pflcore.datasets.cifar100 import Cifar100
@@ -103,77 +100,6 @@ def test_cifar100_files_that_contradict_the_coarse_classes_are_refused(
         f"{folder / name.partition('/')[0]}: sample 10: streetcar is in coarse class vehicles_2, not in vehicles_1; "
         "use the official data"
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("python/train", python100(0, fine=[*FINE[0][:-1], 100]), "row 7: label 100 is outside 0..99"),
-        ("python/train", python100(0, coarse=[20, *COARSE[0][1:]]), "row 0: label 20 is outside 0..19"),
-        ("python/train", python100(0, fine=FINE[0][1:]), "'fine_labels' must be a list of 8 integers, found 7 of them"),
-        (
-            "python/test",
-            pickled({b"data": PIXELS100[1], b"fine_labels": FINE[1]}),
-            "'coarse_labels' must be a list of 4 integers, found a NoneType",
-        ),
-        (
-            "python/test",
-            pickled({b"data": PIXELS100[1][:, 1:].copy()}),
-            "'data' must be a uint8 array of (n, 3072), found an array of (4, 3071)",
-        ),
-        (
-            "python/test",
-            python100(1)[:-9],
-            "not a readable CIFAR batch (expected 12288 bytes in a string4, but only 12287 remain); get the file again",
-        ),
-        ("binary/test.bin", binary100(1)[:-1], "12295 bytes are not a multiple of the 3074 of one image"),
-        ("binary/test.bin", binary100(1, fine=[100, *FINE[1][1:]]), "row 0: label 100 is outside 0..99"),
-        ("binary/test.bin", binary100(1, coarse=[16, 20, 19, 13]), "row 1: label 20 is outside 0..19"),
-    ],
-)
-def test_cifar100_damaged_batches(cifar100: Dataset, folder: Path, name: str, data: bytes, message: str) -> None:
-    write_files(folder, members100(name.startswith("python")) | {f"cifar-100-{name}": data})
-    assert failure(cifar100, folder) == f"{folder}/cifar-100-{name}: {message}"
-
-
-@pytest.mark.parametrize("python", [True, False])
-def test_cifar100_damaged_archives(cifar100: Dataset, trust: Trust, folder: Path, python: bool) -> None:
-    path = folder / ("cifar-100-python.tar.gz" if python else "cifar-100-binary.tar.gz")
-    write_tar(path, members100(python))
-    whole = path.read_bytes()
-    assert f"{Cifar100.layouts[0 if python else 1].archive.digest}; delete it" in failure(cifar100, folder)
-    path.write_bytes(whole[: len(whole) // 2])
-    trust(path)  # even if its hash were right
-    assert failure(cifar100, folder).startswith(f"{path}: not a readable archive (")
-    first, *_ = [name for name in members100(python) if "train" in name]
-    write_tar(path, {name: data for name, data in members100(python).items() if name != first})
-    trust(path)
-    assert failure(cifar100, folder) == f"{path}: has no member {first}"
-    write_tar(path, members100(python) | {"../evil": b"x"})
-    trust(path)
-    assert "its member '../evil' points outside of the archive" in failure(cifar100, folder)
-
-
-def test_cifar100_incomplete_data(cifar100: Dataset, folder: Path) -> None:
-    (folder / "cifar-100-python").mkdir()
-    assert failure(cifar100, folder) == (
-        f"{folder}/cifar-100-python: train is missing; unpack the official archive again"
-    )
-    (folder / "cifar-100-python").rmdir()
-    write_files(folder, members100(False) | {"cifar-100-binary/train.bin": binary100(0)[3074:]})
-    assert failure(cifar100, folder) == (
-        f"{folder}/cifar-100-binary: cifar100 has 8 training and 4 test samples, found 7 and 4; "
-        "put the complete data there"
-    )
-
-
-def test_cifar100_absent_and_without_network(cifar100: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooch, "retrieve", unreachable)
-    absent = folder / "cifar100"
-    assert failure(cifar100, absent).startswith(
-        f"{absent}: no data here, and https://www.cs.toronto.edu/~kriz/cifar-100-"
-    )
-    assert list(folder.iterdir()) == []
 
 
 def test_real_cifar100_where_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,24 +82,6 @@ def test_a_folder_of_ones_own_keeps_its_boxes_as_shares_and_through_parquet(tmp_
     np.testing.assert_allclose(targets[1], [[1, 0.25, 0.25, 0.75, 0.75, 0], [-1, 0, 0, 0, 0, 0]])
 
 
-@pytest.mark.parametrize(
-    ("xml", "words"),
-    [
-        (annotation(("red", 5, 5, 25, 10)), "not within the image of 20x20"),
-        (annotation(("red", 9, 5, 3, 10)), "has no area"),
-        (annotation(("blue", 1, 1, 3, 3)), "class 'blue' is unknown"),
-        (annotation(), "has no object"),
-        (b"<annotation><object>", "not a readable annotation"),
-        (b'<!DOCTYPE a [<!ENTITY b "bbbb">]><annotation>&b;</annotation>', "refused: "),
-    ],
-)
-def test_what_is_wrong_with_an_annotation_is_one_line(tmp_path: Path, xml: bytes, words: str) -> None:
-    good = annotation(("red", 1, 1, 9, 9))
-    a_folder(tmp_path / "cells", {"trainval": {"a": good, "b": xml}, "test": {"c": good}})
-    message = failure(own(), tmp_path / "detection_folder")
-    assert words in message and "Annotations/b.xml" in message and "\n" not in message
-
-
 def test_what_is_wrong_with_the_folder_is_one_line(tmp_path: Path) -> None:
     assert "Annotations, ImageSets, JPEGImages" in failure(own(), tmp_path / "detection_folder")
     good = annotation(("red", 1, 1, 9, 9))

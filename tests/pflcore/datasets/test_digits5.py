@@ -13,7 +13,6 @@ from support.digit_files import (
     LABELS,
     TEST,
     TRAIN,
-    colour_images,
     digit_images,
     mnistm_files,
     photographs,
@@ -103,13 +102,6 @@ def test_digits5_pooled_split(five: Path) -> None:
     np.testing.assert_array_equal(DATASETS.create("digits5", size=32).load(five).train, samples.train)
 
 
-def test_digits5_of_another_size(five: Path) -> None:
-    dataset = DATASETS.create("digits5", size=32, mnistm="official")
-    samples = dataset.load(five)
-    assert samples.inputs.shape == (5 * EACH, *dataset.shape) == (5 * EACH, 3, 32, 32)
-    np.testing.assert_array_equal(samples.inputs[EACH : 2 * EACH], np.concatenate(colour_images()))
-
-
 def test_digits5_of_two_domains_has_their_samples_and_needs_no_others(five: Path) -> None:
     whole = DATASETS.create("digits5").load(five)
     for name in ("mnist", "svhn", "synthdigits"):
@@ -131,32 +123,6 @@ def test_digits5_of_two_domains_has_their_samples_and_needs_no_others(five: Path
 def test_domains_are_distinct_and_known(names: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="domain_list"):
         DATASETS.create("digits5", domain_list=names)
-
-
-@pytest.mark.parametrize("name", ["mnist", "svhn", "usps", "synthdigits", "mnistm"])
-def test_digits5_needs_all_five(five: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(pooch, "retrieve", unreachable)
-    (five.parent / name).rename(five.parent / "elsewhere")
-    dataset = DATASETS.create("digits5")
-    assert not dataset.found(five)
-    message = failure(dataset, five)
-    assert message.startswith(f"{five.parent / name}: no ")
-    assert "get it from" in message or "could not be downloaded" in message or "get BSR_bsds500.tgz" in message
-
-
-def test_digits5_asks_for_what_a_person_has_to_get_before_it_downloads(
-    five: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("svhn", "synthdigits"):
-        (five.parent / name).rename(five.parent / f"no {name}")
-    monkeypatch.setattr(pooch, "retrieve", unreachable)
-    assert failure(DATASETS.create("digits5"), five).startswith(f"{five.parent / 'synthdigits'}: no data here; get it")
-
-
-def test_digits5_names_the_damaged_one(five: Path) -> None:
-    path = five.parent / "usps" / "usps.h5"
-    path.write_bytes(path.read_bytes()[:1000])
-    assert failure(DATASETS.create("digits5"), five).startswith(f"{path}: not a readable HDF5 file of USPS (")
 
 
 def test_a_pooled_test_set_is_a_fifth_of_every_class() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.official import SIZE, Files, Hostile, colour, failure, no_downloads, plain, write_files, write_zip
+from support.official import SIZE, Files, colour, failure, no_downloads, plain, write_files, write_zip
 
 from pflcore.datasets import domainnet
 from pflcore.errors import UserError
@@ -87,11 +87,6 @@ def test_the_lists_say_what_is_used_and_for_what(
     np.testing.assert_array_equal(green, samples.labels)
 
 
-def test_a_pair_may_be_one_array(net: domainnet.DomainNet, folder: Path) -> None:
-    write_files(folder, lists(pair=np.array))
-    assert len(net.load(folder)) == 2 * 6 * 10
-
-
 def test_only_the_first_of_each_training_list(folder: Path) -> None:
     write_files(folder, lists())
     samples = domainnet.DomainNet(size=SIZE, lists="fedbn", first=4).load(folder)
@@ -150,31 +145,6 @@ def test_faulty_lists(net: domainnet.DomainNet, folder: Path, data: bytes, probl
     # Training lists come first, so that what is in both is found in the test list.
     write_files(folder, lists() | {"real_test.pkl": data})
     assert failure(net, folder) == f"{folder / 'real_test.pkl'}{problem}"
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_hostile_lists(net: domainnet.DomainNet, folder: Path, zipped: bool) -> None:
-    target = folder.parent / "executed"
-    files = lists() | {"sketch_train.pkl": pickle.dumps(([Hostile(target)], ["bird"]), 4)}
-    write_zip(folder / "domainnet_dataset.zip", files) if zipped else write_files(folder, files)
-    place = folder / "domainnet_dataset.zip/sketch_train.pkl" if zipped else folder / "sketch_train.pkl"
-    assert failure(net, folder) == f"{place}: refused: the pickle asks for posix.system; use the official file"
-    assert not target.exists()
-
-
-def test_faulty_archives_of_lists(net: domainnet.DomainNet, folder: Path) -> None:
-    path = folder / "domainnet_dataset.zip"
-    assert failure(net, folder) == (
-        f"{folder}: clipart_train.pkl is missing; get FedBN's lists from "
-        "https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/domainnet_dataset.zip and put "
-        "domainnet_dataset.zip, or what it unpacks to, there"
-    )
-    write_zip(path, {name: data for name, data in lists().items() if name != "real_train.pkl"})
-    assert failure(net, folder).startswith(f"{path}: has no real_train.pkl; get FedBN's lists from https://")
-    write_zip(path, {"../clipart_train.pkl": b"x"} | lists())
-    assert "points outside of the archive" in failure(net, folder)
-    path.write_bytes(b"PK")
-    assert failure(net, folder).startswith(f"{path}: not a readable archive (")
 
 
 def test_a_listed_image_that_is_missing(net: domainnet.DomainNet, folder: Path) -> None:

@@ -61,23 +61,6 @@ def test_parquet_export(export: Dataset, folder: Path) -> None:
     assert_complete(export, folder, "train-0.parquet, train-1.parquet, test-0.parquet (PNG images)")
 
 
-def test_parquet_export_of_jpeg(export: Dataset, folder: Path) -> None:
-    write_export(folder, "JPEG")
-    samples = export.load(folder)
-    assert samples.source.endswith("(JPEG images)") and len(samples) == 24
-
-
-def test_parquet_of_an_empty_folder(export: Dataset, folder: Path) -> None:
-    assert failure(export, folder) == (
-        f"{folder}: no train*.parquet; put the files of a Parquet export of CIFAR-10 there"
-    )
-    write_export(folder)
-    (folder / "test-0.parquet").unlink()
-    assert failure(export, folder) == (
-        f"{folder}: no test*.parquet; put the files of a Parquet export of CIFAR-10 there"
-    )
-
-
 def test_an_unreadable_image_is_named(export: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pflcore.datasets._decode._CHUNK", 3)
     good = encode(images(0)[0][0])
@@ -111,42 +94,8 @@ def test_parquet_of_another_layout(export: Dataset, folder: Path) -> None:
     assert failure(export, folder).startswith(f"{path}: not a readable Parquet file (")
 
 
-def test_an_incomplete_export_is_refused(export: Dataset, folder: Path) -> None:
-    write_export(folder)
-    (folder / "train-1.parquet").unlink()
-    assert failure(export, folder) == (
-        f"{folder}: cifar10 has 20 training and 4 test samples, found 12 and 4; put the complete data there"
-    )
-
-
 def test_cifar100_parquet_export(folder: Path) -> None:
     export100 = DATASETS.create("cifar100", source="parquet")
     for part, split in enumerate(SPLITS):
         write_parquet100(folder / f"{split}-0.parquet", part)
     assert_complete100(export100, folder, "train-0.parquet, test-0.parquet (PNG images)")
-
-
-def test_cifar100_damaged_parquet(folder: Path) -> None:
-    export100 = DATASETS.create("cifar100", source="parquet")
-    assert failure(export100, folder) == (
-        f"{folder}: no train*.parquet; put the files of a Parquet export of CIFAR-100 there"
-    )
-    train, test = (folder / f"{split}-0.parquet" for split in SPLITS)
-    write_parquet100(train, 0)
-    write_parquet100(test, 1, coarse=[16, 18, 19, 20])
-    assert failure(export100, folder) == f"{test}: row 3: label 20 is outside 0..19"
-    write_parquet100(test, 1, coarse=[16, 18, 19, 19])
-    assert failure(export100, folder) == (
-        f"{folder}: sample 11: worm is in coarse class non-insect_invertebrates, not in vehicles_2; "
-        "use the official data"
-    )
-    good = encode(PIXELS100[1][0])
-    write_parquet100(test, 1, data=[good, b"no image", good, good])
-    assert failure(export100, folder) == f"{test}: row 1: not a readable image (not PNG or JPEG)"
-    table = pq.read_table(test)
-    pq.write_table(table.drop_columns("coarse_label"), test)
-    assert failure(export100, folder).startswith(f"{test}: needs a column 'coarse_label' of integers, has img: struct<")
-    pq.write_table(table.set_column(2, "coarse_label", pa.array([16, None, 19, 13])), test)
-    assert failure(export100, folder) == f"{test}: column 'coarse_label' holds 1 nulls"
-    test.write_bytes(test.read_bytes()[:100])
-    assert failure(export100, folder).startswith(f"{test}: not a readable Parquet file (")

@@ -97,16 +97,6 @@ def test_integers_without_names(folder: Path) -> None:
     assert failure(own(), folder) == f"{path}: row 1: label {2**62} is outside 0..0"
 
 
-def test_nothing_there(folder: Path) -> None:
-    for place in (folder, folder.parent / "absent"):
-        assert not own().found(place)
-        assert failure(own(), place) == (
-            f"{place}: no train*.parquet here; put Parquet files of images there, or set 'path'"
-        )
-    write(folder / "test.parquet", [1], label=[0])
-    assert "no train*.parquet here" in failure(own(), folder)
-
-
 def test_other_columns(folder: Path) -> None:
     path = folder / "train.parquet"
     write(path, [1, 2], label=[0.5, 1.5])
@@ -139,25 +129,6 @@ def test_files_that_do_not_fit_each_other(folder: Path) -> None:
     for names, label in ((["b", "a"], [0]), (None, [0]), (None, ["a"])):
         write(other, [1], names, label=label)
         assert failure(own(), folder) == f"{other}: its labels are of another kind than those of train.parquet"
-
-
-def test_damaged_files(folder: Path) -> None:
-    path = folder / "train.parquet"
-    write(path, [1, 2, 3, 4], label=["a", "b", "a", "b"])
-    whole = path.read_bytes()
-    for data in (whole[: len(whole) // 2], b"not Parquet", b""):
-        path.write_bytes(data)
-        assert failure(own(), folder).startswith(f"{path}: not a readable Parquet file (")
-    images = [grey(1), grey(2)[:40], b"text"]
-    for bad, row in ((images, 1), ([images[0], None], 1), ([b"", images[0]], 0)):
-        table = {"image": pa.array([{"bytes": image} for image in bad]), "label": ["a"] * len(bad)}
-        write(folder / "train-0.parquet", [5, 6], label=["a", "b"])
-        pq.write_table(pa.table(table), path)
-        assert failure(own(), folder).startswith(f"{path}: row {row}: not a readable image (")
-    (folder / "train-0.parquet").unlink()
-    broken = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xff\xfe"))
-    write(path, [1, 2], label=broken)
-    assert failure(own(), folder).startswith(f"{path}: not a readable Parquet file (")
 
 
 def test_a_real_export_where_there_is_some() -> None:

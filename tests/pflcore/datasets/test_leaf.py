@@ -14,8 +14,6 @@ import pytest
 from support.editions import create, texts
 from support.official import failure, unreachable
 
-from pflcore.errors import UserError
-
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +96,6 @@ def test_a_share_of_leafs_roles(leaf: Path) -> None:
     assert dataset.load(leaf).attributes["role"].names == ("b",)
 
 
-def test_windows_longer_than_leafs_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^shakespeare.chunk_len = 81 must be at most 80 with source = 'leaf'$"):
-        create(source="leaf", chunk_len=81)
-    assert create(chunk_len=81).shape == (81,)
-
-
 def change(**values: Any) -> Callable[[dict[str, Any]], Any]:
     """Replaces items of a shard."""
     return lambda content: content | values
@@ -175,48 +167,6 @@ def test_damaged_samples(leaf: Path, damage: Callable[[dict[str, Any]], Any], me
     assert refused(leaf, damage) == f"user 'b': {message}; use a shard of LEAF's shakespeare"
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (change(users=["b", "b"], num_samples=[7, 7]), "user 'b' is in all_data_1_train_8.json"),
-        (
-            change(users=["a"], num_samples=[0], user_data={"a": {"x": [], "y": []}}),
-            "user 'a' is in all_data_0_train_8.json",
-        ),
-    ],
-)
-def test_users_who_are_there_twice(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
-    assert refused(leaf, damage) == f"{message} already; delete one of the files"
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "Expecting value: line 1 column 1 (char 0)"),
-        (b'{"users": ["b"', "Expecting ',' delimiter: line 1 column 15 (char 14)"),
-        (b"{}}", "Extra data: line 1 column 3 (char 2)"),
-        (b'"\x80"', "'utf-8' codec can't decode"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"a":' * 100_000, "nested too deeply"),
-        (b"1" * 5000, "Exceeds the limit"),
-        (b"\x80\x04\x95", "'utf-8' codec can't decode"),
-    ],
-)
-def test_what_is_not_json(leaf: Path, content: bytes, reason: str) -> None:
-    path = leaf / "test" / "all_data_0_test_8.json"
-    path.write_bytes(content)
-    message = failure(create(source="leaf"), leaf)
-    assert message.startswith(f"{path}: not readable JSON ({reason}")
-    assert message.endswith("); run LEAF's preprocessing again")
-
-
-def test_values_nested_almost_too_deeply(leaf: Path) -> None:
-    path = leaf / "train" / "all_data_1_train_8.json"
-    for depth in range(700, 1000, 10):
-        path.write_text('{"users": [' + "[" * depth + "]" * depth + '], "num_samples": [1], "user_data": {}}')
-        assert failure(create(source="leaf"), leaf).startswith(str(path))
-
-
 def test_an_incomplete_set_of_shards(leaf: Path) -> None:
     hint = (
         "make LEAF's shakespeare with https://github.com/TalwalkarLab/leaf and put its train/ and test/, or its "
@@ -230,18 +180,3 @@ def test_an_incomplete_set_of_shards(leaf: Path) -> None:
     (leaf / "train").rename(leaf / "elsewhere")
     put(leaf, "test/a.json", shard({"a": (0, 500)}))
     assert failure(create(source="leaf"), leaf) == f"{leaf}: no train/*.json; {hint}"
-
-
-def test_shards_without_common_users(leaf: Path) -> None:
-    for path in (leaf / "test").iterdir():
-        path.unlink()
-    put(leaf, "test/a.json", shard({"c": (0, 5)}))
-    assert failure(create(source="leaf"), leaf) == (
-        f"{leaf}: none of 4 roles has training and test text of more than 80 characters; use a smaller chunk_len, a "
-        "larger role_share or a longer text"
-    )
-    for path in leaf.glob("*/*.json"):
-        path.write_text(json.dumps(shard({})))
-    assert failure(create(source="leaf"), leaf) == (
-        f"{leaf}: the JSON files hold no users; run LEAF's preprocessing again"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -139,43 +138,6 @@ def test_nothing_there(office: DomainImages, home: DomainImages, folder: Path) -
         assert failure(net, place).startswith(f"{place}: no data here; get it from https://ai.bu.edu/M3SDA/ and put")
 
 
-def test_wrong_hashes(office: DomainImages, home: DomainImages, folder: Path) -> None:
-    write_tar(folder / OFFICE, office_files())
-    found = hashlib.md5((folder / OFFICE).read_bytes()).hexdigest()
-    assert failure(office, folder) == (
-        f"{folder / OFFICE}: md5 is {found}, expected 1b536d114869a5a8aa4580b89e9758fb; delete it and get it from "
-        "https://faculty.cc.gatech.edu/~judy/domainadapt/"
-    )
-    write_zip(folder / HOME, home_files())
-    assert "expected b1c14819770c4448fd5b6d931031c91c; delete it and get it from" in failure(home, folder)
-
-
-def test_truncated_archives(office: DomainImages, home: DomainImages, folder: Path, trust: Trust) -> None:
-    for dataset, name in ((office, OFFICE), (home, HOME)):
-        path = folder / name
-        write_tar(path, office_files()) if name == OFFICE else write_zip(path, home_files())
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        assert "delete it and get it from" in failure(dataset, folder)
-        trust(folder)  # even if its hash were right
-        message = failure(dataset, folder)  # a tar that is cut between two members ends there without complaint
-        assert message.startswith((f"{path}: not a readable archive (", f"{folder}: dslr has no images of"))
-        path.unlink()
-
-
-@pytest.mark.parametrize("name", ["../evil.jpg", "/tmp/evil-of-pfl.jpg", "amazon/images/../../../evil.jpg"])
-def test_members_that_point_outside(
-    office: DomainImages, home: DomainImages, folder: Path, trust: Trust, name: str
-) -> None:
-    write_tar(folder / OFFICE, {**office_files(), name: b"x"})
-    write_zip(folder / HOME, {**home_files(), name: b"x"})
-    trust(folder)
-    for dataset, path in ((office, folder / OFFICE), (home, folder / HOME)):
-        assert failure(dataset, folder) == (
-            f"{path}: its member {name!r} points outside of the archive; get it from its official source"
-        )
-    assert not Path("/tmp/evil-of-pfl.jpg").exists()
-
-
 def test_incomplete_data(office: DomainImages, home: DomainImages, folder: Path, trust: Trust) -> None:
     files = office_files()
     del files["dslr/images/mug/frame_0001.jpg"]
@@ -193,20 +155,6 @@ def test_incomplete_data(office: DomainImages, home: DomainImages, folder: Path,
     write_zip(folder / HOME, {name: data for name, data in home_files().items() if "Real World" not in name})
     trust(folder)
     assert failure(home, folder) == f"{folder}: Real World has no images of Alarm_Clock; put the complete data there"
-
-
-def test_an_unreadable_image_is_named(office: DomainImages, home: DomainImages, folder: Path, trust: Trust) -> None:
-    files = office_files()
-    name = "webcam/images/monitor/frame_0002.jpg"
-    files[name] = files[name][:200]
-    write_files(folder, files)
-    assert failure(office, folder).startswith(f"{folder / name}: not a readable image (")
-    write_tar(folder / OFFICE, files)
-    name = "OfficeHomeDataset_10072016/Real World/Bed/00002.jpg"
-    write_zip(folder / HOME, {**home_files(), name: b"not an image"})
-    trust(folder)
-    assert failure(office, folder).startswith(f"{folder / OFFICE}/webcam/images/monitor/frame_0002.jpg: not a readable")
-    assert failure(home, folder).startswith(f"{folder / HOME}/{name}: not a readable image (not PNG or")
 
 
 @pytest.mark.parametrize("name", ["office31", "officehome", "domainnet"])

@@ -101,8 +101,3 @@ def test_damaged_pickles(data: bytes, message: str) -> None:
     with pytest.raises(UserError) as error:
         load_batch(data, "here")
     assert str(error.value) == f"here: {message}"
-
-
-def test_column_major_arrays_are_read_in_their_order() -> None:
-    array = np.asfortranarray(np.arange(6, dtype=np.uint8).reshape(2, 3))
-    assert load_batch(pickled({b"data": array}), "here")["data"].tolist() == array.tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pooch
@@ -13,9 +12,7 @@ from support.editions import AEGEON, BERTRAM, COUNTESS, OLD, create, texts, wind
 from support.official import failure, unreachable, write_zip
 
 from pflcore.data.preparation import preparing
-from pflcore.data.sample_files import read_samples, write_samples
-from pflcore.datasets import shakespeare, stand_in
-from pflcore.errors import UserError
+from pflcore.datasets import shakespeare
 
 ZIP = "1994-01-100.zip"
 
@@ -61,28 +58,6 @@ def test_the_text_may_be_unpacked(old: Path, tmp_path: Path, name: str) -> None:
     assert samples.source == name and samples.attributes["role"].names == same.attributes["role"].names
 
 
-def test_a_truncated_archive_is_refused(old: Path) -> None:
-    path = old / ZIP
-    path.write_bytes(path.read_bytes()[:-40])
-    assert failure(create(), old) == (
-        f"{path}: not a readable archive (File is not a zip file); delete it and get it again"
-    )
-    data = bytearray(write_zip(path, {"100.txt": OLD}).read_bytes())
-    data[200] ^= 255
-    path.write_bytes(data)
-    assert failure(create(), old).startswith(f"{path}: not a readable archive (")
-
-
-def test_an_archive_is_not_extracted(old: Path) -> None:
-    path = write_zip(old / ZIP, {"../../evil.txt": "x", "100.txt": OLD})
-    assert failure(create(), old) == (
-        f"{path}: its member '../../evil.txt' points outside of the archive; get it from its official source"
-    )
-    write_zip(path, {"100.txt": OLD, "picture.gif": "x"})
-    assert len(create(chunk_len=5).load(old)) > 0
-    assert list(old.parent.rglob("*")) == [old, path]
-
-
 ODD = " are outside of the 100 printable ASCII characters; use English plain text"
 NONE = (
     ", neither as indented speeches (edition of 1994) nor as paragraphs under a role's name; use the plain text of "
@@ -108,12 +83,6 @@ def test_other_archives(old: Path, members: dict[str, str | bytes], message: str
     assert failure(create(), old) == message.format(path=path)
 
 
-def test_too_few_lines(old: Path) -> None:
-    assert failure(create(min_lines=50), old) == (
-        f"{old / ZIP}/100.txt: none of 5 roles has 50 lines or more; use a longer text"
-    )
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_nothing_to_read(tmp_path: Path, there: bool) -> None:
     folder = tmp_path / "shakespeare"
@@ -136,29 +105,6 @@ def test_nothing_to_read(tmp_path: Path, there: bool) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"source": "folio"}, "shakespeare.source = 'folio' must be one of 'gutenberg', 'leaf', 'speakers'"),
-        ({"chunk_len": 0}, "shakespeare.chunk_len = 0 must be at least 1"),
-        ({"train_share": 1.0}, "shakespeare.train_share = 1.0 must be less than 1"),
-        ({"role_share": 0.0}, "shakespeare.role_share = 0.0 must be greater than 0"),
-        ({"min_lines": 1}, "shakespeare.min_lines = 1 must be at least 2"),
-    ],
-)
-def test_options_have_bounds(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as error:
-        create(**options)
-    assert str(error.value) == message
-
-
-def test_facts() -> None:
-    dataset = create()
-    assert dataset.shape == (80,) and dataset.classes == 100 and dataset.expected is None
-    assert dataset.mean == dataset.std == () and dataset.attributes == {"role": ()}
-    assert create(**dataset.smoke).shape == (5,)
-
-
 def test_large_texts_are_mapped(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = create(chunk_len=5)
     shown: list[tuple[str, int, int]] = []
@@ -169,19 +115,3 @@ def test_large_texts_are_mapped(old: Path, tmp_path: Path, monkeypatch: pytest.M
     np.testing.assert_array_equal(mapped.inputs, dataset.load(old).inputs)
     assert shown[0] == ("cutting text into samples", 0, len(mapped))
     assert shown[-1] == ("cutting text into samples", len(mapped), len(mapped)) and len(shown) == 7
-
-
-def test_samples_survive_being_written(old: Path, tmp_path: Path) -> None:
-    samples = create(chunk_len=5).load(old)
-    write_samples(tmp_path / "a.parquet", samples)
-    again = read_samples(tmp_path / "a.parquet")
-    np.testing.assert_array_equal(again.inputs, samples.inputs)
-    np.testing.assert_array_equal(again.attributes["role"].values, samples.attributes["role"].values)
-    assert again.attributes["role"].names == samples.attributes["role"].names and not again.is_images
-    write_samples(tmp_path / "b.parquet", create(chunk_len=5).load(old))
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-
-
-def test_a_stand_in_has_roles() -> None:
-    samples = stand_in(create(chunk_len=7), 50, 30)
-    assert samples.shape == (7,) and samples.classes == 100 and len(samples.attributes["role"].names) == 8

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from support.digit_files import (
@@ -23,8 +21,7 @@ from support.digit_files import (
 )
 from support.official import Trust, failure
 
-from pflcore.datasets import DATASETS, _matlab
-from pflcore.errors import UserError
+from pflcore.datasets import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +54,6 @@ def test_svhn_with_extra_images(folder: Path, trust: Trust, monkeypatch: pytest.
     assert samples.labels.tolist() == LABELS[0] + [7] * TEST + LABELS[1]
     np.testing.assert_array_equal(samples.inputs[TRAIN : TRAIN + TEST], pixels(1, 3, 32, 32))
     assert samples.train.tolist() == [True] * (TRAIN + TEST) + [False] * TEST
-
-
-def test_svhn_of_a_wrong_hash(folder: Path, trust: Trust) -> None:
-    write_svhn(folder, trust)
-    path = folder / "test_32x32.mat"
-    path.write_bytes(path.read_bytes() + b"x")
-    assert failure(DATASETS.create("svhn"), folder).endswith(
-        "; delete it and get it from http://ufldl.stanford.edu/housenumbers/test_32x32.mat"
-    )
 
 
 def test_svhn_labels_are_1_to_10(folder: Path, trust: Trust) -> None:
@@ -110,39 +98,3 @@ def test_synthdigits_labels_are_digits(folder: Path, row: int, label: float) -> 
     path = folder / "synth_test_32x32.mat"
     write_matlab(path, 1, y=labels)
     assert failure(DATASETS.create("synthdigits"), folder) == f"{path}: row {row}: label {label} is outside 0..9"
-
-
-def test_synthdigits_truncated(folder: Path) -> None:
-    write_synthdigits(folder)
-    path = folder / "synth_train_32x32.mat"
-    whole = path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 255
-    with h5py.File(folder / "v73.mat", "w") as file:
-        file["X"] = np.zeros(3)
-    hdf5 = (folder / "v73.mat").read_bytes()
-    (folder / "v73.mat").unlink()
-    path.write_bytes(whole[: len(whole) // 2])
-    message = failure(DATASETS.create("synthdigits"), folder)
-    assert message.startswith(f"{path}: ") and message.endswith("; get the official file")
-    for data in (whole[:100], b"", b"no matrix" * 50, bytes(flipped), hdf5):
-        path.write_bytes(data)
-        assert failure(DATASETS.create("synthdigits"), folder).startswith(f"{path}: not a readable MATLAB file (")
-    path.unlink()
-    assert failure(DATASETS.create("synthdigits"), folder) == (
-        f"{folder}: synth_train_32x32.mat is missing; put it there"
-    )
-
-
-def test_synthdigits_incomplete(folder: Path) -> None:
-    write_synthdigits(folder)
-    images = pixels(1, 3, 32, 32)[1:].transpose(2, 3, 1, 0)
-    write_matlab(folder / "synth_test_32x32.mat", 1, LABELS[1][1:], X=images)
-    assert failure(DATASETS.create("synthdigits"), folder) == (
-        f"{folder}: synthdigits has 15 training and 10 test samples, found 15 and 9; put the complete data there"
-    )
-
-
-def test_what_scipy_warns_of_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"not a readable MATLAB file \(odd\)"), _matlab._one_line(folder):
-        warnings.warn("odd", stacklevel=1)

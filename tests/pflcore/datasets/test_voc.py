@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pytest
-from support.official import Files, Trust, failure, no_downloads, plain, trusting, unreachable, write_files, write_tar
+from support.official import Files, Trust, failure, no_downloads, plain, trusting, write_files, write_tar
 
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.datasets import DATASETS, Dataset, voc2007, voc2012
@@ -166,49 +164,6 @@ def test_other_classes(folder: Path) -> None:
         assert str(error.value) == f"voc2007.class_list = {list(wrong)} must be distinct names, one at least"
 
 
-def test_no_data_and_no_network(voc: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooch, "retrieve", unreachable)
-    for place in (folder, folder.parent / "absent"):
-        assert not voc.found(place)
-        assert refused(voc, place) == (
-            f"{place}: no data here, and http://host.robots.ox.ac.uk/pascal/VOC/voc2007/{TRAINVAL} could not be "
-            f"downloaded (OSError); put {TRAINVAL} into that folder, or the folder VOCdevkit/VOC2007, or the folders "
-            "Annotations, ImageSets, JPEGImages"
-        )
-
-
-def test_damaged_archives(voc: Dataset, folder: Path, trust: Trust) -> None:
-    files = files_2007()
-    for name in files:
-        write_tar(folder / name, files[name], "w")
-    found = hashlib.md5((folder / TRAINVAL).read_bytes()).hexdigest()
-    assert refused(voc, folder) == (
-        f"{folder / TRAINVAL}: md5 is {found}, expected c52e279531787c972589f7e41ab4ae64; delete it and get it from "
-        f"http://host.robots.ox.ac.uk/pascal/VOC/voc2007/{TRAINVAL}"
-    )
-    path = folder / TRAINVAL
-    whole = path.read_bytes()
-    middle = whole.index(files[TRAINVAL]["VOCdevkit/VOC2007/JPEGImages/000009.jpg"]) + 100
-    path.write_bytes(whole[:middle])
-    trust(folder)
-    assert refused(voc, folder).startswith((f"{path}: not a readable archive (", f"{folder}: "))
-    path.write_bytes(b"not a tar")
-    trust(folder)
-    assert refused(voc, folder).startswith(f"{path}: not a readable archive (")
-    write_tar(path, {**files[TRAINVAL], "VOCdevkit/VOC2007/../../../evil": b"x"}, "w")
-    trust(folder)
-    assert refused(voc, folder) == (
-        f"{path}: its member 'VOCdevkit/VOC2007/../../../evil' points outside of the archive; get it from its official "
-        "source"
-    )
-    del files[TRAINVAL]["VOCdevkit/VOC2007/Annotations/000005.xml"]
-    write_tar(path, files[TRAINVAL], "w")
-    trust(folder)
-    assert refused(voc, folder) == (
-        f"{folder}: Annotations/000005.xml is not in {TRAINVAL}, {TEST}; delete them and get them again"
-    )
-
-
 @pytest.fixture
 def unpacked(folder: Path) -> Path:
     """The folder of the year within the dataset's folder."""
@@ -266,21 +221,6 @@ def test_faulty_annotations(voc: Dataset, folder: Path, unpacked: Path, text: st
     path = unpacked / "Annotations/000007.xml"
     path.write_text(text)
     assert refused(voc, folder) == f"{path}: {message}"
-
-
-def test_an_annotation_of_unknown_encoding(voc: Dataset, folder: Path, unpacked: Path) -> None:
-    path = unpacked / "Annotations/000007.xml"
-    for data in (b'<?xml version="1.0" encoding="no-such"?><annotation/>', b"\xff\xfe\xff", b"<annotation>\xff"):
-        path.write_bytes(data)
-        assert refused(voc, folder).startswith(f"{path}: not a readable annotation (")
-
-
-def test_difficult_may_be_left_out(voc: Dataset, folder: Path, unpacked: Path) -> None:
-    (unpacked / "Annotations/000007.xml").write_text(without("difficult"))
-    samples = voc.load(folder)
-    assert (
-        samples.boxes is not None and not samples.boxes.difficult[4] and samples.class_names[samples.labels[2]] == "dog"
-    )
 
 
 def test_faulty_folders(voc: Dataset, folder: Path, unpacked: Path) -> None:

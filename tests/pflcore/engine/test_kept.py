@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import subprocess
@@ -11,17 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
-from unittest.mock import patch
+from typing import Any
 
 import pytest
 import torch
 from support.damage import empty, flip, shorten
-from support.tiny import NormNet, backbone, federation, method, result_bytes, run, spied, training
+from support.tiny import backbone, method, result_bytes, run, spied, training
 
 from pflcore.engine import CheckpointFolder, KeptStates, Progress, Result, checkpoint
-from pflcore.engine import kept as kept_module
-from pflcore.errors import UserError
 from pflcore.method import Update
 from pflcore.room import Room
 from pflcore.settings import Evaluation
@@ -87,20 +83,6 @@ def test_a_longer_run_trains_what_is_new(name: str, workshop: Workshop) -> None:
     assert workshop.rounds() == [2, 5] and workshop.lines == []
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedper", "fedbn"])
-def test_running_statistics_go_on(name: str, workshop: Workshop) -> None:
-    more: dict[str, Any] = {"net": NormNet(), "data": federation((15, 10, 20), (4, 4, 4))}
-    workshop.run(2, name, **more)
-    result = workshop.run(4, name, **more)
-    assert len(workshop.trained) == 2 and result_bytes(result) == anew(name, 4, **more)
-
-
-def test_a_shorter_run_starts_anew(workshop: Workshop) -> None:
-    workshop.run(4)
-    result = workshop.run(2)
-    assert len(workshop.trained) == 2 and not result.inherited and result_bytes(result) == anew("fedavg", 2)
-
-
 def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint(workshop: Workshop, tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.round == 4:
@@ -148,22 +130,6 @@ def test_measurements_are_taken_where_they_were_made(
     assert result_bytes(result) == anew("fedper", *second)
 
 
-def test_measurements_of_several_runs_come_together(workshop: Workshop) -> None:
-    workshop.run(4, evaluation=Evaluation(window=0, curve_every=2))
-    workshop.run(6, evaluation=Evaluation(window=0, curve_every=3))
-    assert len(workshop.trained) == 6  # round 3 had not been measured
-    both = Evaluation(every=1, window=4, curve_every=2)  # 2, 3, 4, 5, 6 of 6; round 5 has not
-    assert workshop.run(6, evaluation=both).resumed_from == 4
-    result = workshop.run(6, evaluation=both)
-    assert result.resumed_from == 6 and workshop.trained == [] and result_bytes(result) == anew("fedavg", 6, both)
-
-
-def test_measurements_with_other_options_are_not_taken(workshop: Workshop) -> None:
-    workshop.run(3, evaluation=CURVE, knn=0.2)
-    result = workshop.run(3, evaluation=CURVE, knn=0.7)
-    assert len(workshop.trained) == 3 and result_bytes(result) == anew("fedavg", 3, CURVE, knn=0.7)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_states_of_all_measured_rounds_can_be_measured_anew(name: str, workshop: Workshop) -> None:
     workshop.run(4, name, CURVE, knn=0.2, every=True)
@@ -209,54 +175,6 @@ def test_what_is_damaged_is_passed_over(damage: Callable[[Path], None], workshop
     assert workshop.rounds() == [2, 5]
 
 
-def test_a_state_under_the_name_of_another_round_is_passed_over(workshop: Workshop) -> None:
-    workshop.run(2)
-    (state,) = workshop.states()
-    state.rename(state.with_name(state.name.replace("000002", "000004")))
-    result = workshop.run(5)
-    assert not result.inherited and result_bytes(result) == anew("fedavg", 5) and len(workshop.lines) == 1
-
-
-def test_damaged_measurements_are_passed_over(workshop: Workshop) -> None:
-    workshop.run(3, evaluation=CURVE)
-    (table,) = workshop.folder.glob("*/*/round-*")
-    flip(table)
-    result = workshop.run(3, evaluation=CURVE)
-    assert not result.inherited and len(workshop.lines) == 1 and result_bytes(result) == anew("fedavg", 3, CURVE)
-
-
-def test_a_state_that_vanishes_is_not_missed(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    workshop.run(2)
-    workshop.run(4)
-    newest = workshop.states()[0]
-
-    def read(path: Path, *arguments: Any) -> Any:
-        newest.unlink(missing_ok=True)  # as another process that makes room
-        return checkpoint.read(path, *arguments)
-
-    monkeypatch.setattr(kept_module, "read", read)
-    result = workshop.run(5)
-    assert result.resumed_from == 2 and workshop.lines == [] and result_bytes(result) == anew("fedavg", 5)
-
-
-def test_a_state_is_lost_on_the_way(workshop: Workshop) -> None:
-    """The first is in hand when the others go; the run continues from it."""
-    workshop.run(4, evaluation=CURVE, knn=0.2, every=True)
-    way = workshop.kept().way(4, [1, 2, 3, 4], measured := {1}, lambda tensors: "")
-    assert next(way).round == 2
-    measured.add(2)
-    workshop.states()[1].unlink()  # that of round 3, so round 4 cannot be reached
-    assert list(way) == []
-
-
-def test_the_same_state_is_kept_once(workshop: Workshop) -> None:
-    workshop.run(3, knn=0.2)
-    (before,) = [(path, path.stat().st_ino) for path in workshop.states()]
-    workshop.run(3, knn=0.7)
-    assert [(path, path.stat().st_ino) for path in workshop.states()] == [before]
-    assert len(list(workshop.folder.glob("*/measured-*/round-*"))) == 2
-
-
 # --- room ----------------------------------------------------------------------------------------------------------
 
 
@@ -275,18 +193,6 @@ def test_the_longest_unused_makes_way(workshop: Workshop) -> None:
     other = KeptStates(Room(workshop.folder, workshop.limit), "another lineage", "", workshop.lines.append)
     other.keep(1, {"a": torch.zeros(one // 4 * 3 // 4)})
     assert workshop.rounds() == [2] and sizes(workshop.folder) <= workshop.limit
-
-
-def test_what_a_killed_process_was_writing_makes_way(workshop: Workshop) -> None:
-    workshop.run(1)
-    left = workshop.states()[0].with_name(".4711.part")
-    left.write_bytes(b"half of it")
-    os.utime(left, (0, 0))
-    workshop.run(2)
-    assert left.exists() and workshop.rounds() == [1, 2]
-    workshop.limit = sizes(workshop.folder)
-    workshop.run(3)
-    assert not left.exists() and 3 in workshop.rounds()
 
 
 SHARING = """
@@ -352,58 +258,6 @@ def test_a_full_disk_costs_no_result(workshop: Workshop) -> None:
     assert "\n" not in workshop.lines[0]
 
 
-def test_a_folder_that_cannot_be_made_costs_no_result(workshop: Workshop) -> None:
-    (workshop.folder / "lineage").write_text("a file")
-    assert result_bytes(workshop.run(2)) == anew("fedavg", 2)
-    assert len(workshop.lines) == 2
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (OSError(errno.EIO, "Input/output error", "x"), "Input/output error"),
-        (OSError("cannot read"), "cannot read"),
-    ],
-)
-def test_a_state_that_cannot_be_read_is_passed_over(
-    error: OSError, told: str, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> NoReturn:
-        raise error
-
-    kept = workshop.kept()
-    kept.keep(3, {"a": torch.zeros(2)})
-    (state,) = workshop.states()
-    monkeypatch.setattr(kept_module, "read", fail)
-    assert list(kept.way(9, [], [], lambda tensors: "")) == []
-    assert workshop.lines == [f"{state}: {told}; passed over"] and workshop.states() == []
-
-
-def test_a_state_that_goes_before_it_is_read_is_no_matter(workshop: Workshop) -> None:
-    kept = workshop.kept()
-    kept.keep(3, {"a": torch.zeros(2)})
-    (state,) = workshop.states()
-    with patch.object(kept_module, "stored", lambda folder: [state]):
-        state.unlink()
-        assert list(kept.way(9, [], [], lambda tensors: "")) == []
-    assert workshop.lines == []
-
-
-def test_measurements_of_a_lineage_are_one_file(workshop: Workshop) -> None:
-    """In folders whose names stay as they are, or an upgrade would train anew what has been kept."""
-    lines = workshop.lines
-    kept = KeptStates(Room(workshop.folder, GIB), "0123456789abcdef0123", "fedcba9876543210fedc", lines.append)
-    place = workshop.folder / "0123456789abcdef/measured-fedcba9876543210"
-    tables = {"2": torch.ones(3), "5": torch.zeros(3)}
-    for rounds in (2, 5):
-        for _ in range(2):  # the second time it is there
-            kept.note(rounds, {str(rounds): tables[str(rounds)]}, lambda tensors: "")
-            assert [checkpoint.round_of(path) for path in place.iterdir()] == [rounds]
-    found = kept.measurements(lambda tensors: "")
-    assert found.keys() == tables.keys() and all(torch.equal(found[name], tables[name]) for name in tables)
-    assert lines == []
-
-
 @pytest.mark.parametrize(("value", "limit"), [(None, 5 * GIB), ("", 5 * GIB), ("0", 0), ("0.5", GIB // 2)])
 def test_the_room_is_what_the_environment_says(
     value: str | None, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -412,24 +266,6 @@ def test_the_room_is_what_the_environment_says(
     if value is not None:
         monkeypatch.setenv("PFL_KEEP", value)
     assert Room.of(tmp_path) == Room(tmp_path / "kept", limit)
-
-
-@pytest.mark.parametrize("value", ["-1", "much", "nan", "inf", "5 GB", "1e308"])
-def test_a_room_that_is_no_size(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFL_KEEP", value)
-    with pytest.raises(UserError, match=r"^PFL_KEEP = '.*' must be a number of GiB, 0 or more$"):
-        Room.of(tmp_path)
-
-
-def test_what_is_kept_in_a_line(workshop: Workshop) -> None:
-    room = Room(workshop.folder, 2 * GIB)
-    assert str(room) == "kept for longer runs: 0 states, 0.00 of 2 GiB (PFL_KEEP)"
-    workshop.run(1)
-    workshop.run(2)
-    (workshop.folder / "large").write_bytes(b"")
-    with (workshop.folder / "large").open("r+b") as file:
-        file.truncate(GIB // 2)
-    assert str(room) == "kept for longer runs: 2 states, 0.50 of 2 GiB (PFL_KEEP)"
 
 
 def test_rounds_that_can_be_reached(workshop: Workshop) -> None:

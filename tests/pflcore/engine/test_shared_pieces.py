@@ -13,13 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.damage import empty, flip, shorten
-from support.tiny import first_fitting, method, result_bytes, run, training
 from torch import Tensor
 
-from pflcore.engine import CheckpointFolder, Progress, pieces
+from pflcore.engine import CheckpointFolder, pieces
 from pflcore.engine.checkpoint import write
 from pflcore.engine.evaluate import Scores
-from pflcore.engine.pieces import Layer, Layers, divide, stored_pieces, write_hashed
+from pflcore.engine.pieces import Layer, stored_pieces, write_hashed
 from pflcore.engine.state import ClientStates, History, Stateful, apart, join, misfit, restore
 
 INITIAL = {"head.weight": torch.zeros(8, 4), "head.count": torch.tensor(0)}
@@ -130,73 +129,6 @@ def test_small_states_are_one_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("round-*"))) == 2 and stored_pieces(tmp_path) == []
 
 
-def test_layers_that_are_no_more_than_twice_as_large_are_taken_up(no_room: None, tmp_path: Path) -> None:
-    run = Run(tmp_path, 40)
-    before: Layers = {}
-    sizes = []
-    for round_, clients in ((1, range(22)), (2, range(30, 40)), (3, range(4)), (4, [3]), (5, [2])):
-        run.train(clients, round_)
-        _, before = divide(tmp_path, {"personal": run.clients}, before)
-        run.clients.stored.update(before["personal"][-1].keys)
-        sizes.append([len(layer.keys) for layer in before["personal"]])
-    # 22 > 2 * 10 and 10 > 2 * 4 and 4 > 2 * 1; then 1 <= 2 * 1, with which it is 2, and 4 <= 2 * 2, which has both.
-    assert sizes == [[22], [22, 10], [22, 10, 4], [22, 10, 4, 1], [22, 10, 4]]
-
-
-def test_measurements_are_not_written_with_each_checkpoint(
-    written: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(pieces, "OWN", 1000)
-    run = Run(tmp_path, 1)
-    with run.checkpoints:
-        for round_ in range(1, 201):
-            run.train((), round_)
-            run.save(round_)
-        first, last = sum(written[:80]), sum(written[-80:])
-        assert last < 3 * first, "of 96 bytes a round; all of them each time would be eight times as much"
-        again = Run(tmp_path, 1)
-        assert again.load() == 200 and again.same(join(run.parts))
-
-
-def test_who_goes_on_writes_no_more_than_who_went_on(no_room: None, written: list[int], tmp_path: Path) -> None:
-    run = Run(tmp_path, 200)
-    with run.checkpoints:
-        run.train(range(200), 1)
-        run.save(1)
-        run.train(range(20), 2)
-        run.save(2)
-    again = Run(tmp_path, 200)
-    with again.checkpoints:
-        assert again.load() == 2 and again.same(join(run.parts))
-        written.clear()
-        again.train([5], 3)
-        again.save(3)
-        assert sum(written) < 20 * ROW
-    last = Run(tmp_path, 200)
-    with last.checkpoints:
-        assert last.load() == 3 and last.same(join(again.parts))
-
-
-def test_restoring_goes_through_the_names_a_fixed_number_of_times() -> None:
-    class Counted(dict[str, Tensor]):
-        times = 0
-
-        def items(self) -> Any:
-            self.times += 1
-            return super().items()
-
-        def __iter__(self) -> Any:
-            self.times += 1
-            return super().__iter__()
-
-    made, clients = Counted(), ClientStates(INITIAL, 300, None)
-    for client in range(300):
-        made |= {f"{client}/{name}": tensor for name, tensor in own(client).items()}
-    made.times = 0
-    clients.restore(made)
-    assert made.times <= 2 and torch.equal(clients[299]["head.count"], torch.tensor(299))
-
-
 # --- kills ---------------------------------------------------------------------------------------------------------
 
 
@@ -267,24 +199,6 @@ def stored_names(path: Path) -> set[str]:
     return {name for several in layers.values() for names in several for name in names}
 
 
-@pytest.mark.parametrize("name", ["fedper", "local"])
-def test_a_stopped_run_with_pieces_ends_with_the_same_bytes(no_room: None, name: str, tmp_path: Path) -> None:
-    entry, settings = method(name), {"training": training(rounds=5, momentum=0.5, local_epochs=1)}
-    expected = result_bytes(run(entry, first_fitting(entry), **settings))
-
-    def stop(progress: Progress) -> None:
-        if progress.round == 4:
-            raise Killed
-
-    folder = CheckpointFolder(tmp_path, "me", pytest.fail)
-    with folder, pytest.raises(Killed):
-        run(entry, first_fitting(entry), **settings, checkpoints=folder, checkpoint_every=-1, on_round=stop)
-    assert stored_pieces(tmp_path)
-    with folder:
-        result = run(entry, first_fitting(entry), **settings, checkpoints=folder, checkpoint_every=-1)
-    assert result.resumed_from == 3 and result_bytes(result) == expected
-
-
 # --- damage --------------------------------------------------------------------------------------------------------
 
 
@@ -314,21 +228,6 @@ def test_a_damaged_piece_is_passed_over(no_room: None, damage: Callable[[Path], 
         assert again.lines == [f"{newer}: {why}; passed over"]
         again.save(2)
         assert not newer.exists() and older.exists()
-
-
-def test_what_checkpoints_share_is_there_once(no_room: None, tmp_path: Path) -> None:
-    two_checkpoints(tmp_path)
-    older, newer = sorted(tmp_path.glob("round-*"))
-    for name in sorted(stored_names(older) & stored_names(newer))[:1]:
-        flip(tmp_path / name)
-    again = Run(tmp_path, 50)
-    with again.checkpoints:
-        assert again.load() == 0 and len(again.lines) == 2, "then the run begins anew"
-        again.train(range(50), 1)
-        again.save(1)
-    last = Run(tmp_path, 50)
-    with last.checkpoints:
-        assert last.load() == 1 and last.same(join(again.parts))
 
 
 FOREIGN: dict[str, tuple[object, str]] = {
@@ -372,11 +271,3 @@ def test_a_piece_of_another_run_is_passed_over(tensors: dict[str, Tensor], reaso
         assert run.load() == 0
     (line,) = run.lines
     assert reason in line and "\n" not in line
-
-
-def test_pieces_that_no_checkpoint_lists_are_dropped(no_room: None, tmp_path: Path) -> None:
-    left = write_hashed(tmp_path, "piece", {"personal/1/head.count": torch.tensor(1)})
-    mine = tmp_path / "piece-of-cake.txt"
-    mine.write_text("mine")
-    two_checkpoints(tmp_path)
-    assert not left.exists() and mine.exists()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.tiny import backbone, federation, holding_back, method, result_bytes, run, training
 
@@ -69,24 +68,6 @@ def test_novel_clients_do_not_count() -> None:
     assert stops_after(history((1, 0), (1, 5), (1, 9)), 1, novel={1}) == 20
 
 
-def test_the_figure_of_a_measurement_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[Scores] = []
-    figure = Scores.figure
-
-    def counted(scores: Scores, clients: np.ndarray) -> float:
-        computed.append(scores)
-        return figure(scores, clients)
-
-    monkeypatch.setattr(Scores, "figure", counted)
-    measured = history()
-    for number in range(1, 201):
-        measured.scores[number] = Scores.join([(0, 5, 1.0, 0, one, 9, 1.0, one) for one in (number, 0)])
-        assert stops_after(measured, 5) is None and stops_after(measured, 5) is None
-    assert len(computed) == 200
-    measured.scores[200] = Scores.join([(0, 5, 1.0, 0, one, 9, 1.0, one) for one in (0, 0)])
-    assert stops_after(measured, 1) == 200, "another measurement has another figure"
-
-
 @pytest.mark.parametrize("evaluation", [EVERY, SECOND])
 def test_a_run_ends_as_one_of_so_many_rounds(evaluation: Evaluation) -> None:
     whole = validated(trained(None, evaluation))
@@ -96,18 +77,6 @@ def test_a_run_ends_as_one_of_so_many_rounds(evaluation: Evaluation) -> None:
         result = trained(patience, evaluation)
         assert result.rounds == stop and validated(result) == [pair for pair in whole if pair[0] <= stop]
         assert result_bytes(result) == result_bytes(trained(None, evaluation, rounds=stop))
-
-
-def test_progress_tells_the_last_round() -> None:
-    said: list[Progress] = []
-    result = trained(1, on_round=said.append)
-    assert [one.round for one in said] == list(range(1, result.rounds + 1))
-    assert [one.rounds for one in said] == [ROUNDS] * (result.rounds - 1) + [result.rounds]
-
-
-@pytest.mark.parametrize("executor", ["pooled", "stacked"])
-def test_executors_stop_together(executor: str) -> None:
-    assert trained(2, executor=executor).rounds == trained(2).rounds
 
 
 @pytest.mark.parametrize("last", [2, 3])
@@ -123,18 +92,6 @@ def test_a_killed_run_stops_where_it_would_have(last: int, tmp_path: Path) -> No
             trained(2, checkpoints=checkpoints, checkpoint_every=0, on_round=kill)
         again = trained(2, checkpoints=checkpoints)
     assert again.resumed_from == last - 1 and result_bytes(again) == result_bytes(whole)
-
-
-def test_killed_at_its_end_it_trains_nothing(tmp_path: Path) -> None:
-    def refuse() -> None:
-        raise KeyboardInterrupt
-
-    whole = trained(2)
-    with CheckpointFolder(tmp_path, "me", pytest.fail) as checkpoints:
-        with pytest.raises(KeyboardInterrupt):
-            trained(2, checkpoints=checkpoints, checkpoint_every=1e9, confirm=refuse)
-        again = trained(2, checkpoints=checkpoints, on_round=lambda _: pytest.fail("it trained"))
-    assert again.resumed_from == whole.rounds and result_bytes(again) == result_bytes(whole)
 
 
 class Lineage:
@@ -159,25 +116,6 @@ def test_more_patience_goes_on_from_where_less_ended(tmp_path: Path) -> None:
     assert lineage.run(3).resumed_from == first
     assert lineage.run(None).resumed_from == lineage.rounds()[1]
     assert lineage.run(3).resumed_from == trained(3).rounds  # its own state
-
-
-def test_less_patience_never_begins_behind_its_end(tmp_path: Path) -> None:
-    lineage = Lineage(tmp_path)
-    lineage.run(None)
-    assert lineage.rounds() == [ROUNDS]
-    assert lineage.run(1).resumed_from == 0
-    assert lineage.run(1).resumed_from == trained(1).rounds
-
-
-def test_other_measurements_stop_elsewhere(tmp_path: Path) -> None:
-    """States of all rounds are there and their measurements are not: what stops it is found on the way."""
-    lineage = Lineage(tmp_path)
-    lineage.run(None, SECOND, every=True)
-    stop = trained(1, SECOND).rounds
-    assert stop < ROUNDS and lineage.run(1, SECOND).resumed_from == stop
-    for path in tmp_path.glob("lineage/measured-*/*"):
-        path.unlink()
-    assert lineage.run(1, SECOND).resumed_from == stop
 
 
 @pytest.mark.parametrize(
