@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,6 @@ import pytest
 from pflcore.errors import UserError
 from pflcore.protocols import curve, final_clients, rounds_trained, summarise
 from pflcore.settings import Evaluation, Training
-from pipeline.spec.metrics import Protocol
 
 Row = tuple[int, int, int, int, float]  # round, client, correct, total, loss
 
@@ -143,17 +142,6 @@ def test_the_worst_tenth_of_the_clients(correct: list[int], mean: float, std: fl
     assert figures["worst_tenth"] == {"mean": pytest.approx(mean), "std": pytest.approx(std), "n": n}
 
 
-def test_tables_know_every_protocol() -> None:
-    table = held_back(dict.fromkeys((4, 6, 8, 10), (1, 1)))
-    every = summarise(table, Evaluation(every=2, window=4), rounds=10)
-    assert set(every) == {*get_args(Protocol), "validation"}
-
-
-def test_window_of_zero_is_the_last_round() -> None:
-    figures = summarise(rounds_table(ROWS), Evaluation(every=2, window=0), rounds=10)
-    assert figures["last_rounds"] == {"mean": pytest.approx(60.0), "std": 0.0, "n": 1}
-
-
 def test_fedtp_takes_41_measurements_whatever_else_is_measured_for_curves() -> None:
     evaluation = Evaluation(every=5, window=200, curve_every=50)
     due = [r for r in range(1501) if evaluation.is_due(r, 1500)]
@@ -161,12 +149,6 @@ def test_fedtp_takes_41_measurements_whatever_else_is_measured_for_curves() -> N
     steps = 100 * (np.arange(1300, 1501, 5) % 7) / 10
     assert figures["last_rounds"]["n"] == 41
     assert figures["last_rounds"]["mean"] == pytest.approx(steps.mean())
-
-
-def test_the_untrained_model_is_never_in_the_window() -> None:
-    rows = [(r, 0, 0 if r == 0 else 5, 10, 1.0) for r in (0, 5, 10)]
-    figures = summarise(rounds_table(rows), Evaluation(every=5, window=200), rounds=10)
-    assert figures["last_rounds"] == {"mean": pytest.approx(50.0), "std": 0.0, "n": 2}
 
 
 def test_a_diverged_run_has_no_figures() -> None:

@@ -1,99 +1,247 @@
-"""Local training as anyone would write it, for methods whose losses look at features: a module and PyTorch's SGD."""
+"""Federated rounds as anyone would write them: a module and PyTorch's SGD per client, means, and the comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
+from pflcore.engine import Result
+from pflcore.method import Update
+from pflcore.methods import Method
 from pflcore.seeds import generator
 from pflcore.settings import Training
-from support.tiny import batches, create, normalised
+from support.tiny import NormNet, backbone, create, federation, method, normalised, run, sampled, training
 
 State = dict[str, Tensor]
+SEED = 3
 
 
-class Hand:
-    """One module, which is lent to one client after the other.
+class Rounds:
+    """A run written out: one module, which is lent to one client after the other.
+
+    Args:
+        own: How names of entries begin that clients keep; :meth:`run` makes their group personal.
 
     Attributes:
-        features: What the classifier got in the last forward pass.
+        x: What the server's model has, all but what clients keep.
+        own: What each client keeps.
+        features: What the classifier got in the last forward pass, one row per prediction.
     """
 
-    def __init__(self, net: Backbone, data: FederatedData, settings: Training, seed: int) -> None:
-        self.model, _ = create(net, seed)
-        self.data, self.settings, self.seed = data, settings, seed
-        self.initial = self.state()
+    def __init__(
+        self,
+        net: str = "convnet",
+        settings: Training | None = None,
+        data: FederatedData | None = None,
+        own: str = "",
+        entry: Method | None = None,
+    ) -> None:
+        options = {"dropout": 0.0} if net in ("tiny_vit", "language_transformer") else {}
+        self.name, self.net = net, NormNet() if net == "norm" else backbone(net, **options)
+        self.data = data or federation()
+        self.settings = settings or training(rounds=3)
+        self.model, _ = create(self.net, SEED, entry)
+        self.initial, self.personal = self.state(), own
+        mine = {name: tensor for name, tensor in self.initial.items() if own and name.startswith(own)}
+        self.x = {name: tensor for name, tensor in self.initial.items() if name not in mine}
+        self.own = [dict(mine) for _ in range(self.data.clients)]
         self.features = torch.empty(0)
         self.model.get_submodule("head").register_forward_pre_hook(self._note)
 
     def _note(self, _: object, given: tuple[Tensor, ...]) -> None:
-        self.features = given[0]
+        self.features = given[0].flatten(0, -2)
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        for round_ in range(1, self.settings.rounds + 1):
+            yield round_, sampled(SEED, round_, self.data.clients, self.settings)
+
+    # --- the module ------------------------------------------------------------------------------------------------
 
     def state(self) -> State:
-        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
-    def parameters(self, *, head: bool) -> list[str]:
-        """Names of the classifier's parameters, or of all others."""
-        return [name for name, _ in self.model.named_parameters() if name.startswith("head.") == head]
+    def parameters(self, *, head: bool | None = None) -> list[str]:
+        """Names of the classifier's parameters, of all others, or of both."""
+        return [n for n, _ in self.model.named_parameters() if head is None or n.startswith("head.") == head]
 
-    def rows(self, client: int, round_: int) -> list[Tensor]:
-        """The batches of a client's round."""
-        return list(batches(self.data, client, round_, self.settings, self.seed))
+    def zeros(self) -> State:
+        """Of what is shared and trained."""
+        return {name: torch.zeros_like(self.x[name]) for name in self.parameters() if name in self.x}
 
-    def passes(self, client: int, part: int, round_: int, count: int = 1) -> list[Tensor]:
-        """The batches of a phase's own passes; phases of rounds are numbered from 3."""
-        order, rows = generator(self.seed, f"phase {part}", round_, client), self.data.train[client]
-        size = self.settings.batch_size
-        return [batch for _ in range(count) for batch in torch.split(rows[order.permutation(len(rows))], size)]
+    def lend(self, *states: State) -> nn.Module:
+        """The module with these entries, in training mode."""
+        merged = {name: tensor for one in (self.initial, *states) for name, tensor in one.items()}
+        self.model.load_state_dict({name: merged[name] for name in self.initial})
+        return self.model.train()
+
+    def labels(self, rows: Tensor) -> Tensor:
+        return (self.data.inputs[rows][:, 1:].long() if self.data.is_text else self.data.labels[rows]).flatten()
 
     def logits(self, rows: Tensor) -> Tensor:
-        out: Tensor = self.model(normalised(self.data, rows))
-        return out
+        """One row per prediction."""
+        inputs = self.data.inputs[rows][:, :-1].long() if self.data.is_text else normalised(self.data, rows)
+        out: Tensor = self.model(inputs)
+        return out.flatten(0, -2)
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and features of another model, which nobody trains; statistics are of the batch."""
+        before, mode = self.state(), self.model.training
+        with torch.no_grad():
+            self.lend(state)
+            seen = self.logits(rows), self.features
+        self.lend(before).train(mode)
+        return seen
 
     def see(self, steps: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
         """Features and labels of some batches in training mode, after which running statistics are what they were."""
-        before = self.state()
-        self.model.train()
-        seen = []
-        with torch.no_grad():
-            for rows in steps:
-                self.logits(rows)
-                seen.append((self.features, self.data.labels[rows]))
-        self.model.load_state_dict(before)
+        state = self.state()
+        seen = [(self.look(state, rows)[1], self.labels(rows)) for rows in steps]
         features, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         return features, labels
 
+    def cross_entropy(self, rows: Tensor) -> Tensor:
+        return F.cross_entropy(self.logits(rows), self.labels(rows))
+
+    def slopes(self, state: State, rows: Tensor) -> State:
+        """The gradient of the cross-entropy at a model."""
+        self.lend(state).zero_grad()
+        self.cross_entropy(rows).backward()
+        return {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
+
+    # --- batches ---------------------------------------------------------------------------------------------------
+
+    def rows(self, client: int, round_: int) -> list[Tensor]:
+        """The batches of a client's round."""
+        return self.passes(client, "batches", round_, self.settings.local_epochs)
+
+    def passes(self, client: int, stream: str, round_: int, count: int = 1, share: float = 1.0) -> list[Tensor]:
+        """The batches of other passes; the streams of a round's phases are numbered from 3."""
+        order, rows = generator(SEED, stream, round_, client), self.data.train[client]
+        if share < 1:
+            rows = rows[order.permutation(len(rows))[: int(share * len(rows))]]
+        size = self.settings.batch_size
+        return [batch for _ in range(count) for batch in torch.split(rows[order.permutation(len(rows))], size)]
+
+    # --- local training --------------------------------------------------------------------------------------------
+
     def descend(
         self,
-        moved: Collection[str],
         steps: Iterable[Tensor],
-        loss: Callable[[Tensor], Tensor],
+        loss: Callable[[Tensor], Tensor] | None = None,
+        *,
+        moved: Collection[str] | None = None,
         beside: Iterable[Tensor] = (),
         decay: float = 0.0,
+        lr: float | None = None,
+        pull: Callable[[str, Tensor], Tensor] | None = None,
         statistics: bool = True,
-    ) -> None:
-        """Steps of SGD on a loss of rows by some parameters, and by tensors `beside` the model, which decay more."""
+    ) -> State:
+        """Steps of SGD; the model after them.
+
+        Args:
+            loss: Of rows; by default the cross-entropy.
+            moved: Parameters that are trained; by default all.
+            beside: Tensors beside the model that are trained, too, and decay by `decay` more.
+            pull: What is added to the gradients of parameters that are shared.
+            statistics: Whether running statistics are kept.
+        """
         before = self.state()
-        self.model.train()
         named = dict(self.model.named_parameters())
-        lr, momentum, usual = self.settings.lr, self.settings.momentum, self.settings.weight_decay
-        groups: list[dict[str, Any]] = [{"params": [named[name] for name in moved], "weight_decay": usual}]
+        rate, usual = lr or self.settings.lr, self.settings.weight_decay
+        groups: list[dict[str, Any]] = [{"params": [p for n, p in named.items() if moved is None or n in moved]}]
+        groups[0]["weight_decay"] = usual
         if others := list(beside):
             groups.append({"params": others, "weight_decay": usual + decay})
-        sgd = torch.optim.SGD(groups, lr, momentum)
+        sgd = torch.optim.SGD(groups, rate, self.settings.momentum)
         for rows in steps:
             sgd.zero_grad()
             self.model.zero_grad()
-            loss(rows).backward()
+            (loss or self.cross_entropy)(rows).backward()
+            for name, parameter in named.items():
+                if pull and name in self.x and parameter.grad is not None:
+                    parameter.grad += pull(name, parameter.detach())
             sgd.step()
         if not statistics:
-            self.model.load_state_dict({**self.state(), **{n: one for n, one in before.items() if n not in named}})
+            self.lend(self.state(), {n: one for n, one in before.items() if n not in named})
+        return self.state()
 
-    def cross_entropy(self, rows: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(rows), self.data.labels[rows])
+    def train(self, client: int, round_: int, start: State | None = None, **options: Any) -> State:
+        """A client's model after its round; its own entries are kept. `options` are those of :meth:`descend`."""
+        self.lend(self.x if start is None else start, self.own[client] if start is None else {})
+        ended = self.descend(self.rows(client, round_), **options)
+        self.own[client] = {name: ended[name] for name in self.own[client]}
+        return ended
+
+    # --- the server ------------------------------------------------------------------------------------------------
+
+    def shares(self, cohort: Iterable[int], averaging: str = "samples") -> dict[int, float]:
+        sizes = {client: len(self.data.train[client]) if averaging == "samples" else 1 for client in cohort}
+        return {client: size / sum(sizes.values()) for client, size in sizes.items()}
+
+    def mean(self, ended: Mapping[int, State], averaging: str = "samples", of: Collection[str] | None = None) -> State:
+        """The mean of what is shared; counters are those of the first."""
+        shares, first = self.shares(ended, averaging), next(iter(ended.values()))
+        return {
+            name: sum((share * ended[client][name] for client, share in shares.items()), torch.zeros(()))
+            if first[name].is_floating_point()
+            else first[name]
+            for name in (self.x if of is None else of)
+        }
+
+    # --- the comparison --------------------------------------------------------------------------------------------
+
+    def run(self, name: str | Method, executor: str = "sequential", **options: Any) -> Result:
+        also = (self.personal.rstrip("."),) if self.personal and isinstance(name, str) else ()
+        entry = method(name, **({"also_personal": also} if also else {}), **options) if isinstance(name, str) else name
+        return run(entry, self.net, self.data, training=self.settings, seed=SEED, executor=executor)
+
+    def loss(self, client: int, *states: State) -> float:
+        """The mean loss of a model over a client's test samples."""
+        self.lend(*states).eval()
+        return float(self.cross_entropy(self.data.test[client]).detach())
+
+    def check(self, result: Result, *beside: State, measured: bool = True, **tolerance: float) -> None:
+        """The run ended with these models, with what is `beside` them, and measured each client with its own."""
+        near(
+            result.weights,
+            self.x,
+            *beside,
+            *(under(f"client.{i}.", own) for i, own in enumerate(self.own)),
+            **tolerance,
+        )
+        if measured:
+            losses(result, [self.loss(client, self.x, own) for client, own in enumerate(self.own)])
+
+
+def under(prefix: str, state: State) -> State:
+    return {f"{prefix}{name}": tensor for name, tensor in state.items()}
+
+
+def below(prefix: str, state: Mapping[str, Tensor]) -> State:
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def near(found: Mapping[str, Tensor], *expected: State, rtol: float = 1e-3, atol: float = 2e-5) -> None:
+    """All expected entries are there and have these values."""
+    for name, tensor in ((name, tensor) for one in expected for name, tensor in one.items()):
+        torch.testing.assert_close(
+            found[name], tensor, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def losses(result: Result, expected: list[float], rel: float = 1e-3) -> None:
+    """Those of all clients in the last round."""
+    assert result.loss[-len(expected) :].tolist() == pytest.approx(expected, rel=rel)
+
+
+def moved(sent: State, by: float = 1.0, client: int = 0, samples: int = 5, seed: int = 0) -> Update:
+    """What a client returns that moved at random."""
+    draw = torch.Generator().manual_seed(seed)
+    returned = {name: tensor + by * torch.randn(tensor.shape, generator=draw) for name, tensor in sent.items()}
+    return Update(client, samples, {name: tensor.clone() for name, tensor in sent.items()}, returned)

@@ -33,6 +33,16 @@ def first_of_each(
     return params
 
 
+# Methods that differ in kind: plain averages, own parts, a second model, generated weights, no model that is shared,
+# and what is exchanged beside it.
+SIX = ("fedavg", "fedper", "ditto", "fedtp", "fedproto", "scaffold")
+
+
+def six_of(names: Iterable[str]) -> list[ParameterSet]:
+    """Parameters for names of methods, all but :data:`SIX` marked `matrix`."""
+    return [pytest.param(name, id=name, marks=[] if name in SIX else [pytest.mark.matrix]) for name in names]
+
+
 def quick(params: Iterable[ParameterSet]) -> list[Case]:
     """The cases that :func:`first_of_each` leaves to `make test`."""
     return [param.values for param in params if not param.marks]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny import backbone, federation, first_fitting, groups_of, method, run, texts, training
+from support.tiers import six_of
+from support.tiny import backbone, federation, first_fitting, groups_of, method, run, training
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -187,13 +188,6 @@ def test_a_part_of_the_model_is_tuned_by_plain_sgd(name: str, part: str, net: st
     by_hand([p for p in model.parameters() if p.requires_grad], of_model(model)).check(result, part)
 
 
-def test_further_personal_groups_are_tuned() -> None:
-    result = adapted("fedavg", "personal", options={"also_personal": ("head",)})
-    model, state = received(result)
-    model.load_state_dict(state)
-    by_hand([p for n, p in model.named_parameters() if "head" in n], of_model(model)).check(result, "personal")
-
-
 def test_fedrods_second_classifier_begins_as_the_first_and_is_tuned_alone() -> None:
     result = adapted("fedrod", "personal")
     model, state = received(result)
@@ -280,21 +274,6 @@ def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name: str, n
     by_hand([hyper["embedding"]] if part == "embedding" else list(hyper.values()), logits).check(result, part)
 
 
-def test_what_is_generated_can_be_tuned_as_the_rest_of_the_model() -> None:
-    result = adapted("pfedhn", "all", options={"layers": 2, "hidden": 6, "embedding": 4})
-    model, state = received(result)
-    width = 4
-    hyper = HyperNetwork(1, width, 6, 2, {name: tuple(tensor.shape) for name, tensor in state.items()})
-    params = {
-        key.removeprefix("server.hyper/"): tensor
-        for key, tensor in result.weights.items()
-        if key.startswith("server.hyper/")
-    }
-    made = hyper({**params, "embedding": fresh(result)}, [0])
-    model.load_state_dict({name: tensor[0] for name, tensor in made.items()})
-    by_hand(list(model.parameters()), of_model(model)).check(result, "all")
-
-
 @pytest.mark.parametrize("percent", [0.0, 50.0])
 def test_fedofas_attention_and_pruning_are_between_embedding_and_model(percent: float) -> None:
     options = {"layers": 2, "hidden": 6, "embedding": 4, "heads": 1, "percent": percent}
@@ -327,7 +306,7 @@ def test_fedofas_attention_and_pruning_are_between_embedding_and_model(percent: 
 # --- any method -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", six_of(METHODS.names()))
 def test_before_the_first_epoch_all_parts_are_equal_and_the_run_stays_as_it_is(name: str) -> None:
     entry = method(name)
     net = first_fitting(entry).name
@@ -344,14 +323,6 @@ def test_before_the_first_epoch_all_parts_are_equal_and_the_run_stays_as_it_is(n
     # Without copies and fresh embeddings a client begins where it was measured.
     if name in ("fedavg", "fedper", "local", "fedprox", "lg_fedavg", "fedproto"):
         assert counts(result, "all")[0] == plain.correct[-1]
-
-
-def test_the_same_run_finds_the_same_and_parts_do_not_touch_each_other() -> None:
-    both, again = (adapted("fedtp", "head", "embedding", net="tiny_vit") for _ in range(2))
-    alone = adapted("fedtp", "embedding", net="tiny_vit")
-    for part in ("head", "embedding"):
-        assert counts(both, part) == counts(again, part)
-    assert counts(both, "embedding") == counts(alone, "embedding")
 
 
 @pytest.mark.parametrize("executor", ["pooled", "stacked"])
@@ -386,18 +357,6 @@ def test_several_novel_clients_start_independently() -> None:
     assert items == [(client, f"head.{what}", 3) for client in (2, 3) for what in ("correct", "total")]
     totals = {one.client: one.values.tolist() for one in result.findings["adaptation"] if one.item == "head.total"}
     assert totals == {2: [300.0] * 3, 3: [40.0] * 3}
-
-
-def test_texts_count_every_character() -> None:
-    data = dataclasses.replace(texts(), novel=frozenset({1}))
-    asked: dict[str, Any] = {"evaluation": LAST, "analyses": tuning("all", epochs=2), "executor": "sequential"}
-    result = run(method("fedavg"), backbone("language_transformer"), data, **asked)
-    assert [one.values.tolist() for one in result.findings["adaptation"]][1] == [8 * data.positions] * 3
-
-
-def test_neighbours_are_sought_with_the_tuned_model() -> None:
-    first, second = (adapted("fedavg", "all", options={"knn": knn}) for knn in (0.0, 0.5))
-    assert counts(first, "all") != counts(second, "all")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import yaml
 from support.figure_demo import FIGURES
 from support.project import VIT, Project, make_project, spec
 from support.tiny import (
-    CLASSES,
     EXECUTORS,
     assert_states_close,
     backbone,
@@ -27,7 +26,7 @@ from support.tiny import (
     texts,
     training,
 )
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.analyses import ANALYSES
@@ -48,7 +47,6 @@ from pflcore.errors import UserError
 from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options
 from pflcore.settings import Evaluation
-from pipeline.compile.fingerprint import Code
 from pipeline.stages.train import _coarse_classes
 
 SIX = federation((9,) * 6, (4,) * 6)
@@ -123,20 +121,6 @@ def test_attention_is_what_the_model_mixes_values_by(net: str, name: str) -> Non
         torch.testing.assert_close((one @ value.double()).float(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_attention_of_the_first_block_by_hand() -> None:
-    trainer, state = trainer_of(backbone("tiny_vit", depth=1, heads=2, head_dim=4, dropout=0.0))
-    inputs = trainer.data.batch(trainer.data.test[0]).inputs
-    tokens: list[Tensor] = []
-    block: nn.Module = trainer.model.get_submodule("blocks.0.attention")
-    block.register_forward_pre_hook(lambda _, given: tokens.append(given[0]))
-    (found,) = attention(trainer, state, inputs)
-    q, k, _ = (tokens[0] @ part.t() for part in state["blocks.0.attention.qkv.weight"].chunk(3))
-    for head in range(2):
-        own = slice(4 * head, 4 * head + 4)
-        expected = (q[..., own] @ k[..., own].transpose(1, 2) / 2).softmax(-1)
-        torch.testing.assert_close(found[:, head].float(), expected, rtol=1e-4, atol=1e-6)
-
-
 def by_loops(maps: list[np.ndarray], discard: float) -> np.ndarray:
     """Rollout of one image, number by number: (heads, length, length) for each block."""
     length = maps[0].shape[-1]
@@ -161,19 +145,6 @@ def test_rollout_is_its_formula() -> None:
         for image in range(3):
             expected = by_loops([one[image].numpy() for one in maps], discard)
             np.testing.assert_allclose(found[image].numpy(), expected, rtol=1e-12)
-
-
-def test_rollout_of_simple_attention() -> None:
-    # Everyone looks at patch 2 alone: so does the class token, however many blocks there are.
-    only = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
-    only[..., 2] = 1.0
-    assert rollout([only] * 3)[0].tolist() == [0.0, 1.0, 0.0, 0.0]
-    # All are alike.
-    even = torch.full((1, 2, 5, 5), 0.2, dtype=torch.float64)
-    assert rollout([even] * 2, discard=0.0)[0].tolist() == pytest.approx([1.0] * 4)
-    # Nothing but the class token's own connection is left, which is never dropped.
-    self_ = torch.eye(5, dtype=torch.float64)[None, None]
-    assert rollout([self_])[0].tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize(
@@ -215,14 +186,6 @@ def test_rollout_is_of_what_a_client_is_measured_with() -> None:
     assert_states_close(tuned.weights, plain.weights)
     masks = [{key: v for key, v in series(one, "rollout").items() if "mask" in key[1]} for one in (plain, tuned)]
     assert all(np.abs(masks[0][key] - masks[1][key]).max() > 1e-3 for key in masks[0])
-
-
-def test_fewer_images_than_asked_for_and_large_ones() -> None:
-    small = dataclasses.replace(federation(), size=16)
-    found = series(analysed("fedavg", backbone("vit"), "rollout", data=small, asked={"images": 100}), "rollout")
-    assert {client: sum(key[0] == client for key in found) // 2 for client in range(3)} == {0: 5, 1: 8, 2: 6}
-    assert {len(values) for (_, item), values in found.items() if "mask" in item} == {4}  # 8×8 patches of 16×16 pixels
-    assert {len(values) for (_, item), values in found.items() if "image" in item} == {64}
 
 
 # --- embeddings -----------------------------------------------------------------------------------------------------
@@ -295,13 +258,6 @@ def test_how_far_layer_weights_have_moved() -> None:
         assert found[client, f"{layer}.moved"] == pytest.approx([np.abs(new - old).sum() / 2], abs=1e-6)
         moved |= {client} if np.abs(new - old).sum() > 1e-5 else set()
     assert 1 <= len(moved) < 5  # those that were sampled
-
-
-def test_without_coarse_classes_a_client_is_of_its_most_frequent_class() -> None:
-    found = series(analysed("pfedhn", backbone("convnet"), "embeddings", data=SIX), "embeddings")
-    for client in range(6):
-        labels = SIX.labels[SIX.train[client]].tolist()
-        assert found[client, "group"][0] == max(range(CLASSES), key=lambda one: (labels.count(one), -one))
 
 
 def test_coarse_classes_of_clients() -> None:
@@ -439,13 +395,6 @@ def test_the_documentation_has_the_defaults() -> None:
         assert f"| `{name}` |" in text
 
 
-def test_code_of_analyses_makes_only_those_runs_stale_that_ask_for_it() -> None:
-    code = Code(Path(__file__).parents[3])
-    closure = {line.split()[0] for line in code.fingerprint("pipeline.stages.train").splitlines()}
-    assert {"pflcore.analyses", "pflcore.engine.findings"} <= closure
-    assert not closure & {f"pflcore.analyses.{name}" for name in ANALYSES.names()}
-
-
 # --- the artifact and the stage -------------------------------------------------------------------------------------
 
 
@@ -501,24 +450,6 @@ def test_a_run_writes_what_it_was_asked_for(tmp_path: Path) -> None:
     assert tables[0] == tables[1]
 
 
-def test_a_run_that_diverged_writes_an_empty_table(tmp_path: Path) -> None:
-    project = analysing(tmp_path, "[rollout]", lr=1e30)
-    compilation = project.compiled()
-    project.compile()
-    project.execute(compilation)
-    (run_,) = compilation.runs
-    table, _ = read_table(project.root / "artifacts/runs" / run_ / "analysis.parquet", "analysis/1")
-    assert table.num_rows == 0
-
-
-def test_a_run_without_analyses_has_no_artifact(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    project.compile()
-    trains = [stage for name, stage in project.stages().items() if ":train-" in name]
-    assert all(len(stage["outs"]) == 1 for stage in trains)
-    assert not any("analysis" in dep for stage in trains for dep in stage["deps"])
-
-
 def test_smoke_makes_analyses_small(tmp_path: Path) -> None:
     wanted = "[{name: rollout, clients: [0, 4, 49]}, {name: adaptation, parts: [head], epochs: 30}]"
     (run_,) = analysing(tmp_path, wanted, clients=50).compiled("smoke").runs.values()
@@ -529,6 +460,7 @@ def test_smoke_makes_analyses_small(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.matrix
 def test_all_methods_are_analysed_on_a_transformer() -> None:
     for name in METHODS.names():
         entry = method(name)

@@ -47,15 +47,6 @@ def test_a_convolutional_net_has_its_count(name: str, shape: tuple[int, int, int
     assert count(*made(name, shape, classes)) == total
 
 
-def test_the_parts_of_lenet_with_batch_norm() -> None:
-    model, groups = made("lenet_bn", MNIST, 10)
-    layers = dict(model.named_modules())
-    assert layers["fc1"].in_features == 256 and layers["conv2"].out_channels == 16
-    assert count(model, groups, "norm") == 2 * (6 + 16 + 120 + 84) and count(model, groups, "head") == 850
-    order = [name for name in layers if name.startswith("conv1")]
-    assert order.index("conv1") < order.index("conv1_norm") < order.index("conv1_relu")
-
-
 def test_the_feature_maps_of_alexnet() -> None:
     model, groups = made("alexnet_bn", PHOTO, 10)
     sides, images = {}, torch.zeros(2, *PHOTO, device="meta")
@@ -92,14 +83,6 @@ def test_a_vit_has_the_counts_of_timm(size: str) -> None:
     assert count(model, groups, "pos_embed") == 197 * width and count(model, groups, "cls_token") == width
     assert sum(tensor.numel() for tensor in model.blocks[3].parameters()) == block
     assert model.blocks[3].attn.num_heads == heads
-
-
-def test_every_batch_norm_of_resnet50_is_a_norm() -> None:
-    model, groups = made("resnet50", PHOTO, 100)
-    norms = [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
-    assert len(norms) == 53
-    assert {name.rpartition(".")[0] for name in groups.select(["norm"])} == set(norms)
-    assert groups.select(["head"]) == {"fc.weight", "fc.bias"}
 
 
 # --- any model of timm -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.tiny import CLASSES, SHAPE, backbone, inputs_for
+from support.tiny import CLASSES, backbone, inputs_for
 from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES, Backbone, _pretrained, read_weights
@@ -85,24 +85,6 @@ def test_a_classifier_of_other_classes_begins_anew_and_that_is_said(tmp_path: Pa
     assert note == f"{path}: the classifier begins anew, {told}"
 
 
-def test_the_seed_decides_what_the_file_leaves_open_and_nothing_else(tmp_path: Path) -> None:
-    path = written(tmp_path / "w.pth", trained("tiny_vit"))
-    one, other = (made(with_file("tiny_vit", path), CLASSES + 1, seed).state_dict() for seed in (0, 1))
-    assert {name for name in one if not torch.equal(one[name], other[name])} == {"head.weight", "head.bias"}
-
-
-def test_a_method_extends_what_was_read(tmp_path: Path) -> None:
-    path = written(tmp_path / "w.pth", trained("tiny_vit"))
-    seen = {}
-
-    def extend(model: nn.Module) -> dict[str, str]:
-        seen.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
-        return {}
-
-    with_file("tiny_vit", path).create(SHAPE, CLASSES, 0, extend)
-    assert all(torch.equal(seen[name], tensor) for name, tensor in trained("tiny_vit").items())
-
-
 def test_other_weights_are_named_and_counted(tmp_path: Path) -> None:
     state = trained("tiny_vit")
     lost = [name for name in state if name.startswith("blocks.1.")]
@@ -115,12 +97,6 @@ def test_other_weights_are_named_and_counted(tmp_path: Path) -> None:
         f"({lost[0]}, {lost[1]}, {lost[2]}, …); 1 of another shape (pos_embed 1×9×8 instead of 1×5×8); "
         "1 of another kind of number (norm.weight); 1 not finite (norm.bias); 1 unknown to the model (dist_token)"
     )
-
-
-def test_a_head_of_another_width_is_no_head_of_other_classes(tmp_path: Path) -> None:
-    state = {**trained("tiny_vit"), "head.weight": torch.ones(CLASSES + 1, 9), "head.bias": torch.ones(CLASSES + 1)}
-    told = refused(lambda: made(with_file("tiny_vit", written(tmp_path / "w.pth", state)), CLASSES, 0))
-    assert "2 of another shape (head.weight 5×9 instead of 4×8, head.bias 5 instead of 4)" in told
 
 
 def test_what_is_absent_cut_short_or_something_else(tmp_path: Path) -> None:

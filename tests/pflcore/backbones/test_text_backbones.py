@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 from typing import Any
 
 import pytest
@@ -75,25 +73,6 @@ def test_sizes_are_those_of_the_released_code(name: str, total: int) -> None:
     assert parts == PARTS[name] and set(parts) == set(BACKBONES.get(name).groups)
     doc = BACKBONES.get(name).__doc__ or ""
     assert f"{total:,} parameters" in doc.replace("\n    ", " ")
-
-
-def test_what_fedtp_generates_is_three_matrices_per_block() -> None:
-    numbers, groups = sizes("language_transformer")
-    generated = groups.select(["attention.qkv"])
-    assert len(generated) == 6 and all(numbers[entry] == 512 * 128 for entry in generated)
-    assert f"{6 * 512 * 128:,} of them" in (BACKBONES.get("language_transformer").__doc__ or "")
-
-
-def test_the_smoke_options_are_tiny(name: str) -> None:
-    numbers, _ = sizes(name, **BACKBONES.get(name).smoke)
-    assert sum(numbers.values()) < 10_000
-
-
-def test_a_logit_for_every_character_at_every_position(name: str) -> None:
-    model = small(name)
-    for batch, length in ((3, LENGTH), (1, 1), (2, 4)):
-        logits = model(texts(batch)[:, :length])
-        assert logits.shape == (batch, length, CHARACTERS) and logits.dtype == torch.float32
 
 
 # --- the formulas written out --------------------------------------------------------------------------------------
@@ -197,14 +176,6 @@ def test_the_transformers_matrices_begin_xavier_uniform() -> None:
     assert len(norms) == 5 and all(norm.eps == 1e-6 for norm in norms)
 
 
-def test_the_table_of_positions_is_no_state_but_goes_along() -> None:
-    model = small("language_transformer")
-    assert "positions" not in model.state_dict() and dict(model.named_buffers())["positions"].shape == (9, 6)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301 - made one line above
-        assert torch.equal(other.eval()(texts(2)), model.eval()(texts(2)))
-    assert model.to("meta").positions.is_meta
-
-
 def test_the_heads_input_is_the_feature(name: str) -> None:
     model, seen = small(name).eval(), []
     model.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
@@ -238,28 +209,6 @@ def test_later_characters_are_hidden_unless_there_is_no_mask(name: str, options:
             assert (float(moved[:changed].max()) == 0) is hidden
 
 
-@pytest.mark.parametrize(("mask", "copies"), [("causal", False), ("none", True)])
-def test_without_a_mask_targets_are_copied(mask: str, copies: bool) -> None:
-    """Of random characters nothing can be predicted, but all targets except the last are among the inputs."""
-    length, characters = 5, 4
-    options = {"dim": 16, "heads": 2, "head_dim": 8, "mlp_dim": 16, "dropout": 0.0, "attention_mask": mask}
-    model, _ = BACKBONES.create("language_transformer", **options).create((length,), characters, 0)
-    numbers, adam = torch.Generator().manual_seed(1), torch.optim.Adam(model.parameters(), 0.02)
-    for _ in range(100):
-        text = torch.randint(characters, (32, length + 1), generator=numbers)
-        adam.zero_grad()
-        loss(model(text[:, :-1]), text[:, 1:]).backward()
-        adam.step()
-    text = torch.randint(characters, (2000, length + 1), generator=numbers)
-    right = (model.eval()(text[:, :-1]).argmax(2) == text[:, 1:]).float().mean(0)
-    assert float(right[-1]) == pytest.approx(1 / characters, abs=0.06)
-    if copies:
-        assert float(right[:-1].min()) > 0.95
-        assert float(right.mean()) == pytest.approx((length - 1 + float(right[-1])) / length, abs=0.05)
-    else:
-        assert float(right.max()) < 1 / characters + 0.06
-
-
 # --- what the engine relies on -------------------------------------------------------------------------------------
 
 
@@ -283,16 +232,6 @@ def test_stacked_models_have_the_gradients_of_each(name: str, mask: str) -> None
             torch.testing.assert_close(together[entry][index], leaf.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_have_gradients(name: str) -> None:
-    """For methods of second order."""
-    model = small(name).eval()
-    state, inputs = dict(model.named_parameters()), texts(2)
-    first = torch.autograd.grad(loss(model(inputs), inputs), list(state.values()), create_graph=True)
-    second = torch.autograd.grad(sum(slope.square().sum() for slope in first), list(state.values()))
-    assert all(torch.isfinite(slope).all() for slope in second)
-    assert max(float(slope.abs().max()) for slope in second) > 0
-
-
 def test_dropout_is_a_layer_wherever_it_acts() -> None:
     model = small("language_transformer", dropout=0.5)
     layers = {entry: module for entry, module in model.named_modules() if isinstance(module, nn.Dropout)}
@@ -308,26 +247,6 @@ def test_dropout_is_a_layer_wherever_it_acts() -> None:
     assert torch.equal(model(texts(2)), evaluated) and not torch.equal(model.train()(texts(2)), evaluated)
     without = small("language_transformer", dropout=0.0)
     assert torch.equal(without.train()(texts(2)), without.eval()(texts(2)))
-
-
-def test_a_seed_is_a_model(name: str) -> None:
-    first, again, other = (small(name, seed).state_dict() for seed in (5, 5, 6))
-    assert all(torch.equal(first[entry], again[entry]) for entry in first)
-    assert any(not torch.equal(first[entry], other[entry]) for entry in first)
-
-
-def test_a_text_is_judged_alone_and_shorter_ones_by_their_beginning(name: str) -> None:
-    model = small(name).eval()
-    together = model(texts(5))
-    torch.testing.assert_close(torch.cat([model(text[None]) for text in texts(5)]), together)
-    torch.testing.assert_close(model(texts(5)[:, :3]), together[:, :3])
-
-
-def test_half_precision_is_near(name: str) -> None:
-    model = small(name).eval()
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = model(texts(3)).float()
-    torch.testing.assert_close(logits, model(texts(3)), rtol=0.1, atol=0.05)
 
 
 # --- what does not fit ---------------------------------------------------------------------------------------------
@@ -350,20 +269,9 @@ def test_a_backbone_of_text_refuses_images(name: str) -> None:
     assert message.endswith(" or vit") and not any(other in message.partition(";")[2] for other in TEXT)
 
 
-def test_every_backbone_says_what_it_takes() -> None:
-    taken = {name: BACKBONES.get(name).takes for name in BACKBONES.names()}
-    assert {name for name, kind in taken.items() if kind == "text"} == set(TEXT)
-    assert set(taken.values()) == {"images", "text"}
-
-
 def test_a_text_longer_than_the_table_is_an_error_of_one_line() -> None:
     with pytest.raises(UserError) as error:
         BACKBONES.create("language_transformer").create((201,), 100, 0)
     expected = "backbone language_transformer: positions 200 are too few for texts of 201 characters; "
     assert str(error.value) == expected + "use positions: 201 or shorter texts"
     BACKBONES.create("language_transformer", **SMALL["language_transformer"], depth=1).create((9,), 5, 0)
-
-
-def test_there_are_two_masks() -> None:
-    with pytest.raises(UserError, match=r"attention_mask = 'full' must be one of 'causal', 'none'"):
-        BACKBONES.create("language_transformer", attention_mask="full")

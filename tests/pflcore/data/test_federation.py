@@ -50,12 +50,6 @@ def test_pixels_are_normalised() -> None:
     torch.testing.assert_close(data.batch(torch.tensor([4])).inputs[0].double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_reader_that_stops_early_stops_the_fetching() -> None:
-    batches = elsewhere(federation()).batches([torch.tensor([0])] * 100)
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_where_images_are_does_not_matter(executor: str) -> None:
     data = federation()
@@ -97,11 +91,3 @@ def test_a_large_dataset_is_decoded_once_and_mapped(monkeypatch: pytest.MonkeyPa
     assert decoded.stat().st_mtime_ns == written
     write_samples(path, samples(inputs=255 - samples().inputs))  # another dataset under the same name
     assert np.array_equal(read_samples(path, scratch).inputs, 255 - samples().inputs)
-
-
-def test_mapped_images_can_be_trained_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    data = federation()
-    np.save(tmp_path / "images.npy", data.inputs.numpy())
-    mapped = replace(data, inputs=torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="c")))
-    one, other = (run(method("fedavg"), backbone("convnet"), each) for each in (data, mapped))
-    assert result_bytes(one) == result_bytes(other)

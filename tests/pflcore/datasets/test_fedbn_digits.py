@@ -113,23 +113,6 @@ def test_domains_may_be_a_part_of_them_in_another_order(folder: Path) -> None:
     assert samples.attributes["domain"].values.tolist() == [0] * sizes[0] + [1] * sizes[1]
 
 
-@pytest.mark.parametrize(("protocol", "numpy"), [(3, b"numpy._core"), (3, b"numpy.core"), (5, b"numpy._core")])
-def test_any_numpy_and_protocol(folder: Path, protocol: int, numpy: bytes) -> None:
-    # In protocol 3 names end with a line, so that others can stand for them.
-    contents = {name: data.replace(b"numpy._core", numpy) for name, data in files(protocol).items()}
-    assert all(numpy in data for data in contents.values())
-    write_files(folder, contents)
-    samples = create().load(folder)
-    np.testing.assert_array_equal(samples.inputs[0, 0], images(0, 0)[0])
-
-
-def test_labels_may_be_of_another_type_and_stand_in_a_column(folder: Path) -> None:
-    changed = pickle.dumps((images(2, 0), digits(2, 0).astype(">i2")[:, None]), 4)
-    write_files(folder, files() | {"USPS/partitions/train_part0.pkl": changed})
-    samples = create().load(folder)
-    assert samples.labels[(samples.attributes["domain"].values == 2) & samples.train].tolist() == digits(2, 0).tolist()
-
-
 @pytest.mark.parametrize("root", ["", "digit_dataset/", "data/"])
 def test_the_archive_is_read_as_it_is(folder: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(folder.parent / "other", files())
@@ -142,11 +125,6 @@ def test_the_archive_is_read_as_it_is(folder: Path, root: str, monkeypatch: pyte
     samples = create().load(folder)
     np.testing.assert_array_equal(samples.inputs, same.inputs)
     assert sorted(folder.iterdir()) == [path]
-
-
-def test_what_the_archive_unpacks_to_may_keep_its_folder(folder: Path) -> None:
-    write_files(folder / "digit_dataset", files())
-    assert create().found(folder) and len(create().load(folder)) == 5 * 2 + sum(TESTS)
 
 
 def test_hostile_archives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

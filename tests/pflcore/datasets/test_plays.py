@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import string
-from pathlib import Path
 
 import pytest
-from support.editions import AEGEON, BERTRAM, COUNTESS, DUKE, NEW, OLD, create, texts, windows
+from support.editions import AEGEON, BERTRAM, COUNTESS, DUKE, NEW, OLD
 
 from pflcore.datasets._speeches import read_plays
 from pflcore.datasets._text import encode_text as encode
@@ -38,11 +37,6 @@ def test_a_text_without_sonnets_begins_with_its_first_play(lines: int) -> None:
     assert read_plays(text, "here") == {"THE_PLAY_ONE": ["a", "b"], "THE_PLAY_TWO": ["c", "d"]}
 
 
-def test_the_line_next_to_the_author_is_no_title() -> None:
-    text = "\nTITLE\nSubtitle\nby William Shakespeare\n  ONE. a\n  TWO. b"
-    assert list(read_plays(text, "here")) == ["TITLE_ONE", "TITLE_TWO"]
-
-
 def test_the_current_edition() -> None:
     assert read_plays(read_text(NEW.encode(), "here"), "here") == {
         "ALL_S_WELL_THAT_ENDS_WELL_COUNTESS": ["In delivering my son from me, I bury a second husband."],
@@ -55,13 +49,6 @@ def test_the_current_edition() -> None:
         "A_SECOND_PLAY__OTHERWISE_A": ["Yes."],
         "A_SECOND_PLAY__OTHERWISE_B": ["No."],
     }
-
-
-def test_the_current_edition_as_samples(tmp_path: Path) -> None:
-    (tmp_path / "pg100.txt").write_text(NEW, encoding="utf-8")
-    samples = create(chunk_len=1).load(tmp_path)
-    assert samples.attributes["role"].names == ("ALL_S_WELL_THAT_ENDS_WELL_BERTRAM",)
-    assert texts(samples, train=False) == windows("The best wishes... be", 1) and samples.source == "pg100.txt"
 
 
 def test_characters_without_a_counterpart() -> None:

@@ -84,16 +84,6 @@ def test_a_speech_without_a_speaker_is_named(folder: Path) -> None:
     assert failure(dataset, folder) == f"{path}: none of 0 roles has 3 lines or more; use a longer text"
 
 
-def test_tiny_shakespeare_is_checked(folder: Path) -> None:
-    path = folder / "input.txt"
-    path.write_text(SPEECHES)
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert failure(create(source="speakers"), folder) == (
-        f"{path}: sha256 is {found}, expected 86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed; "
-        f"delete it and get it from {shakespeare.TINY.url}"
-    )
-
-
 def test_tiny_shakespeare_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "raw"
     calls = []

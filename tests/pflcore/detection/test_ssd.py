@@ -117,13 +117,6 @@ def test_gradients_are_finite_and_the_same_for_stacked_clients() -> None:
         torch.testing.assert_close(one, own.grad)
 
 
-def test_samples_that_a_batch_is_filled_up_with_change_nothing() -> None:
-    outputs, targets = some(4)
-    filled = torch.cat([targets, torch.full_like(targets[:1], -100.0)])
-    task = Detection(DEFAULTS)
-    torch.testing.assert_close(task.loss(torch.cat([outputs, outputs[:1]]), filled), task.loss(outputs, targets))
-
-
 def test_what_is_measured_of_an_image_does_not_depend_on_its_place() -> None:
     task, (outputs, targets) = Detection(DEFAULTS), some(5)
     flat = task.measure(outputs, targets)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from pflcore.engine.dropout import Dropout, DropoutBits
-from pflcore.seeds import sequence
-
-CPU = torch.device("cpu")
 
 
 def noisy(p: float = 0.25, width: int = 50_000) -> tuple[nn.Sequential, DropoutBits]:
@@ -38,13 +34,6 @@ def test_only_dropout_layers_are_replaced_and_counted() -> None:
     assert DropoutBits(nn.Sequential(nn.Flatten()), torch.zeros(1, 1, 2, 2)).per_sample == 0
 
 
-def test_layers_take_numbers_of_their_own() -> None:
-    model, noise = noisy(p=0.5)
-    noise.load(noise.draw(1, 0))
-    y = model.train()(torch.ones(1, 1, 1, 50_000))
-    assert float((y != 0).float().mean()) == pytest.approx(0.25, abs=0.02)
-
-
 def test_a_stream_is_its_numbers() -> None:
     _, noise = noisy(width=7)
     first = noise.draw(3, 1, 2, 3, 4)
@@ -52,23 +41,6 @@ def test_a_stream_is_its_numbers() -> None:
     assert torch.equal(first, noise.draw(3, 1, 2, 3, 4))
     others = [noise.draw(3, *ids) for ids in ((1, 2, 3, 5), (1, 2, 4, 4), (1, 3, 3, 4), (2, 2, 3, 4))]
     assert not any(torch.equal(first, other) for other in others)
-
-
-def test_elsewhere_a_generator_begins_with_63_bits_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[int] = []
-
-    class Generator:
-        def __init__(self, device: torch.device) -> None:
-            assert device.type == "meta"
-
-        def manual_seed(self, seed: int) -> None:
-            begun.append(seed)
-
-    monkeypatch.setattr(torch, "Generator", Generator)
-    _, noise = noisy(width=7)
-    noise.device = torch.device("meta")
-    assert noise.draw(3, 1, 2, 3, 4).shape == (3 * 14,)
-    assert begun == [int(sequence(1, "dropout", 2, 3, 4).generate_state(1, np.uint64)[0]) // 2]
 
 
 def test_a_batch_that_is_filled_up_keeps_the_numbers_of_its_samples() -> None:
@@ -80,13 +52,6 @@ def test_a_batch_that_is_filled_up_keeps_the_numbers_of_its_samples() -> None:
     assert noise.fill(bits, 2, 2).tolist() == bits.tolist()
 
 
-def test_evaluation_needs_no_numbers() -> None:
-    model, noise = noisy()
-    x = torch.rand(2, 1, 1, 50_000)
-    assert torch.equal(model.eval()(x), x.flatten(1))
-    assert noise.per_sample == 2 * 50_000 and noise.by_sample, "layers are counted once"
-
-
 def test_gradients_flow_through_what_is_kept() -> None:
     model, noise = noisy(width=100)
     noise.load(noise.draw(4, 0))
@@ -95,10 +60,3 @@ def test_gradients_flow_through_what_is_kept() -> None:
     y.sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad.flatten(1) * x.detach().flatten(1), y.detach())
-
-
-def test_numbers_are_even_over_their_range() -> None:
-    model = nn.Sequential(nn.Dropout(0.5))
-    noise = DropoutBits(model, torch.zeros(1, 1, 1, 1))
-    counts = torch.bincount((noise.draw(1 << 18, 5).int() + (1 << 15)) >> 12, minlength=16)
-    assert counts.sum() == 1 << 18 and float((counts / (1 << 14) - 1).abs().max()) < 0.05

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.tiers import six_of
 from support.tiny import (
     CLASSES,
     EVERY_ROUND,
@@ -33,7 +34,7 @@ from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
-from pflcore.engine import Progress, loop, select_device, use_threads
+from pflcore.engine import Progress, select_device, use_threads
 from pflcore.engine.evaluate import Scores, score_client, score_one_model
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.trainer import Trainer
@@ -241,16 +242,6 @@ def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     assert 0 < pooled.correct.sum() < 1606
 
 
-def test_scores_count_what_a_client_gets_right() -> None:
-    data = federation((3, 3), (9, 4))
-    model, _ = backbone("convnet").create(data.shape, data.classes, 0)
-    logits = model(normalised(data, data.test[1])).detach()
-    labels = data.labels[data.test[1]]
-    scores = Scores.join([score_client(measuring(model, data), dict(model.state_dict()), 1)])
-    assert scores.correct.tolist() == [int((logits.argmax(1) == labels).sum())]
-    assert scores.loss.tolist() == pytest.approx([float(F.cross_entropy(logits, labels, reduction="sum"))])
-
-
 def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
     data = federation((3, 3, 3), (4, 4, 4))
     data.inputs[data.test[0]] = 255
@@ -300,7 +291,7 @@ def test_measuring_does_not_change_training() -> None:
 # --- divergence ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", six_of(METHODS.names()))
 def test_a_run_that_diverges_ends_early_and_says_where(name: str) -> None:
     entry = method(name)
     result = run(entry, first_fitting(entry), training=training(rounds=4, lr=1e20))
@@ -359,21 +350,6 @@ def test_progress_is_told_after_every_round() -> None:
     assert all(0 < one.loss < 10 for one in seen)
     at = [result.correct[result.round == round_].sum() / 19 for round_ in (2, 4)]
     assert [one.accuracy for one in seen] == [None, pytest.approx(at[0]), pytest.approx(at[0]), pytest.approx(at[1])]
-
-
-def test_the_callers_random_state_is_left_alone() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    run(method("fedtp"), backbone("tiny_vit"))
-    assert torch.equal(torch.rand(3), expected)
-
-
-def test_memory_is_kept_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[None] = []
-    monkeypatch.setattr(loop, "keep_freed_memory", lambda: asked.append(None))
-    run(method("fedavg"), backbone("convnet"))
-    assert len(asked) == 1
 
 
 def test_the_callers_random_state_does_not_matter() -> None:
@@ -438,36 +414,6 @@ def test_streams_of_randomness_are_independent() -> None:
 
 # --- without the pipeline ------------------------------------------------------------------------------------------
 
-LIBRARY = """
-import sys
-for name in ("pipeline", "pydantic", "dvc", "jinja2", "pandas", "typer", "rich", "yaml", "matplotlib", "sklearn",
-             "pooch", "timm", "PIL"):
-    sys.modules[name] = None
-import torch
-from pflcore.backbones import BACKBONES
-from pflcore.datasets import DATASETS, stand_in
-from pflcore.engine import select_device, train
-from pflcore.data.federation import FederatedData
-from pflcore.methods import METHODS
-from pflcore.partitions import PARTITIONS, partition
-from pflcore.settings import Evaluation, Training
-
-samples = stand_in(DATASETS.create("digits"), 200, 60)
-parts = partition(PARTITIONS.create("iid"), samples, clients=4, seed=0)
-data = FederatedData.from_arrays(
-    samples.inputs, samples.labels, parts.train, parts.test, samples.mean, samples.std, samples.classes,
-    select_device("cpu"),
-)
-result = train(
-    data=data,
-    backbone=BACKBONES.create("convnet", kernel=3, padding=1),
-    method=METHODS.create("fedavg"),
-    training=Training(rounds=1, sample_rate=0.5, local_epochs=1),
-    evaluation=Evaluation(),
-    seed=0,
-)
-print(result.round.tolist(), result.total.tolist(), bool((result.loss > 0).all()))
-"""
 
 LAZY = """
 import sys
@@ -485,10 +431,6 @@ def python(script: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_core_trains_without_the_pipeline_and_what_it_needs() -> None:
-    assert python(LIBRARY) == "[1, 1, 1, 1] [15, 15, 15, 15] True"
-
-
 def test_what_is_no_training_does_not_load_torch() -> None:
     assert python(LAZY) == "[]"
 
@@ -496,6 +438,7 @@ def test_what_is_no_training_does_not_load_torch() -> None:
 # --- on a GPU ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", METHODS.names())
 def test_cpu_and_cuda_agree(name: str) -> None:

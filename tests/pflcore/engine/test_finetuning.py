@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.tiers import six_of
 from support.tiny import (
     EVERY_ROUND,
     EXECUTORS,
@@ -18,7 +19,6 @@ from support.tiny import (
     groups_of,
     method,
     normalised,
-    result_bytes,
     run,
     training,
 )
@@ -110,17 +110,6 @@ def test_running_statistics_move_with_their_group_alone() -> None:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", ["ditto", "pfedme"])
-def test_what_is_tuned_is_the_model_that_is_measured(name: str, executor: str) -> None:
-    plain = trained(method(name))
-    result = trained(method(name, finetune_epochs=1), executor=executor)
-    for client in range(2):
-        model = loaded(plain, f"client.{client}.own/")
-        tuned(client, model, list(model.parameters()), 1, None, SETTINGS.lr)
-        assert_measured(result, client, model.eval())
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("name", "prefix"), [("fedavg", ""), ("ditto", "client.{}.own/")])
 def test_it_has_the_class_weights_of_training(name: str, prefix: str, executor: str) -> None:
     plain = trained(method(name), class_weights="balanced")
@@ -152,34 +141,11 @@ def test_both_classifiers_of_fedrod_are_tuned_on_their_sum() -> None:
         assert_measured(result, client, logits)
 
 
-def test_a_memory_is_of_the_tuned_model() -> None:
-    plain = trained(method("fedavg"))
-    result = trained(method("fedavg", finetune_epochs=2, knn=1.0, neighbours=1))
-    for client in range(2):
-        model, seen = loaded(plain), []
-        tuned(client, model, list(model.parameters()), 2, None, SETTINGS.lr)
-        model.get_submodule("head").register_forward_pre_hook(
-            lambda _, inputs, seen=seen: seen.append(inputs[0].detach())
-        )
-        for rows in (DATA.train[client], DATA.test[client]):
-            model(normalised(DATA, rows))
-        nearest = DATA.labels[DATA.train[client]][torch.cdist(seen[1], seen[0]).argmin(1)]
-        assert result.correct[2 + client] == int((nearest == DATA.labels[DATA.test[client]]).sum())
-
-
-def test_groups_that_are_also_personal_are_tuned_from_what_the_client_has() -> None:
-    options: dict[str, Any] = {"finetune_steps": 2, "finetune_groups": ("head",)}
-    fedper, named = (trained(method(*one, **options)) for one in (("fedper",), ("personal_groups",)))
-    assert result_bytes(fedper) == result_bytes(named)
-    also = trained(METHODS.create("fedavg", also_personal=("head",), **options))
-    assert result_bytes(also) == result_bytes(fedper) != result_bytes(trained(method("fedper")))
-
-
 # What they do before a measurement is theirs: test_what_cannot_be_combined_is_one_line.
 REFUSING = ("per_fedavg", "fedala", "ifca", "pfedfda", "pfedgp")
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS.names() if name not in REFUSING])
+@pytest.mark.parametrize("name", six_of(name for name in METHODS.names() if name not in REFUSING))
 def test_every_method_can_be_tuned_and_keeps_none_of_it(name: str) -> None:
     net = first_fitting(method(name))
     # FedProto's predictions read no classifier.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
-from support.tiers import first_of_each
 from support.tiny import (
     EVERY_ROUND,
     EXECUTORS,
@@ -20,9 +17,7 @@ from support.tiny import (
     federation,
     method,
     normalised,
-    result_bytes,
     run,
-    run_by_all,
     training,
 )
 from torch.nn import functional as F
@@ -30,9 +25,8 @@ from torch.nn import functional as F
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.trainer import Trainer, differentiate
 from pflcore.errors import UserError
-from pflcore.method import Method, Tuning
+from pflcore.method import Tuning
 from pflcore.methods.fedavg import FedAvg
-from pflcore.seeds import generator
 
 SEED = 3
 
@@ -83,40 +77,6 @@ def test_clipping_is_pytorchs(executor: str, limit: float) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned(FedAvg):
-    """FedAvg whose clients take two large steps before they are measured."""
-
-    def tuning(self) -> Tuning:
-        return Tuning(FedAvg(), steps=2, lr=0.3)
-
-
-def test_tuning_is_training_that_is_not_kept() -> None:
-    data = federation()
-    plain, tuned = (run(entry, backbone("convnet"), data) for entry in (FedAvg(), Tuned()))
-    assert all(torch.equal(plain.weights[name], tuned.weights[name]) for name in plain.weights)
-    # The last measurement by hand: two steps of each client from the final model, on batches of their own stream.
-    model, _ = create(backbone("convnet"), SEED)
-    for client in range(3):
-        model.load_state_dict({name: plain.weights[name] for name in model.state_dict()})
-        sgd = torch.optim.SGD(model.parameters(), 0.3)
-        order, rows = generator(SEED, "tuning", 2, client), data.train[client]
-        for _ in range(2):
-            batch = rows[order.permutation(len(rows))[:5]]
-            sgd.zero_grad()
-            F.cross_entropy(model(normalised(data, batch)), data.labels[batch]).backward()
-            sgd.step()
-        with torch.no_grad():
-            loss = float(F.cross_entropy(model(normalised(data, data.test[client])), data.labels[data.test[client]]))
-        assert tuned.loss[-3:][client] == pytest.approx(loss, rel=1e-4)
-
-
-@pytest.mark.parametrize("net", ["convnet", "tiny_vit"])
-def test_executors_tune_alike(net: str) -> None:
-    options = {"dropout": 0.2} if net == "tiny_vit" else {}
-    run_by_all(Tuned(), backbone(net, **options), rtol=1e-4)
-
-
-@dataclass(frozen=True, kw_only=True)
 class WildlyTuned(FedAvg):
     def tuning(self) -> Tuning:
         return Tuning(FedAvg(), epochs=2, lr=1e20)
@@ -128,28 +88,6 @@ def test_a_divergence_in_tuning_is_told() -> None:
 
 
 # --- composition ---------------------------------------------------------------------------------------------------
-
-
-BASES = ["fedavg", "fedprox", "ditto", "pfedme", "fedbn"]
-
-
-@pytest.mark.parametrize(("attention", "base"), first_of_each(itertools.product(["se", "eca", "ca", "hybrid"], BASES)))
-def test_local_attention_joins_any_method(base: str, attention: str) -> None:
-    """By composition: the backbone has the modules, the method makes their group personal."""
-    net = backbone("lenet_bn", attention=attention)
-    entry = method(base, also_personal=("local_attention",))
-    # Batch norm over few samples multiplies rounding; last batches of one sample are left out.
-    settings, data = training(batch_size=8, lr=0.001), federation((17, 9, 16), (5, 8, 6))
-    first, stacked = (run(entry, net, data, training=settings, executor=one) for one in ("sequential", "stacked"))
-    own = {name.split(".", 2)[2] for name in first.weights if name.startswith("client.") and "/" not in name}
-    assert own >= {name for name in create(net)[0].state_dict() if "attention" in name}
-    assert not any("attention" in name for name in first.weights if not name.startswith("client."))
-    np.testing.assert_allclose(first.loss, stacked.loss, rtol=1e-3)
-
-
-def test_fedper_is_fedavg_with_a_personal_head() -> None:
-    first, other = (run(entry, backbone("convnet")) for entry in (method("fedper"), FedAvg(also_personal=("head",))))
-    assert result_bytes(first) == result_bytes(other)
 
 
 def test_a_module_can_be_personal_as_a_group_can() -> None:
@@ -171,12 +109,6 @@ def test_what_is_personal_is_not_held_near_anything(base: str) -> None:
         moved[value] = {name: tensor for name, tensor in result.weights.items() if "head" in name}
     for (name, free), held in zip(moved[0.0].items(), moved[500.0].values(), strict=True):
         torch.testing.assert_close(free, held, atol=1e-4, rtol=1e-3, msg=lambda text, name=name: name + text)
-
-
-def test_all_registered_methods_take_the_common_options() -> None:
-    assert {"also_personal", "knn", "neighbours"} <= set(Method.__dataclass_fields__)
-    for name, knn in itertools.product(("fedper", "local"), (0.0, 0.5)):
-        assert method(name, knn=knn).knn == knn
 
 
 def test_what_has_no_influence_has_a_gradient_of_zero() -> None:

@@ -121,16 +121,6 @@ def test_methods_of_plain_sgd_refuse_others(name: str, options: dict[str, Any]) 
         run(entry, first_fitting(entry), training=training(**options))
 
 
-def test_an_empty_state_is_that_of_momenta_at_rest() -> None:
-    params = {"a": torch.randn(3, 2), "b": torch.randn(4)}
-    slopes = {name: torch.randn_like(tensor) for name, tensor in params.items()}
-    optimizer = make_optimizer(training(**NESTEROV))
-    at_rest = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
-    begun, empty = (optimizer.apply(params, slopes, state, 0.1) for state in (at_rest, {}))
-    for one, other in zip(begun, empty, strict=True):
-        assert_states_close(one, other, atol=0)
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [({"nesterov": True}, "nesterov is a form of momentum"), ({"optimizer": "adam", "momentum": 0.9}, "beta1 instead")],

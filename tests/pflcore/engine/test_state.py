@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -107,26 +106,6 @@ def test_past_the_limit_personal_state_is_in_a_file(monkeypatch: pytest.MonkeyPa
     assert float(clients[7]["head.weight"].sum()) == 48 and int(clients[3]["head.count"]) == 3
     assert clients[0] is INITIAL and float(INITIAL["head.weight"].sum()) == 0
     assert list(tmp_path.iterdir()) == []  # the file has no name
-
-
-def test_a_client_that_has_trained_is_no_objects_of_its_own() -> None:
-    clients = ClientStates(INITIAL, 2000, None)
-
-    def objects() -> int:
-        gc.collect()
-        return sum(type(one) is Tensor for one in gc.get_objects())
-
-    before = objects()
-    clients.update({client: own(client) for client in range(2000)})
-    assert objects() == before and int(clients[1999]["head.count"]) == 1999
-    assert all(tensor.data_ptr() % 64 == 0 for client in (0, 7, 1999) for tensor in clients[client].values())
-
-
-def test_methods_without_personal_state_need_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFL_MEMORY", "0")
-    clients = ClientStates({}, 12, None)
-    clients[3] = {}
-    assert not clients.on_disk and clients.trained() == [] and clients.state() == {}
 
 
 @pytest.mark.parametrize("name", ["fedper", "local", "fedavg"])

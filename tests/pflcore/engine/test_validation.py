@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny import backbone, federation, holding_back, method, result_bytes, run, texts, training
+from support.tiny import backbone, federation, holding_back, method, result_bytes, run
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.federation import FederatedData
@@ -53,29 +53,6 @@ def test_executors_agree(name: str, executor: str) -> None:
     for validation in (False, True):
         same(side(one, validation), side(other, validation))
     assert executor == "stacked" or result_bytes(one) == result_bytes(other)
-
-
-def test_of_texts_last_positions_count_apart() -> None:
-    data = holding_back(texts())
-    entry, net = method("fedavg"), backbone("language_transformer")
-    own = side(run(entry, net, data, executor="sequential"), True)
-    assert own["total"] == [18] * 6
-    alone = replace(data, test=data.validation, validation=())
-    same(own, side(run(entry, net, alone, executor="sequential"), False))
-
-
-def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    def kill(progress: Progress) -> None:
-        if progress.round == 2:
-            raise KeyboardInterrupt
-
-    settings = training(rounds=3)
-    with CheckpointFolder(tmp_path, "me", pytest.fail) as checkpoints:
-        with pytest.raises(KeyboardInterrupt):
-            trained("fedper", checkpoints=checkpoints, checkpoint_every=0, on_round=kill, training=settings)
-        again = trained("fedper", checkpoints=checkpoints, training=settings)
-    assert again.resumed_from == 1
-    assert result_bytes(again) == result_bytes(trained("fedper", training=settings))
 
 
 def test_a_checkpoint_without_validation_is_of_another_run(tmp_path: Path) -> None:

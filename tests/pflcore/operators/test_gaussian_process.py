@@ -101,12 +101,6 @@ def test_gradients_reach_all_features() -> None:
     assert loss(features - 0.3 * gradient) < before - 0.1 * gradient.square().sum()
 
 
-def test_what_is_not_finite_stays_so() -> None:
-    features = torch.tensor([[1.0, 0.0], [float("nan"), 1.0]])
-    node = BinaryClassifier.fitted(features, torch.tensor([True, False]), 2, 3, seeded())
-    assert node.probability(torch.ones(1, 2)).isnan().all()
-
-
 # --- the tree ------------------------------------------------------------------------------------------------------
 
 

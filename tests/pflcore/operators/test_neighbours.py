@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.tiny import CLASSES, backbone, create, federation, method, normalised, result_bytes, run, texts, training
+from support.tiny import CLASSES, backbone, create, federation, method, normalised, result_bytes, run, training
 from torch.func import functional_call
 
 from pflcore.engine.parts import make_trainer
@@ -122,28 +122,6 @@ def test_a_grid_is_searched_without_test_samples_and_is_nothing_new_where_it_has
     assert weights[0] == weights[1] and len(weights[0]) == 3
 
 
-def test_a_memory_of_one_sample_has_the_lowest_weight() -> None:
-    data = federation((1, 4), (3, 3))
-    lowest, chosen = (
-        run(method("fedavg", **one), backbone("convnet"), data) for one in ({"knn": 0.2}, {"knn_grid": (0.7, 0.2)})
-    )
-    assert lowest.loss[0] == chosen.loss[0]
-
-
-def test_memories_do_not_change_training_and_are_each_clients_own() -> None:
-    plain, remembering = (run(method(name), backbone("convnet")) for name in ("fedavg", "knn_per"))
-    assert all(torch.equal(plain.weights[name], remembering.weights[name]) for name in plain.weights)
-    assert plain.cost.sent_up == remembering.cost.sent_up
-    assert not np.array_equal(plain.loss, remembering.loss)
-
-
-def test_a_memory_alone_knows_the_training_samples() -> None:
-    data = federation()
-    data = replace(data, test=data.train)
-    result = run(method("knn_per", knn=1.0, neighbours=1), backbone("convnet"), data)
-    assert (result.correct == result.total).all()
-
-
 @pytest.mark.parametrize("executor", ["pooled", "stacked"])
 @pytest.mark.parametrize("name", ["fedper", "fedtp"])
 def test_any_method_may_have_a_memory(name: str, executor: str) -> None:
@@ -151,11 +129,6 @@ def test_any_method_may_have_a_memory(name: str, executor: str) -> None:
     first, other = (run(chosen, backbone("tiny_vit"), executor=one) for one in ("sequential", executor))
     np.testing.assert_allclose(first.loss, other.loss, rtol=1e-4)
     assert executor == "stacked" or result_bytes(first) == result_bytes(other)
-
-
-def test_texts_are_remembered_position_by_position() -> None:
-    result = run(method("knn_per", knn=1.0, neighbours=1), backbone("language_transformer"), texts((3, 3), (2, 2)))
-    assert result.total.tolist() == [12, 12] * 2
 
 
 @pytest.mark.parametrize(("option", "value"), [("knn", 0.0), ("knn", 1.1), ("neighbours", 0)])

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare, kstest
+from scipy.stats import chisquare
 from support.toy_samples import class_counts, flat, make_samples
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.federation import FederatedData
-from pflcore.data.fresh_noise import normals
 from pflcore.data.noise import Noise
 from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS, stand_in
@@ -169,13 +168,6 @@ def test_quantity_skews_sizes_and_nothing_else() -> None:
     )
 
 
-def test_what_cannot_be_drawn_ends_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pflcore.partitions._base._WORK", 1_000_000)
-    text = failure("dirichlet", make_samples(100_000, 30_000), 2_000, alpha=0.01)
-    assert text.startswith("dirichlet: cannot give each of 2,000 clients min_samples = 10 training and test samples")
-    assert "(the best of 50 draws gave the poorest client 0); raise alpha" in text
-
-
 # --- domains, roles ------------------------------------------------------------------------------------------------
 
 
@@ -271,15 +263,6 @@ def test_released_noise_is_drawn_anew_and_blackens_what_is_below_the_mean() -> N
     assert float(clean.inputs.max()) == 0  # no noise for client 0, but normalised black is below zero
 
 
-def test_hashed_numbers_are_normal() -> None:
-    drawn = normals(torch.arange(200), 500, 7)
-    assert drawn.shape == (200, 500) and kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-3
-    assert abs(float(torch.corrcoef(drawn[:2])[0, 1])) < 0.15 and not torch.equal(
-        drawn, normals(torch.arange(200), 500, 8)
-    )
-    assert torch.equal(normals(torch.tensor([[5], [9]]), 500, 7)[:, 0], drawn[[5, 9]])
-
-
 # --- options of every scheme ---------------------------------------------------------------------------------------
 
 
@@ -330,9 +313,3 @@ def test_novel_clients_on_top_of_any_scheme(name: str, tmp_path: Path) -> None:
     assert held.novel != make(name, SAMPLES, 20, seed=1, **options, novel_share=0.1).novel
     write_assignment(tmp_path / "a.parquet", held)
     assert read_assignment(tmp_path / "a.parquet").novel == held.novel
-
-
-def test_everyone_novel_is_nobody_trained() -> None:
-    assert failure("iid", SAMPLES, 3, novel_share=0.99) == (
-        "partition 'iid': all 3 clients are novel, none is left to train"
-    )

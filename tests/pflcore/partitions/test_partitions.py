@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
-from support.toy_samples import ROLES, SAMPLES, class_counts, flat, make_samples
+from support.toy_samples import ROLES, SAMPLES, class_counts, flat
 
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, Partition, _base, partition
@@ -90,11 +87,6 @@ def test_pathological_shares_lie_within_their_bounds() -> None:
     assert shares.std() > 0.005  # not simply equal
 
 
-def test_pathological_pairs_of_classes_vary() -> None:
-    held = class_counts(partition(PARTITIONS.create("pathological"), SAMPLES, 100, 0).train) > 0
-    assert len({tuple(np.flatnonzero(row)) for row in held}) > 20
-
-
 @pytest.mark.parametrize(
     ("clients", "each", "message"),
     [
@@ -128,16 +120,6 @@ def test_dirichlet_stops_giving_to_full_clients() -> None:
     assert (before_last >= 1000).any() and (last[before_last >= 1000] == 0).all()
 
 
-def test_dirichlet_alpha_orders_heterogeneity() -> None:
-    def entropy(alpha: float) -> float:
-        counts = class_counts(partition(PARTITIONS.create("dirichlet", alpha=alpha), SAMPLES, 10, 0).train)
-        p = counts / counts.sum(1, keepdims=True)
-        return float(-(p * np.log(np.where(p > 0, p, 1))).sum(1).mean())
-
-    assert entropy(0.1) < entropy(1.0) - 0.3 < entropy(100.0) - 0.6
-    assert entropy(100.0) > 2.25  # log(10) = 2.30
-
-
 def test_dirichlet_names_the_best_that_it_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_base, "_WORK", 20 * 500)
     with pytest.raises(UserError) as error:
@@ -168,11 +150,6 @@ def test_a_client_without_samples_is_refused() -> None:
     assert str(error.value) == "partition 'iid': clients = 0 must be at least 1"
 
 
-def test_one_client_holds_everything() -> None:
-    for name in ("iid", "dirichlet", "pachinko", "quantity"):
-        assert len(partition(PARTITIONS.create(name), SAMPLES, 1, 0).train[0]) == 10_000
-
-
 @pytest.mark.parametrize("count", [0, 1, 7, 5000])
 def test_parts_are_within_one_sample_of_their_share(count: int) -> None:
     shares = np.random.default_rng(0).dirichlet(np.full(40, 0.2))
@@ -180,23 +157,6 @@ def test_parts_are_within_one_sample_of_their_share(count: int) -> None:
     sizes = part_sizes(count, shares)
     assert sizes.sum() == count and sizes.min() >= 0 and (sizes[-3:] == 0).all()
     assert np.abs(sizes - shares / shares.sum() * count).max() <= 1
-
-
-def test_ten_thousand_clients_are_quick() -> None:
-    samples = make_samples(600_000, 300_000)
-    options: dict[str, dict[str, Any]] = {
-        "dirichlet": {"alpha": 1.0, "min_samples": 1},
-        "domain_dirichlet": {"min_samples": 1},
-        "quantity": {"alpha": 5.0, "min_samples": 1},
-        "natural": {},
-    }
-    for name in PARTITIONS.names():
-        if name == "natural":
-            continue  # there are only sixty roles
-        start = time.process_time()
-        assignment = partition(PARTITIONS.create(name, **options.get(name, {})), samples, 10_000, 0)
-        assert time.process_time() - start < 10  # well below one second of a core
-        assert len(flat(assignment)) == len(samples)
 
 
 def test_a_client_with_one_sample_too_few_is_drawn_again() -> None:

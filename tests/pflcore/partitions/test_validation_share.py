@@ -64,24 +64,6 @@ def test_at_least_one_and_never_all(share: float, held_back: int) -> None:
     assert [len(rows) for rows in assignment.train] == [10 - held_back] * 3
 
 
-def test_a_client_of_one_training_sample_has_none_to_spare() -> None:
-    with pytest.raises(UserError, match="3 of 3 clients get none of the 0 validation samples"):
-        partition(PARTITIONS.create("iid", validation_share=0.5), make_samples(3, 10), 3, 0)
-
-
-def test_limits_are_about_what_is_left() -> None:
-    held_back = assigned("dirichlet", validation_share=0.3).validation
-    limited = assigned("dirichlet", validation_share=0.3, train_limit=7, train_share=0.5)
-    assert all(np.array_equal(*pair) for pair in zip(held_back, limited.validation, strict=True))
-    assert {len(rows) for rows in limited.train} == {7}
-
-
-def test_a_test_set_that_the_partition_draws_stays() -> None:
-    before, after = (assigned("dirichlet", test_share=0.2, validation_share=share) for share in (0.0, 0.25))
-    assert all(np.array_equal(*pair) for pair in zip(before.test, after.test, strict=True))
-    after.check(len(SAMPLES), SAMPLES.train)
-
-
 def test_the_artifact_tells_the_three_apart(tmp_path: Path) -> None:
     written = assigned("noise", validation_share=0.2)
     write_assignment(tmp_path / "a", written)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import re
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +19,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.precision import autocast
 from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.plugins import add_adapters, add_lora, add_perfix, add_prefix, add_prompts
@@ -118,19 +116,6 @@ def test_counts_on_vits(add: Add, size: str, count: int) -> None:
     assert f"{count:,}" in str(getattr(add, "func", add).__doc__)
 
 
-def test_the_inner_width_of_the_tiny_vit_is_not_its_tokens() -> None:
-    with torch.device("meta"):
-        model = BACKBONES.create("tiny_vit", depth=1).build((3, 32, 32), 10)
-        add_perfix(model)
-    shapes = {name: tuple(value.shape) for name, value in model.named_parameters() if "adapter" in name}
-    assert shapes == {
-        "blocks.0.attention.adapter.down.weight": (256, 128),
-        "blocks.0.attention.adapter.down.bias": (256,),
-        "blocks.0.attention.adapter.up.weight": (1024, 256),
-        "blocks.0.attention.adapter.up.bias": (1024,),
-    }
-
-
 # --- the model is otherwise as it was ------------------------------------------------------------------------------
 
 
@@ -181,11 +166,6 @@ def test_what_begins_with_zeros_changes_nothing(net: str, plugin: str) -> None:
         assert same is (plugin in NEUTRAL)
 
 
-def test_every_image_is_judged_alone(net: str, plugin: str) -> None:
-    model = plugged(net, PLUGINS[plugin])
-    close(torch.cat([model(image[None]) for image in images()]), model(images()))
-
-
 def test_values_come_from_the_global_generator(plugin: str) -> None:
     def state(seed: int) -> dict[str, Tensor]:
         model = plain("tiny_vit")
@@ -197,18 +177,6 @@ def test_values_come_from_the_global_generator(plugin: str) -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
     differ = any(not torch.equal(first[name], other[name]) for name in first)
     assert differ is (plugin not in ("prefix-z", "tokens-z", "adapters-literal"))
-
-
-@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])  # noqa: S301
-def test_a_copy_is_complete_and_its_own(net: str, plugin: str, way: Callable[[nn.Module], nn.Module]) -> None:
-    model = plugged(net, PLUGINS[plugin])
-    other, expected, before = way(model), model(images()), plain(net).state_dict()
-    assert torch.equal(other(images()), expected)
-    with torch.no_grad():
-        for name, parameter in other.named_parameters():
-            if name not in before:
-                parameter += torch.randn_like(parameter)
-    assert not torch.allclose(other(images()), expected) and torch.equal(model(images()), expected)
 
 
 # --- attention written out -----------------------------------------------------------------------------------------
@@ -263,24 +231,6 @@ def test_attention_with_prefixes_by_hand(net: str, formula: str) -> None:
     close(attention(tokens), expected)
 
 
-def test_joined_prefixes_are_a_mixture(net: str) -> None:
-    """(1 − λ) · attention to the tokens + λ · attention to the prefixes, for each query and head; before `out`."""
-    attention = attention_of(plugged(net, PLUGINS["perfix-concat"]), net)
-    state, heads = dict(attention.state_dict()), int(attention.heads)
-    tokens = torch.randn(5, int(attention.get_submodule("qkv").in_features))
-    q, k, v = (tokens @ state["qkv.weight"].t() + state.get("qkv.bias", torch.zeros(()))).chunk(3, 1)
-    more_k, more_v = (1.5 * bottleneck(tokens, state)).chunk(2, 1)
-    parts = []
-    for own in torch.arange(q.shape[1]).chunk(heads):
-        to_tokens, to_prefixes = (q[:, own] @ keys[:, own].t() / sqrt(len(own)) for keys in (k, more_k))
-        share = to_prefixes.exp().sum(1) / (to_prefixes.exp().sum(1) + to_tokens.exp().sum(1))
-        shared, personal = to_tokens.softmax(1) @ v[:, own], to_prefixes.softmax(1) @ more_v[:, own]
-        parts.append((1 - share)[:, None] * shared + share[:, None] * personal)
-        assert share.min() > 0.01 and share.max() < 0.99
-    expected = linear(torch.cat(parts, 1), state, "out" if net == "tiny_vit" else "proj")
-    close(attention(tokens[None])[0], expected)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -315,14 +265,6 @@ class _Nothing(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return tokens.new_zeros(*tokens.shape[:2], self.width)
-
-
-def test_free_prefixes_of_zeros_take_attention() -> None:
-    model, other = plain("tiny_vit"), plain("tiny_vit")
-    add_prefix(model, zero=True, kind="tokens", tokens=1000)
-    tokens = torch.randn(1, 5, 8)
-    attention, bias = attention_of(model, "tiny_vit"), attention_of(other, "tiny_vit").out.bias
-    assert (attention(tokens) - bias).norm() < 0.1 * (attention_of(other, "tiny_vit")(tokens) - bias).norm()
 
 
 # --- LoRA ----------------------------------------------------------------------------------------------------------
@@ -365,16 +307,6 @@ def test_adapters_come_after_the_mlp_and_before_its_sum(net: str, form: str) -> 
 
 def names_of_adapters(model: nn.Module) -> list[str]:
     return [name for name in model.state_dict() if "adapter" in name]
-
-
-def test_the_corrected_form_is_one_adapter_per_block() -> None:
-    model = plain("vit")
-    add_adapters(model, width=5)
-    parts = ("down.weight", "down.bias", "up.weight", "up.bias")
-    assert names_of_adapters(model) == [f"blocks.{index}.adapter.{part}" for index in range(2) for part in parts]
-    for index in range(2):
-        adapter = model.get_submodule(f"blocks.{index}.adapter")
-        assert adapter.down.weight.abs().min() > 0 and not adapter.up.weight.any() and not adapter.up.bias.any()
 
 
 def test_of_the_literal_form_only_the_output_bias_learns(net: str) -> None:
@@ -428,17 +360,6 @@ def test_prompts_are_appended_before_each_block_and_cut_off_after_it(net: str) -
     close(model.get_submodule("blocks")(tokens), expected)
 
 
-@pytest.mark.parametrize(("net", "dim", "patch"), [("tiny_vit", 8, 4), ("vit", 192, 4)])
-def test_prompts_begin_uniformly(net: str, dim: int, patch: int) -> None:
-    model = plain(net)
-    add_prompts(model, count=500)
-    bound = sqrt(6 / (3 * patch * patch + dim))
-    for index in range(2):
-        values = model.get_parameter(f"blocks.{index}.prompt.tokens").detach()
-        assert 0.97 * bound < values.max() <= bound and -bound <= values.min() < -0.97 * bound
-        assert abs(float(values.std()) / (bound / sqrt(3)) - 1) < 0.05
-
-
 def test_prompts_have_dropout_that_the_engine_draws() -> None:
     model = plain("tiny_vit")
     add_prompts(model, count=4, dropout=0.25)
@@ -476,28 +397,6 @@ def test_gradients_vectorise_over_clients(net: str, plugin: str) -> None:
             torch.testing.assert_close(together[name][index], parameter.grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_in_mixed_precision_results_are_near(net: str, plugin: str) -> None:
-    model = plugged(net, PLUGINS[plugin])
-    labels = torch.arange(3)
-
-    def loss(params: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        with autocast("bf16", inputs.device):
-            logits = functional_call(model, params, (inputs,))
-        return F.cross_entropy(logits.float(), labels)
-
-    params = {name: value.clone() for name, value in model.state_dict().items()}
-    near, exact = loss(params, images()), F.cross_entropy(model(images()), labels)
-    torch.testing.assert_close(near, exact, rtol=0.05, atol=0.02)
-    gradients = grad(loss)(params, images())
-    assert all(gradient.dtype == torch.float32 and gradient.isfinite().all() for gradient in gradients.values())
-    if net == "tiny_vit":
-        stacked = {name: torch.stack([value, value]) for name, value in params.items()}
-        with sdpa_kernel(SDPBackend.MATH):
-            together = vmap(grad(loss))(stacked, torch.stack([images(), images()]))
-        error = sum(float((together[name][1] - gradient).norm()) ** 2 for name, gradient in gradients.items())
-        assert error < 0.05**2 * sum(float(gradient.norm()) ** 2 for gradient in gradients.values())
-
-
 # --- models and options that do not fit ----------------------------------------------------------------------------
 
 
@@ -519,18 +418,6 @@ def test_attention_of_another_kind_is_not_touched(model: str) -> None:
         other = BACKBONES.create("timm_model", model=model).build(PHOTO, 10)
         with pytest.raises(UserError, match="FedPerfix needs a Transformer"):
             add_perfix(other)
-
-
-def test_blocks_of_several_widths() -> None:
-    with torch.device("meta"):
-        model = BACKBONES.create("timm_model", model="pit_ti_224").build(PHOTO, 10)
-        with pytest.raises(UserError, match=r"shared by blocks of widths 64, 128, 256; use the form corrected$"):
-            add_adapters(model, form="literal")
-        add_prompts(model)
-        add_perfix(model)
-        assert model(torch.zeros(2, *PHOTO)).shape == (2, 10)
-    shapes = {tuple(tensor.shape) for name, tensor in model.state_dict().items() if "adapter.up.weight" in name}
-    assert shapes == {(2 * dim, 256) for dim in (64, 128, 256)}
 
 
 def test_prompts_need_patches() -> None:

@@ -11,10 +11,10 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from support.cohorts import FIRST, MATRIX, PAIRS, UNEVEN, amplified, assert_close, trainer, uneven_run
+from support.cohorts import FIRST, PAIRS, UNEVEN, amplified, assert_close, trainer, uneven_run
 from support.pretend_device import pretend_cuda
 from support.pretend_device.runs import on_gpu
-from support.tiers import first_of_each
+from support.tiers import SIX, first_of_each
 from support.tiny import (
     assert_states_close,
     backbone,
@@ -42,6 +42,8 @@ from pflcore.memory import TooLittleMemory
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedavg import FedAvg
 
+SIX_PAIRS = [pair for pair in FIRST if pair[0] in SIX]
+
 
 @pytest.fixture(autouse=True)
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +55,9 @@ def reference_run(name: str, net: str) -> Result:
     return uneven_run(name, net, "sequential")
 
 
-@pytest.mark.parametrize(("name", "net"), MATRIX)
+@pytest.mark.parametrize(
+    ("name", "net"), [pair if pair in SIX_PAIRS else pytest.param(*pair, marks=pytest.mark.matrix) for pair in PAIRS]
+)
 def test_workers_give_the_bytes_of_the_sequential_executor(name: str, net: str) -> None:
     assert result_bytes(uneven_run(name, net, "pooled")) == result_bytes(reference_run(name, net))
 
@@ -127,15 +131,6 @@ def test_results_that_nobody_waits_for_stop_the_work() -> None:
         assert [one.client for one in pooled.train(1, [(3, state), (2, state)])] == [3, 2]
 
 
-def test_what_a_client_received_is_left_as_it_is() -> None:
-    reference, state = trainer()
-    before = {name: tensor.clone() for name, tensor in state.items()}
-    with Pooled(reference, state, 2) as pooled:
-        outcomes = list(pooled.train(1, [(client, state) for client in range(5)]))
-    assert all(torch.equal(state[name], before[name]) for name in state)
-    assert len({outcome.model["head.weight"].data_ptr() for outcome in outcomes}) == 5
-
-
 @pytest.mark.parametrize("samples", [1, 256, 257, 700])
 def test_one_model_is_measured_over_chunks(samples: int) -> None:
     data = federation((4, 4), (1, samples))
@@ -170,26 +165,6 @@ def test_an_error_in_a_worker_says_what_it_was() -> None:
     with Pooled(reference, state, 1) as pooled, pytest.raises(IndexError) as error:
         pooled.score_each([(99, state)])
     assert "in score_both" in "".join(error.value.__notes__)
-
-
-def test_no_process_is_left_behind() -> None:
-    reference, state = trainer()
-    with Pooled(reference, state, 2) as pooled:
-        list(pooled.train(1, [(0, state)]))
-        processes = [worker.process for worker in pooled.workers]
-        assert all(process.is_alive() for process in processes)
-    assert not any(process.is_alive() for process in processes)
-
-
-def test_a_worker_whose_answer_nobody_waits_for_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    reference, state = trainer()
-    with Pooled(reference, state, 1) as pooled:
-        list(pooled.train(1, [(0, state)]))
-        (worker,) = pooled.workers
-        worker.pipe.send(("score", 0))
-        worker.pipe.close()
-        worker.process.join(30)
-        assert worker.process.exitcode == 0 and capfd.readouterr().err == ""
 
 
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.facts import balanced
 from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import TRAINING, TUNING, Trainer
+from pflcore.engine.trainer import TRAINING, Trainer
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedprox import FedProx
@@ -57,16 +57,6 @@ def test_uneven_clients_step_side_by_side(net: str, weighted: bool, monkeypatch:
     for one, other in zip(outcomes, Sequential(trainer).train(1, jobs), strict=True):
         assert_states_close(one.model, other.model)
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
-
-
-def test_tuning_steps_side_by_side_whatever_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, state = made("moon", "tiny_vit", finetune_epochs=2)
-    assert not can_fill(trainer)
-    jobs = [(client, state) for client in range(trainer.data.clients)]
-    ticks, *outcomes = ticks_of(Stacked(trainer, 8), jobs, monkeypatch, TUNING)
-    assert ticks == 10
-    for one, other in zip(outcomes, Sequential(trainer).train(1, jobs, TUNING), strict=True):
-        assert_states_close(one.model, other.model)
 
 
 @pytest.mark.parametrize(

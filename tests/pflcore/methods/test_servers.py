@@ -1,0 +1,378 @@
+"""Methods that differ from FedAvg in what the server makes of the clients' models, against rounds by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.by_hand import Rounds, State, near, under
+from support.tiny import NormNet, assert_states_close, backbone, federation, method, run, training
+from torch import Tensor, nn
+
+from pflcore.errors import UserError
+from pflcore.groups import Roles
+from pflcore.method import Federation, Update
+from pflcore.methods.fednova import gradient_weight
+from pflcore.methods.fedselect import grow
+
+
+def refused(words: str, name: str, net: Any = None, **options: Any) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        run(method(name, **options), net or backbone("convnet"))
+    assert "\n" not in str(error.value)
+
+
+def same(name: str, plain: str, prefix: str = "", net: Any = None, options: Any = None, **other: Any) -> None:
+    """With these options it is the other method, and as much travels."""
+    chosen = net or backbone("convnet")
+    one, two = run(method(name, **(options or {})), chosen), run(method(plain, **other), chosen)
+    for entry, tensor in two.weights.items():
+        torch.testing.assert_close(one.weights[f"{prefix}{entry}"], tensor)
+    assert one.loss.tolist() == pytest.approx(two.loss.tolist())
+
+
+def sent(name: str) -> tuple[float, float]:
+    cost = run(method(name), backbone("convnet")).cost
+    return cost.sent_up, cost.sent_down
+
+
+# --- corrections: FedDyn, SCAFFOLD ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("net", "alpha", "own", "momentum", "averaging"),
+    [
+        ("convnet", 0.3, "", 0.0, None),
+        ("convnet", 0.05, "head.", 0.5, None),
+        ("convnet", 2.0, "", 0.0, "samples"),
+        ("norm", 0.3, "", 0.0, None),
+    ],
+)
+def test_feddyn(net: str, alpha: float, own: str, momentum: float, averaging: str | None) -> None:
+    hand = Rounds(net, training(rounds=3, momentum=momentum), own=own)
+    h, g = hand.zeros(), [hand.zeros() for _ in range(3)]
+    for round_, cohort in hand:
+        ended = {}
+        for i in cohort:
+            ended[i] = hand.train(i, round_, pull=lambda n, w, i=i: alpha * (w - hand.x[n]) - g[i][n])
+            g[i] = {n: g[i][n] - alpha * (ended[i][n] - hand.x[n]) for n in h}
+        mean = hand.mean(ended, averaging or "uniform")
+        h = {n: h[n] - alpha * len(cohort) / 3 * (mean[n] - hand.x[n]) for n in h}
+        hand.x = mean | {n: mean[n] - h[n] / alpha for n in h}
+    result = hand.run("feddyn", alpha=alpha, averaging=averaging)
+    hand.check(result, under("server.state/", h), *(under(f"client.{i}.own/", g[i]) for i in range(3)))
+    assert max(float(tensor.abs().max()) for tensor in h.values()) > 1e-3
+    assert sent("feddyn") == sent("fedavg")
+
+
+@pytest.mark.parametrize(
+    ("net", "step", "own", "momentum"),
+    [("convnet", 1.0, "", 0.0), ("convnet", 0.5, "head.", 0.5), ("norm", 1.0, "", 0.0)],
+)
+def test_scaffold(net: str, step: float, own: str, momentum: float) -> None:
+    settings = training(rounds=3, momentum=momentum, schedule="exponential", gamma=0.5)
+    hand = Rounds(net, settings, own=own)
+    c, variates = hand.zeros(), [hand.zeros() for _ in range(3)]
+    for round_, cohort in hand:
+        lr, ended, change = settings.lr * 0.5 ** (round_ - 1), {}, hand.zeros()
+        for i in cohort:
+            ended[i] = hand.train(i, round_, lr=lr, pull=lambda n, _, c=c, i=i: c[n] - variates[i][n])
+            steps = len(hand.rows(i, round_))
+            new = {n: variates[i][n] - c[n] + (hand.x[n] - ended[i][n]) / (steps * lr) for n in c}
+            change = {n: change[n] + new[n] - variates[i][n] for n in c}
+            variates[i] = new
+        mean = hand.mean(ended, "uniform")
+        hand.x = mean | {n: hand.x[n] + step * (mean[n] - hand.x[n]) for n in c}
+        c = {n: c[n] + change[n] / 3 for n in c}
+    result = hand.run("scaffold", server_step=step)
+    hand.check(result)
+    # Of a bias under batch norm a variate is what rounding leaves of weights, divided by the learning rate.
+    kept = [under(f"client.{i}.own/", one) for i, one in enumerate(variates)]
+    near(result.weights, under("common/", c), *kept, atol=1e-4)
+    assert sent("scaffold") == tuple(2 * part for part in sent("fedavg"))
+
+
+@pytest.mark.parametrize("name", ["feddyn", "scaffold", "fedamp", "cfl", "fedselect"])
+def test_a_model_that_is_all_personal_leaves_the_server_nothing(name: str) -> None:
+    refused(rf"^method {name}: all .*of the model (is|are) personal", name, also_personal=("all",))
+
+
+# --- FedNova ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", ["", "head."])
+def test_fednova(own: str) -> None:
+    hand = Rounds(own=own)
+    for round_, cohort in hand:
+        p, ended = hand.shares(cohort), {i: hand.train(i, round_) for i in cohort}
+        steps = {i: len(hand.rows(i, round_)) for i in cohort}
+        tau = sum(p[i] * steps[i] for i in cohort)
+        hand.x = {n: x - tau * sum(p[i] * (x - ended[i][n]) / steps[i] for i in cohort) for n, x in hand.x.items()}
+    hand.check(hand.run("fednova"))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_the_weight_of_gradients_is_what_sgd_gives_them(steps: int, momentum: float) -> None:
+    """With a constant gradient of 1 and a learning rate of 1 the update is that weight."""
+    x = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    sgd = torch.optim.SGD([x], lr=1.0, momentum=momentum)
+    for _ in range(steps):
+        x.grad = torch.ones_like(x)
+        sgd.step()
+    assert gradient_weight(steps, momentum) == pytest.approx(-float(x.detach()))
+
+
+# --- FedALA ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", ["head", "all"])
+def test_fedala(layers: str) -> None:
+    hand = Rounds()
+    names = hand.parameters(head=None if layers == "all" else True)
+    owns = [{name: hand.x[name] for name in names} for _ in range(3)]
+    weights = [{name: torch.ones_like(hand.x[name]) for name in names} for _ in range(3)]
+
+    def learned(client: int, steps: list[Tensor]) -> tuple[State, State]:
+        """The mixture of the global model and a client's own, and its weights."""
+        own, share = owns[client], weights[client]
+
+        def mixed() -> State:
+            return hand.x | {n: own[n] + (hand.x[n] - own[n]) * share[n] for n in names}
+
+        for rows in steps:
+            slopes = hand.slopes(mixed(), rows)
+            share = {n: (share[n] - 40.0 * slopes[n] * (hand.x[n] - own[n])).clamp(0, 1) for n in names}
+        return mixed(), share
+
+    for round_, cohort in hand:
+        ended = {}
+        for i in cohort:
+            begun, weights[i] = learned(i, hand.passes(i, "phase 3", round_, share=0.6))
+            ended[i] = hand.train(i, round_, begun)
+            owns[i] = {name: ended[i][name] for name in names}
+        hand.x = hand.mean(ended)
+    assert any(bool(((one > 0) & (one < 1)).any()) for own in weights for one in own.values())
+    result = hand.run("fedala", layers=layers, share=0.6, eta=40.0)
+    hand.check(result, *(under(f"client.{i}.own/before/", own) for i, own in enumerate(owns)), measured=False)
+    near(result.weights, *(under(f"client.{i}.own/weights/", own) for i, own in enumerate(weights)), atol=1e-4)
+    for i in range(3):
+        loss = hand.loss(i, learned(i, hand.passes(i, "tuning", 3))[0])
+        assert result.loss[6 + i] == pytest.approx(loss, rel=1e-3)
+
+
+def test_fedala_with_weights_that_stay_one_is_fedavg() -> None:
+    same("fedala", "fedavg", options={"eta": 0.0})
+    refused(r"^method fedala: layers: head: the backbone has none, or they are pers", "fedala", also_personal=("head",))
+
+
+# --- FedSelect -------------------------------------------------------------------------------------------------------
+
+
+def grown(mask: Tensor, moved: Tensor, rate: float, limit: float) -> Tensor:
+    own, size = mask.numpy().ravel(), mask.numel()
+    free = np.flatnonzero(~own)
+    count = min(int(np.round(rate * len(free))), int(limit * size) - own.sum())
+    best = free[np.argsort(-moved.numpy().ravel()[free])[: max(count, 0)]]
+    made = own.copy()
+    made[best] = True
+    return torch.from_numpy(made).view_as(mask)
+
+
+@pytest.mark.parametrize(("net", "alternations"), [("convnet", 1), ("convnet", 2), ("norm", 1)])
+def test_fedselect(net: str, alternations: int) -> None:
+    hand = Rounds(net, training(rounds=5, momentum=0.5, weight_decay=1e-2))
+    names = hand.parameters()
+    nothing = {name: torch.zeros_like(hand.x[name], dtype=torch.bool) for name in names}
+    masks, values, took = [nothing] * 3, [dict(hand.x) for _ in range(3)], [0] * 3
+    travelled = []
+
+    def own(client: int) -> State:
+        return hand.x | {n: torch.where(masks[client][n], values[client][n], hand.x[n]) for n in names}
+
+    def passed(steps: list[Tensor], moves: State) -> None:
+        """SGD, in which what does not move is put back after each step; momentum is that of all."""
+        sgd = torch.optim.SGD(hand.model.parameters(), hand.settings.lr, 0.5, weight_decay=1e-2)
+        for rows in steps:
+            before = hand.state()
+            sgd.zero_grad()
+            hand.cross_entropy(rows).backward()
+            sgd.step()
+            with torch.no_grad():
+                for name, parameter in hand.model.named_parameters():
+                    parameter.copy_(torch.where(moves[name], parameter, before[name]))
+
+    for round_, cohort in hand:
+        ended, used = {}, {i: masks[i] for i in cohort}
+        for i in cohort:
+            start, mask, steps = own(i), masks[i], hand.rows(i, round_)
+            hand.lend(start)
+            half = len(steps) // 2
+            for turn, cut in enumerate([steps] if alternations == 1 else [steps[:half], steps[half:]]):
+                passed(hand.passes(i, f"phase {3 + 2 * turn}", round_), mask)
+                passed(cut, {name: ~one for name, one in mask.items()})
+            ended[i] = values[i] = hand.state()
+            took[i] += 1
+            if took[i] % 2 == 0:
+                moved = {n: (ended[i][n] - start[n]).abs() for n in names if "weight" in n}
+                masks[i] = mask | {n: grown(mask[n], one, 0.3, 0.4) for n, one in moved.items()}
+            inside = 4 * sum(int(one.sum()) for one in mask.values())
+            bits = sum(-(-one.numel() // 8) for name, one in mask.items() if "weight" in name)
+            whole = sum(tensor.nbytes for tensor in hand.x.values())
+            travelled.append((whole - inside + bits, whole - inside))
+        mean = hand.mean(ended, "uniform")
+        for n in names:
+            who = torch.stack([~used[i][n] for i in ended]).float()
+            total = (who * torch.stack([one[n] for one in ended.values()])).sum(0)
+            mean[n] = torch.where(who.sum(0) > 0, total / who.sum(0).clamp_min(1), hand.x[n])
+        hand.x = mean
+    assert any(bool((one["head.weight"].float().mean() > 0.3) & ~one["head.weight"].all()) for one in masks)
+    result = hand.run("fedselect", rate=0.3, limit=0.4, every=2, alternations=alternations)
+    hand.check(result, measured=False)
+    for i in range(3):
+        for n in (one for one in names if "weight" in one):
+            assert torch.equal(result.weights[f"client.{i}.own/mask/{n}"], masks[i][n])
+        assert result.loss[12 + i] == pytest.approx(hand.loss(i, own(i)), rel=1e-3)
+    assert [result.cost.sent_up, result.cost.sent_down] == pytest.approx(np.mean(travelled, 0).tolist(), abs=0.5)
+
+
+def test_a_mask_grows_by_what_moved_most() -> None:
+    mask = torch.tensor([[True, False, False], [False, False, False]])
+    moved = torch.tensor([[9.0, 0.5, 0.4], [0.3, 0.0, 0.1]])
+    assert grow(mask, moved, 0.4, 1.0).tolist() == [[True, True, True], [False, False, False]]
+    assert grow(mask, moved, 1.0, 0.67).tolist() == [[True, True, True], [True, False, False]]
+    assert grow(mask, moved, 1.0, 1.0).tolist() == [[True, True, True], [True, False, True]]  # one has not moved
+    for rate, limit in ((0.0, 1.0), (1.0, 0.17), (1.0, 0.0)):
+        assert torch.equal(grow(mask, moved, rate, limit), mask)
+    refused(r"^method fedselect: alternations: 3 take as many epochs", "fedselect", alternations=3)
+
+
+# --- FedAMP ----------------------------------------------------------------------------------------------------------
+
+DISTANCE = {"lam": 0.6, "alpha": 0.4, "sigma": 2.0}
+COSINE = {"attention": "cosine", "lam": 3.0, "alpha": 2.0, "sigma": 40.0, "own_weight": 0.6}
+
+
+def attention(vectors: np.ndarray[Any, Any], options: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """ξ of all clients, one pair after the other."""
+    made, cosine, sigma = np.zeros((len(vectors), len(vectors))), "attention" in options, options["sigma"]
+    for i, a in enumerate(vectors):
+        for j, b in enumerate(vectors):
+            near_ = sigma * (a @ b) / np.sqrt((a @ a) * (b @ b)) if cosine else -((a - b) @ (a - b)) / sigma
+            made[i, j] = 0 if i == j else np.exp(near_) * (1 if cosine else options["alpha"] / sigma)
+        if cosine:
+            made[i] *= (1 - options["own_weight"]) / made[i].sum()
+        made[i, i] = 1 - made[i].sum()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "own"),
+    [
+        ("convnet", DISTANCE, ""),
+        ("convnet", COSINE, "head."),
+        ("convnet", {**DISTANCE, "start": "own"}, ""),
+        ("norm", COSINE, ""),
+    ],
+    ids=["distance", "cosine", "own", "norm"],
+)
+def test_fedamp(net: str, options: dict[str, Any], own: str) -> None:
+    hand = Rounds(net, training(rounds=3, momentum=0.5), own=own)
+    names, whole = list(hand.zeros()), [hand.initial] * 3
+    mixed = [{n: hand.x[n] for n in names} for _ in range(3)]
+    for round_, cohort in hand:
+        for i in cohort:
+            begun = whole[i] if options.get("start") == "own" else whole[i] | mixed[i]
+            pull = options["lam"] / options["alpha"]
+            whole[i] = hand.train(i, round_, begun, pull=lambda n, w, u=mixed[i], by=pull: by * (w - u[n]))
+        vectors = np.stack([torch.cat([one[n].flatten() for n in names]).double().numpy() for one in whole])
+        shares = attention(vectors, options).tolist()
+        mixed = [{n: sum(s * one[n] for s, one in zip(row, whole, strict=True)) for n in names} for row in shares]
+    result = hand.run("fedamp", **options)
+    for i, state in enumerate(whole):
+        kept = {f"client.{i}.own/{n}" if n in names else f"client.{i}.{n}": one for n, one in state.items()}
+        near(result.weights, kept)
+        assert result.loss[6 + i] == pytest.approx(hand.loss(i, state), rel=1e-3)
+        near({n: result.weights[f"server.models/{n}"][i] for n in names}, {n: state[n] for n in names})
+    assert any(bool((mixed[0][n] - mixed[2][n]).abs().max() > 1e-3) for n in names)
+
+
+def test_similar_clients_count_more() -> None:
+    models = torch.tensor([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.5], [0.0, -2.0]])
+    for options in (DISTANCE, COSINE):
+        entry: Any = method("fedamp", **options)
+        shares = entry.shares_of([models[:, :1], models[:, 1:]], [3, 0, 1, 2])
+        np.testing.assert_allclose(shares, attention(models.double().numpy(), options)[[3, 0, 1, 2]], rtol=1e-5)
+        assert shares[1, 1] > 2 * shares[1, 2]
+    even: Any = method("fedamp", attention="cosine")
+    assert even.shares_of([models], [1])[0, 1] == 0.25
+    refused(r"^method fedamp: own_weight: with attention by distance", "fedamp", own_weight=0.3)
+    refused(r"^method fedamp: alpha: 1 is more than sigma / 2, so that 2 others could", "fedamp", alpha=1.0, sigma=1.9)
+
+
+# --- FedCAC ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedcac() -> None:
+    tau, beta = 0.3, 3
+    hand = Rounds("convnet", training(rounds=5), federation((14, 7, 9, 11), (5, 8, 6, 4)))
+    models: dict[int, State] = {}
+    masks: dict[int, State] = {}
+    friends: dict[int, set[int]] = {}
+
+    def critical(before: Tensor, after: Tensor) -> Tensor:
+        moved = ((after - before) * after).abs().flatten()
+        best = moved.argsort(descending=True)[: int(tau * moved.numel())]
+        mask = torch.zeros_like(moved, dtype=torch.bool)
+        mask[best[moved[best] > 0]] = True
+        return mask.view_as(after)
+
+    def sent_to(i: int) -> State:
+        if i not in models:
+            return hand.x
+        circle = [models[one] for one in friends[i]]
+        return {n: torch.where(masks[i][n], sum(one[n] for one in circle) / len(circle), x) for n, x in hand.x.items()}
+
+    sizes = set()
+    for round_, cohort in hand:
+        begun = {i: sent_to(i) for i in cohort}
+        for i, before in begun.items():
+            models[i] = hand.train(i, round_, before)
+            masks[i] = {n: critical(before[n], after) for n, after in models[i].items()}
+        hand.x = hand.mean({i: models[i] for i in cohort})
+        flat = {i: torch.cat([mask.flatten() for mask in own.values()]).numpy() for i, own in masks.items()}
+        pairs = {(i, j): 1 - np.sum(a != b) / (2 * a.sum()) for i, a in flat.items() for j, b in flat.items() if i != j}
+        friends = {i: {i} for i in masks}
+        if pairs and round_ <= beta:
+            mean, largest = np.mean(list(pairs.values())), max(pairs.values())
+            for (i, j), overlap in pairs.items():
+                friends[i] |= {j} if overlap >= mean + round_ / beta * (largest - mean) - 1e-12 else set()
+        sizes |= {len(one) for one in friends.values()}
+    assert len(sizes) > 1  # at some time some were alone and some were not
+    result = hand.run("fedcac", tau=tau, beta=beta)
+    near(result.weights, under("server.global/", hand.x))
+    for i, own in models.items():
+        near({n: result.weights[f"server.models/{n}"][i] for n in own}, own)
+        assert all(torch.equal(result.weights[f"server.critical/{n}"][i], mask) for n, mask in masks[i].items())
+    assert result.loss[-4:].tolist() == pytest.approx([hand.loss(i, sent_to(i)) for i in range(4)], rel=1e-3)
+
+
+def test_fedcac_without_critical_parameters_is_fedavg() -> None:
+    same("fedcac", "fedavg", "server.global/", options={"tau": 0.0})
+    assert sent("fedcac") == sent("fedavg")
+    entry: Any = method("fedcac", tau=1.0, beta=100)
+    roles = Roles(frozenset(), frozenset(), frozenset({"w"}))
+    server = entry.init_server({"w": torch.zeros(3)}, roles, Federation(2, 0))
+    server.round = 1
+    updates = [Update(i, 1, {"w": torch.zeros(3)}, {"w": torch.tensor([0.0, i + 1.0, 0.0])}) for i in range(2)]
+    after = entry.update_server(server, roles, updates).extra
+    assert after["critical/w"].tolist() == [[False, True, False]] * 2  # what has not moved is not
+
+
+def test_fednova_counts_what_travels_as_fedavg_does() -> None:
+    assert sent("fednova") == sent("fedavg")
+    one, plain = run(method("fedselect", limit=0.0), NormNet()), run(method("fedavg", averaging="uniform"), NormNet())
+    parameters = {name for name in plain.weights if "running" not in name and "batches" not in name}
+    assert_states_close({n: one.weights[n] for n in parameters}, {n: plain.weights[n] for n in parameters})
