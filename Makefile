@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: quickstart pins test test-all lint docs setup clean
+.PHONY: quickstart pins test test-all lint lint-types lint-rest docs setup clean
 .DEFAULT_GOAL := quickstart
 
 quickstart: setup  ## Train six methods on handwritten digits and print the table.
@@ -21,13 +21,18 @@ test-all: setup lint  ## Everything, on as many workers as a run takes here, and
 pins: setup  ## Whether anything that is pinned has changed: run ids, data, numbers, tables, kept results.
 	@PYTHONPATH=.:tests $(BIN)/python -m pins $(if $(RECORD),--record) $(KINDS)
 
-lint: setup
+lint: setup  ## Style, types, the direction of imports, fresh stage files.
+	@$(MAKE) --no-print-directory -j 2 lint-types lint-rest
+
+lint-types:
+	@$(BIN)/mypy
+
+lint-rest:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/pfl compile --check
-	@$(BIN)/pfl validate
+	@$(BIN)/pfl validate quickstart
 
 docs: setup  ## The docs as a site in build/docs; a link that leads nowhere is an error.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'

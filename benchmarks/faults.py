@@ -70,7 +70,17 @@ class Mine(Method):
 '''
 EDITED = METHOD.replace("0.5 *", "1.5 *")
 OWN_PAGES = ("reports/papers/", "reports/index.html")  # of `pfl run` alone, and no stage's
-KEPT = (".pfl/logs/", ".pfl/timings/", ".pfl/replaced/", ".dvc/cache/", ".dvc/tmp/", "reports/", "stages/", "dvc.lock")
+KEPT = (
+    ".pfl/logs/",
+    ".pfl/timings/",
+    ".pfl/replaced/",
+    ".pfl/states/",
+    ".dvc/cache/",
+    ".dvc/tmp/",
+    "reports/",
+    "stages/",
+    "dvc.lock",
+)
 Entries = dict[str, str]
 _load = partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 _MD5 = re.compile("[0-9a-f]{32}")
@@ -187,7 +197,6 @@ def environment(root: Path) -> dict[str, str]:
         **os.environ,
         **own,
         "PFL_CHECKPOINT_SECONDS": "0.1",
-        "PFL_KEEP": "0",
         "PFL_THREADS": "1",
         "PYTHONFAULTHANDLER": "1",
     }
@@ -227,7 +236,8 @@ def make(root: Path) -> float:
 
 
 def forget(root: Path, rng: random.Random) -> None:
-    """What some runs' stages have made, and the run cache; now and then the reports too."""
+    """What some runs' stages have made, all last states, and the run cache; now and then the reports too."""
+    shutil.rmtree(root / ".pfl/states")
     shutil.rmtree(root / ".dvc/cache/runs")
     for record in rng.sample(sorted(root.glob("stages/federations/*/*-*.yaml")), rng.choice([2, 3, 4])):
         shutil.rmtree(root / "artifacts/runs" / record.stem)

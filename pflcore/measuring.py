@@ -22,7 +22,6 @@ class Measuring(Entry):
         0.0,
         ge=0,
         le=1,
-        measuring=True,
         help="Weight of the nearest neighbours among a client's training samples; 0: the model alone.",
     )
     knn_grid: tuple[float, ...] = option(
@@ -30,30 +29,27 @@ class Measuring(Entry):
         ge=0,
         le=1,
         later=True,
-        measuring=True,
         help="Weights instead of `knn`: each client takes the one that is right most often on its training samples, "
         "each voted on by the others.",
     )
-    neighbours: int = option(10, ge=1, measuring=True, help="How many nearest neighbours vote, where `knn` is above 0.")
+    neighbours: int = option(10, ge=1, help="How many nearest neighbours vote, where `knn` is above 0.")
     finetune_epochs: int = option(
         0,
         ge=0,
         later=True,
-        measuring=True,
         help="Passes over its samples in which a client tunes a copy before it is measured; 0 without steps: none.",
     )
     finetune_steps: int | None = option(
         None,
         ge=1,
         later=True,
-        measuring=True,
         help="Steps of the tuning instead, each on a batch drawn anew; null is whole epochs.",
     )
     finetune_lr: float | None = option(
-        None, gt=0, later=True, measuring=True, help="Learning rate of the tuning; null is that of the rounds."
+        None, gt=0, later=True, help="Learning rate of the tuning; null is that of the rounds."
     )
     finetune_groups: tuple[str, ...] = option(
-        (), later=True, measuring=True, help="The groups of the backbone that are tuned; none named: all of the model."
+        (), later=True, help="The groups of the backbone that are tuned; none named: all of the model."
     )
 
     @property

@@ -34,7 +34,6 @@ def option(
     lt: float | None = None,
     choices: tuple[Any, ...] | None = None,
     later: bool = False,
-    measuring: bool = False,
 ) -> Any:
     """A dataclass field. Types: bool, int, float, str, ``X | None`` and ``tuple[X, ...]`` of those.
 
@@ -45,11 +44,9 @@ def option(
         choices: The only values allowed.
         later: It was added when there were results already: at its default, which changes nothing, it is left out of a
             run's record, so that their ids stay.
-        measuring: It acts when models are measured and never in training, so that runs that differ in nothing else go
-            through the same states, and one can begin where another has ended.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    metadata = {"help": help, "choices": choices, "bounds": bounds, "later": later, "measuring": measuring}
+    metadata = {"help": help, "choices": choices, "bounds": bounds, "later": later}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -67,7 +64,6 @@ class OptionInfo:
     choices: tuple[Any, ...] | None
     bounds: dict[str, float]
     later: bool = False  # left out of records at its default
-    measuring: bool = False  # no part of what training depends on
 
 
 def describe_options(cls: type) -> tuple[OptionInfo, ...]:
@@ -95,7 +91,6 @@ def _options_of(cls: type) -> tuple[OptionInfo, ...]:
                 choices=field.metadata["choices"],
                 bounds={key: bound for key, bound in field.metadata["bounds"].items() if bound is not None},
                 later=field.metadata["later"],
-                measuring=field.metadata["measuring"],
             )
         )
     return tuple(infos)

@@ -103,9 +103,7 @@ class Training:
         help="Measurements without a better pooled accuracy on validation samples after which training stops; null "
         "trains all rounds.",
     )
-    save_weights: bool = option(
-        False, measuring=True, help="Keep the final weights, personal parts included, as safetensors."
-    )
+    save_weights: bool = option(False, help="Keep the final weights, personal parts included, as safetensors.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -153,15 +151,9 @@ class Training:
 class Evaluation:
     """When the personalised models of all clients are measured."""
 
-    every: int = option(
-        5, ge=1, measuring=True, help="Within the window, measure every that many rounds, counted back from the last."
-    )
-    window: int = option(
-        200, ge=0, measuring=True, help="The last rounds that a `last_rounds` figure is taken over; 0: the last."
-    )
-    curve_every: int = option(
-        50, ge=0, measuring=True, help="Also measure every that many rounds, for convergence curves; 0 is never."
-    )
+    every: int = option(5, ge=1, help="Within the window, measure every that many rounds, counted back from the last.")
+    window: int = option(200, ge=0, help="The last rounds that a `last_rounds` figure is taken over; 0: the last.")
+    curve_every: int = option(50, ge=0, help="Also measure every that many rounds, for convergence curves; 0 is never.")
 
     def __post_init__(self) -> None:
         check_options(self)

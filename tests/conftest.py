@@ -13,8 +13,6 @@ from support.project import Project, make_project
 
 # Started in the background by a shell, pytest would hand on to all processes of tests that they ignore interruptions.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# What a test repeats is trained again; tests of what is kept say so.
-os.environ["PFL_KEEP"] = "0"
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.dvc.program import dvc
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
-from pipeline.stages.lineage import Lineage
+from pipeline.stages.identity import run_hash
 from pipeline.stages.train import code_digest, write_rounds
 from pipeline.workspace import Workspace, run_path
 
@@ -67,7 +67,7 @@ def collect(workspace: Workspace, folder: Path, source: Path) -> list[str]:
 
 def _identity(root: Path, compilation: Compilation, run: Run, kind: str) -> str:
     try:
-        return Lineage.of(run, code_of(compilation, run), hashes(root, run), torch.device(kind)).run
+        return run_hash(run, code_of(compilation, run), hashes(root, run), torch.device(kind))
     except OSError:  # without its data here, nobody can say that it is the same
         return ""
 

@@ -34,10 +34,9 @@ from pflcore.engine import (
     train,
     use_threads,
 )
-from pflcore.engine.state import Rows
 from pflcore.errors import UserError
 from pflcore.methods import METHODS, Method
-from pipeline.stages.lineage import Lineage
+from pipeline.stages.identity import run_hash
 
 LINES = "finished.jsonl"
 UNDER_WAY = "under-way-"  # and the run's id: a folder with its checkpoints
@@ -56,8 +55,8 @@ class _Until(CheckpointFolder):
         super().__init__(folder, identity, print)
         self.ends, self.every, self.saved = ends, every, time.monotonic()
 
-    def save(self, round_: int, tensors: Mapping[str, Tensor], rows: Mapping[str, Rows] | None = None) -> None:
-        super().save(round_, tensors, rows)
+    def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
+        super().save(round_, tensors)
         now = time.monotonic()
         if now + max(self.every, now - self.saved) > self.ends:
             raise OutOfTime
@@ -139,7 +138,7 @@ class Session:
         run = cell.resolved
         training = replace(run.training, rounds=min(_QUICK, run.training.rounds)) if self.quick else run.training
         data = self._federation(cell)
-        lineage = Lineage.of(run, cell.code, cell.hashes, self.device)
+        identity = run_hash(run, cell.code, cell.hashes, self.device)
         place = self.out / f"{UNDER_WAY}{cell.run}"
         before = self.folder / place.name
         if before.is_dir() and not place.is_dir():
@@ -148,7 +147,7 @@ class Session:
         method: Method = METHODS.create(run.method, **run.options("method"))
         self._check_code()
         started = time.monotonic()
-        with _Until(place, lineage.run, self.ends, self.every) as checkpoints:
+        with _Until(place, identity, self.ends, self.every) as checkpoints:
             result = train(
                 data=data,
                 backbone=backbone,
@@ -162,7 +161,7 @@ class Session:
             )
             self._check_code()
             if not self.quick:
-                self._note(cell, lineage.run, result, time.monotonic() - started)
+                self._note(cell, identity, result, time.monotonic() - started)
             checkpoints.clear()
         shutil.rmtree(place)
         row.rounds = result.rounds

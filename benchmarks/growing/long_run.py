@@ -16,7 +16,6 @@ from torch import Tensor
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.engine import CheckpointFolder, Progress, train
-from pflcore.engine.state import Rows
 from pflcore.methods import METHODS
 from pflcore.settings import Evaluation, Training
 
@@ -28,11 +27,11 @@ class Counted(CheckpointFolder):
         super().__init__(folder, "growth", print)
         self.every, self.written, self.seconds = every, 0, 0.0
 
-    def save(self, round_: int, tensors: Mapping[str, Tensor], rows: Mapping[str, Rows] | None = None) -> None:
+    def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
         if round_ % self.every:
             return
         before, started = self._files(), time.process_time()
-        super().save(round_, tensors, rows)
+        super().save(round_, tensors)
         self.seconds = time.process_time() - started
         self.written = sum(size for name, size in self._files().items() if name not in before)
 
@@ -73,7 +72,7 @@ def trained(
             seed=1,
             executor="sequential",
             checkpoints=folder,
-            checkpoint_every=-1.0,
+            checkpoint_every=0.0,
             on_round=on_round,
         )
 
@@ -82,9 +81,7 @@ def rounds(count: int, folder: Path) -> list[Grown]:
     """A run of many rounds."""
     every = max(count // 100, 1)
     speed, resident = Grown("ms per round", 2.0), Grown("resident MiB", 1.15)
-    written = Grown(
-        "KiB written per checkpoint", 4.0, mean=True
-    )  # lists of measurements are written together now and then
+    written = Grown("KiB written per checkpoint", 12.0, mean=True)  # with all measurements
     checkpoints = Counted(folder, every)
     times: list[float] = []
     last = time.process_time()

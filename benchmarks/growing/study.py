@@ -113,4 +113,4 @@ def call(root: Path, *command: str) -> float:
 
 def _variables() -> dict[str, str]:
     path = os.pathsep.join([str(BIN), os.environ["PATH"]])
-    return {**os.environ, "PATH": path, "PFL_WORKERS": "1", "PFL_THREADS": "1", "PFL_DEVICE": "cpu", "PFL_KEEP": "0"}
+    return {**os.environ, "PATH": path, "PFL_WORKERS": "1", "PFL_THREADS": "1", "PFL_DEVICE": "cpu"}

@@ -2,13 +2,11 @@
 
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.device import device_name, select_device, use_threads
-from pflcore.engine.kept import KeptStates
 from pflcore.engine.loop import Progress, train
 from pflcore.engine.result import Result
 
 __all__ = [
     "CheckpointFolder",
-    "KeptStates",
     "Progress",
     "Result",
     "device_name",

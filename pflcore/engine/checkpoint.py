@@ -1,53 +1,51 @@
-"""Checkpoints: one file of named tensors, written atomically, named by its round and its own hash.
+"""Checkpoints: the whole state of a run in one file, written atomically, named by its round and its own hash.
 
 The hash in the name makes a file that was cut or altered recognisable; the identity stored inside makes one of another
-run recognisable. Either is passed over with one line, and the one before it is used. What is large and changes little
-is in files beside it, which checkpoints share (``pieces.py``); what two of them share is there once.
+run recognisable. Either is skipped with one line, and the one before it is used.
+
+The last checkpoint of a run that has ended stays. Runs of one lineage differ in their number of rounds only, so a
+longer one continues from there.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from pflcore.engine.pieces import (
-    Layers,
-    divide,
-    files_of,
-    keys_of,
-    read_hashed,
-    read_layers,
-    stored_pieces,
-    write_hashed,
-)
-from pflcore.engine.state import Rows
 from pflcore.errors import UserError
+from pflcore.files import named
 from pflcore.groups import Tensors
+from pflcore.json_text import parse_json
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
 _KEPT = 2  # the newest, and one to fall back to
-_PATIENCE = 5.0  # seconds in which a process that was killed has let go
+_PAUSE = 20  # times that the last write took: at most a twentieth of the time goes into writing
+_LOCK_SECONDS = 5.0  # in which a process that was killed has let go
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round.
+    """The state after a round, and the hashes of the run and of the lineage that it belongs to."""
 
-    Attributes:
-        layers: Of parts in rows, what is in files beside its own.
-        stored: Part → the rows that these have as they are.
-    """
-
+    run: str
+    lineage: str
     round: int
     tensors: Tensors
-    layers: Layers = field(default_factory=dict)
-    stored: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+
+Misfit = Callable[[Tensors], str]
+"""Why tensors cannot be a state of a run; empty when they can."""
 
 
 class CheckpointFolder:
@@ -55,75 +53,93 @@ class CheckpointFolder:
 
     Args:
         folder: Where; created when needed.
-        identity: What the state depends on (specification, code, data). Checkpoints of another identity are refused.
-        warn: Called with one line for each checkpoint that is passed over.
+        run: What the state depends on (specification, code, data). Checkpoints of another run are refused.
+        warn: Called with one line for each checkpoint that is skipped, and when the last one cannot be written.
+        lineage: What the state depends on except for the number of rounds.
+        states: Where runs of the lineage leave their last checkpoints; None neither reads nor leaves any.
     """
 
-    def __init__(self, folder: Path, identity: str, warn: Callable[[str], None]) -> None:
-        self.folder = folder
-        self.identity = identity
-        self.warn = warn
+    def __init__(
+        self, folder: Path, run: str, warn: Callable[[str], None], lineage: str = "", states: Path | None = None
+    ) -> None:
+        self.folder, self.run, self.warn = folder, run, warn
+        self.lineage, self.states = lineage, states
         self._lock = FileLock(folder / "lock")
-        self._good: list[tuple[Path, Layers]] = []  # written or read by this process, oldest first
+        self._good: list[Path] = []  # written or read by this process, oldest first
+        self._last, self._took = 0.0, 0.0  # when the last write ended, and its seconds
 
     def __enter__(self) -> CheckpointFolder:
         """Take the folder. Raises :class:`UserError` when another process trains this run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire(timeout=_PATIENCE)
+            self._lock.acquire(timeout=_LOCK_SECONDS)
         except Timeout:
             raise UserError(f"{self.folder}: another process is training this run; wait for it or stop it") from None
         self._drop_parts()  # of processes that were killed
+        self._last = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def save(self, round_: int, tensors: Mapping[str, Tensor], rows: Mapping[str, Rows] | None = None) -> None:
+    def is_due(self, every: float) -> bool:
+        """Return whether `every` seconds and twenty times the last write's have passed; with 0 it always is."""
+        pause = max(every, _PAUSE * self._took) if every > 0 else 0.0
+        return time.monotonic() - self._last >= pause
+
+    def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
         """Write the state after a round, then drop all but it and the good one before it.
 
-        Files that were passed over go as well: their rounds may be later, and they would displace good ones.
-
-        Args:
-            tensors: All parts of the state that are written whole.
-            rows: Those in rows, by name, of which what has not changed since the last one is not written again.
+        Files that were skipped go as well: their rounds may be later, and they would displace good ones.
         """
-        rows = rows or {}
-        before = self._good[-1][1] if self._good else {}
-        own, layers = divide(self.folder, rows, before)
-        path = write(self.folder, self.identity, round_, {**tensors, **own}, layers)
-        self._good = [*(one for one in self._good if one[0] != path), (path, layers)][-_KEPT:]
-        for part, held in rows.items():
-            if layers.get(part) != before.get(part):
-                held.stored.update(layers[part][-1].keys)
-        good = [path for path, _ in self._good]
+        started = time.monotonic()
+        path = write(self.folder, Checkpoint(self.run, self.lineage, round_, dict(tensors)))
+        self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
         for other in stored(self.folder):
-            if other not in good:
+            if other not in self._good:
                 other.unlink()
-        # Last, so that no checkpoint is there without them.
-        listed = {name for _, layers in self._good for name in files_of(layers)}
-        for piece in stored_pieces(self.folder):
-            if piece.name not in listed:
-                piece.unlink()
+        self._last = time.monotonic()
+        self._took = self._last - started
 
-    def load(self, misfit: Callable[[Tensors], str]) -> Checkpoint | None:
-        """The newest good checkpoint.
+    def save_last(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write the state after the last round. When that fails, it costs a line and no result."""
+        try:
+            self.save(round_, tensors)
+        except OSError as error:
+            self.warn(f"{self.folder}: the state after round {round_} is not kept ({error})")
 
-        Args:
-            misfit: Why tensors cannot be a state of this run; empty when they can.
-        """
+    def load(self, misfit: Misfit) -> Checkpoint | None:
+        """Read the newest good checkpoint."""
         for path in stored(self.folder):
-            reason, checkpoint = read(path, self.identity, misfit)
-            if checkpoint:
-                self._good = [(path, checkpoint.layers)]
-                return checkpoint
-            self.warn(f"{path}: {reason}; passed over")
+            found = read(path, misfit, self.warn, run=self.run)
+            if found:
+                self._good = [path]
+                return found
         return None
+
+    def earlier(self, misfit: Misfit, continues: Callable[[Checkpoint], bool]) -> Checkpoint | None:
+        """Read the state of the lineage with the most rounds from which this run continues."""
+        found = (read(path, misfit, self.warn, lineage=self.lineage) for path in stored(self.states))
+        return next((one for one in found if one and continues(one)), None)
+
+    def archive(self) -> None:
+        """Leave the last checkpoint to longer runs, in place of those with fewer rounds, and remove the others."""
+        if self.states and self._good:
+            last = self._good[-1]
+            try:
+                self.states.mkdir(parents=True, exist_ok=True)
+                left = last.replace(self.states / last.name)
+                for other in stored(self.states):
+                    if other != left and round_of(other) <= round_of(left):
+                        other.unlink(missing_ok=True)
+            except OSError as error:
+                self.warn(f"{self.states}: the last state is not left to longer runs ({error})")
+        self.clear()
 
     def clear(self) -> None:
         """Remove all checkpoints: the run is complete."""
         self._drop_parts()
-        for path in (*stored(self.folder), *stored_pieces(self.folder)):
+        for path in stored(self.folder):
             path.unlink()
 
     def _drop_parts(self) -> None:
@@ -131,43 +147,62 @@ class CheckpointFolder:
             path.unlink()
 
 
-def stored(folder: Path) -> list[Path]:
-    """The files in a folder that are named as checkpoints are, newest first."""
-    named = (path for path in folder.glob("round-*") if _NAME.fullmatch(path.name))
-    return sorted((path for path in named if path.is_file()), reverse=True)
+def stored(folder: Path | None) -> list[Path]:
+    """Return the files in a folder that are named as checkpoints are, newest first."""
+    named_so = (path for path in folder.glob("round-*") if _NAME.fullmatch(path.name)) if folder else ()
+    return sorted((path for path in named_so if path.is_file()), reverse=True)
 
 
 def round_of(path: Path) -> int:
-    """The round in the name of a checkpoint."""
+    """Return the round in the name of a checkpoint."""
     return int(path.name.split("-")[1])
 
 
-def write(
-    folder: Path, identity: str, round_: int, tensors: Mapping[str, Tensor], layers: Layers | None = None
-) -> Path:
-    """Write a checkpoint into a folder that exists. Raises ``OSError`` or ``SafetensorError`` when it cannot."""
-    told: dict[str, object] = {"identity": identity, "round": round_}
-    if layers:
-        told["layers"] = {part: [layer.files for layer in several] for part, several in layers.items()}
-    return write_hashed(folder, f"round-{round_:06d}", tensors, json.dumps(told))
-
-
-def read(path: Path, identity: str, misfit: Callable[[Tensors], str]) -> tuple[str, Checkpoint | None]:
-    """A checkpoint, or why it is none that has this identity and fits. Raises ``OSError``."""
-    if not _NAME.fullmatch(path.name):
-        return "its content does not match its name", None
+def write(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint into a folder that exists, without copies of what is on the host. Raises ``OSError``."""
+    temporary = folder / f".{os.getpid()}.part"
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    header = {"run": checkpoint.run, "lineage": checkpoint.lineage, "round": checkpoint.round}
     try:
-        header, own = read_hashed(path)
-        if not isinstance(header, dict) or header.get("identity") != identity:
-            return "it belongs to another run", None
-        if not isinstance(header.get("round"), int):
-            return "it does not say of which round it is", None
-        layers, tensors = read_layers(path.parent, header.get("layers", {}))
-    except ValueError as error:
-        return str(error), None
-    tensors |= own
-    if reason := misfit(tensors):
-        return reason, None
-    shared = {part: frozenset().union(*(layer.keys for layer in several)) for part, several in layers.items()}
-    kept = {part: keys - keys_of(part, own) for part, keys in shared.items()}
-    return "", Checkpoint(header["round"], tensors, layers, kept)
+        with named(folder):
+            # One key: the order of several would vary from process to process.
+            save_file(flat, temporary, {"pfl": json.dumps(header)})
+            path = folder / f"round-{checkpoint.round:06d}-{_digest(temporary)}.safetensors"
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        return temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: str) -> Checkpoint | None:
+    """Read a checkpoint that has this identity, its `run` or its `lineage`, and fits.
+
+    Its tensors are of a mapped file, which is read where they are. Anything else is None, and one line, unless another
+    process has removed the file.
+    """
+    try:
+        if _digest(path) != path.stem.rpartition("-")[2]:
+            raise ValueError("its content does not match its name")
+        with safe_open(path, framework="pt") as file:
+            header = parse_json((file.metadata() or {}).get("pfl", "{}"))
+            if not isinstance(header, dict) or any(header.get(key) != value for key, value in identity.items()):
+                raise ValueError("it belongs to another run")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        checkpoint = Checkpoint(header["run"], header["lineage"], header["round"], tensors)
+        reason = misfit(tensors)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    except (RuntimeError, SafetensorError, KeyError) as error:
+        reason = f"not a checkpoint ({error})"
+    if reason:
+        warn(f"{path}: {reason}; skipped")
+        return None
+    return checkpoint
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

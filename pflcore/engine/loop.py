@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +12,10 @@ from pflcore.data.federation import FederatedData
 from pflcore.engine.analysis import Analysis, find
 from pflcore.engine.checkpoint import CheckpointFolder
 from pflcore.engine.executors.choice import choose_executor
-from pflcore.engine.kept import KeptStates
 from pflcore.engine.precision import use_precision
 from pflcore.engine.result import Result
 from pflcore.engine.run_state import RunState
-from pflcore.engine.state import apart, join
+from pflcore.engine.state import join
 from pflcore.faults import during, noted
 from pflcore.memory import keep_freed_memory
 from pflcore.methods import Method
@@ -50,7 +47,6 @@ def train(
     executor: str = "auto",
     checkpoints: CheckpointFolder | None = None,
     checkpoint_every: float = 60.0,
-    kept: KeptStates | None = None,
     on_round: Callable[[Progress], None] | None = None,
     confirm: Callable[[], None] = lambda: None,
     kinds: Sequence[int] | None = None,
@@ -63,10 +59,10 @@ def train(
         analyses: What is looked at after the last round, by name.
         executor: One of :data:`pflcore.engine.executors.choice.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
-        checkpoint_every: Seconds between checkpoints. It never changes a result.
-        kept: What earlier runs left, to continue from and to add to; no result depends on it. None keeps nothing.
+        checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
+            write; 0 is one after every round. It never changes a result.
         on_round: Called after each round.
-        confirm: Called when all is computed. When it or an analysis raises, the trained state is kept in a checkpoint.
+        confirm: Called when all is computed. When it or an analysis raises, the last checkpoint has the trained state.
         kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
 
     Raises:
@@ -84,13 +80,10 @@ def train(
                 analysis.check(run.subject(kinds))
         if checkpoints:
             run.resume(checkpoints)
-        saved = time.monotonic()
         with (
             choose_executor(executor, run.trainer, run.carried) as chosen,
             during(executor=f"executor {type(chosen).__name__.lower()}"),
         ):
-            if kept and not run.round:
-                run.take_up(kept, chosen)
             if not run.round:
                 with during(when="before the first round"):
                     run.open(chosen)
@@ -99,21 +92,11 @@ def train(
                     loss = run.advance(chosen)
                 if on_round and not run.diverged:
                     on_round(Progress(run.round, run.round if run.over else training.rounds, loss, run.accuracy()))
-                if kept and kept.every and run.round in run.history and not run.diverged:
-                    kept.keep(run.round, join(run.trajectory))
-                if checkpoints and time.monotonic() - saved > checkpoint_every and not run.diverged:
-                    checkpoints.save(run.round, *apart(run.parts))
-                    saved = time.monotonic()
-        try:
-            with during(when="after the last round"):
-                result = run.result({} if run.diverged else find(analyses, run.subject(kinds)))
-            confirm()
-        except BaseException:
-            if checkpoints and not run.diverged:
-                with suppress(OSError):  # of the two, why there is no result is what has to be told
-                    checkpoints.save(run.round, *apart(run.parts))
-            raise
-        if kept and not run.diverged:
-            kept.keep(run.round, join(run.trajectory))
-            kept.note(run.round, run.history.state(), run.history.misfit)
+                if checkpoints and not run.over and checkpoints.is_due(checkpoint_every):
+                    checkpoints.save(run.round, join(run.parts))
+        if checkpoints and not run.diverged:
+            checkpoints.save_last(run.round, join(run.parts))
+        with during(when="after the last round"):
+            result = run.result({} if run.diverged else find(analyses, run.subject(kinds)))
+        confirm()
         return result

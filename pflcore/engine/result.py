@@ -32,7 +32,7 @@ class Result:
         parameters: Trained parameters of one client's model.
         cost: Bytes, numbers and multiply-adds.
         resumed_from: The round that this process continued from; 0 for none.
-        inherited: Whether it did so from what an earlier run had kept, and not from a checkpoint of its own.
+        inherited: Whether it did so from the last checkpoint of an earlier run, and not from one of its own.
         weights: Parameters that were not trained, final shared entries, the server's own, and the personal entries of
             clients that trained, by name.
         findings: Analysis → what it found; nothing when the run diverged.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,14 +17,13 @@ from pflcore.data.federation import FederatedData
 from pflcore.data.upload import move
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Findings, Subject
-from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder
 from pflcore.engine.cost import Cost, count, count_server, step_macs
 from pflcore.engine.detection import check_detection
 from pflcore.engine.divergence import Diverged
 from pflcore.engine.evaluate import PLAIN, PRECISE, Both, Scores
 from pflcore.engine.executors.executor import Executor
 from pflcore.engine.facts import Facts
-from pflcore.engine.kept import KeptStates
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.result import Result, columns, final_weights
 from pflcore.engine.server_optimizers import ServerOptimizer
@@ -33,7 +33,7 @@ from pflcore.engine.trainer import OPENING, TUNING, Job, Outcome, passed_over
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, pick
-from pflcore.method import COMMON, OWN, Server, Update, name_of, under
+from pflcore.method import COMMON, OWN, Server, Update, below, name_of, under
 from pflcore.methods import Method
 from pflcore.ownership import groups_of, roles_of
 from pflcore.settings import Evaluation, Training, impatience
@@ -96,14 +96,13 @@ class RunState:
         self.carried: Tensors = {**self.initial, **common, **self.kept, **self.facts.of(0, 1)}
         self.history = History(data.clients, bool(data.validation), PRECISE if detects else PLAIN)
         self.traffic = Traffic()
-        # What training goes through is the same however it is measured.
-        self.trajectory: dict[str, Stateful] = {
+        self.parts: dict[str, Stateful] = {
             "server": self.server,
             "server_optimizer": self.server_optimizer,
             "personal": self.personal,
             "traffic": self.traffic,
+            "history": self.history,
         }
-        self.parts: dict[str, Stateful] = {**self.trajectory, "history": self.history}
 
     @staticmethod
     def _check(method: Method, training: Training, data: FederatedData) -> None:
@@ -121,10 +120,10 @@ class RunState:
     @property
     def over(self) -> bool:
         """Whether it has come to its last round, diverged, or lost its patience."""
-        return self.round >= self.training.rounds or self.diverged is not None or self._stops() is not None
+        return self.round >= self.training.rounds or self.diverged is not None or self._stops(self.history) is not None
 
-    def _stops(self, before: float = float("inf")) -> int | None:
-        return stops_after(self.history, self.training.patience, self.data.novel, before)
+    def _stops(self, history: History) -> int | None:
+        return stops_after(history, self.training.patience, self.data.novel)
 
     def advance(self, executor: Executor) -> float:
         """Run one round; the mean local loss of its participants.
@@ -300,28 +299,24 @@ class RunState:
         )
 
     def resume(self, checkpoints: CheckpointFolder) -> None:
-        """Continue from the newest good checkpoint, if there is one."""
-        checkpoint = checkpoints.load(lambda tensors: misfit(self.parts, tensors))
-        if checkpoint:
-            self.round = self.resumed_from = checkpoint.round
-            restore(self.parts, checkpoint.tensors, checkpoint.stored)
-
-    def take_up(self, kept: KeptStates, executor: Executor) -> None:
-        """Continue from where runs of the same lineage were, and measure what they have not measured on the way."""
-        rounds = self.training.rounds
-        due = self.evaluation.due(rounds)
-        found = kept.measurements(self.history.misfit)
-        self.history.restore({name: found[name] for name in map(str, due) if name in found})
-        gap = next((round_ for round_ in due if round_ not in self.history), rounds + 1)
-        last = self._stops(gap) or rounds
-        for checkpoint in kept.way(last, due, self.history, lambda tensors: misfit(self.trajectory, tensors)):
-            if self._stops(checkpoint.round):  # this run would have ended before it
-                break
-            self.round = self.resumed_from = checkpoint.round
-            restore(self.trajectory, checkpoint.tensors)
+        """Continue from the newest good checkpoint, or from where an earlier run of the lineage ended, if any."""
+        found = checkpoints.load(self._misfit)
+        if not found and (found := checkpoints.earlier(self._misfit, self._continues)):
             self.inherited = True
-            if self.evaluation.is_due(self.round, rounds) and self.round not in self.history:
-                self._measure(executor)
-            if self.diverged:
-                break
-        self.history.cut(self.round)
+        if found:
+            self.round = self.resumed_from = found.round
+            restore(self.parts, found.tensors)
+            self.history.keep(self.evaluation.due(self.training.rounds))
+
+    def _misfit(self, tensors: Tensors) -> str:
+        return misfit(self.parts, tensors)
+
+    def _continues(self, earlier: Checkpoint) -> bool:
+        """Return whether this run gets to that state, and all was measured there that it has to measure until then."""
+        due = [str(one) for one in self.evaluation.due(self.training.rounds) if one <= earlier.round]
+        measured = below("history/", earlier.tensors)
+        if earlier.round > self.training.rounds or not measured.keys() >= set(due):
+            return False
+        history = copy(self.history)
+        history.restore({name: measured[name] for name in due})
+        return self._stops(history) in (None, earlier.round)

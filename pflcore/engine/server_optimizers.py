@@ -86,5 +86,5 @@ class ServerOptimizer:
 
     def restore(self, tensors: Tensors) -> None:
         device = next((tensor.device for tensor in self.first.values()), None)
-        moved = {name: tensor.to(device) for name, tensor in tensors.items()}
+        moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         self.first, self.second = below("first/", moved), below("second/", moved)

@@ -1,10 +1,9 @@
-"""What a run carries from round to round, as parts that can be saved, checked leaf by leaf, and taken up again."""
+"""What a run carries from round to round, as parts that can be saved, checked leaf by leaf, and restored."""
 
 from __future__ import annotations
 
 import mmap
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Protocol
@@ -31,44 +30,12 @@ class Stateful(Protocol):
         """Why `tensors` cannot be a state of this part; empty when they can."""
 
     def restore(self, tensors: Tensors) -> None:
-        """Continue from a state that fits."""
-
-
-class Rows(ABC):
-    """A part in rows, one per client or round, of which few change at a time.
-
-    Attributes:
-        stored: The rows that files beside the newest checkpoint have as they are.
-    """
-
-    def __init__(self) -> None:
-        self.stored: set[int] = set()
-
-    @abstractmethod
-    def keys(self) -> list[int]:
-        """The rows that there are."""
-
-    @abstractmethod
-    def rows(self, keys: Iterable[int]) -> Tensors:
-        """Some of them: names are a row's number, or begin with it and a slash."""
-
-    def state(self) -> Tensors:
-        return self.rows(self.keys())
-
-    def changed(self) -> list[int]:
-        """Those that are not stored, or no longer as they are now."""
-        return [key for key in self.keys() if key not in self.stored]
+        """Continue from copies of a state that fits, which may be of a mapped file."""
 
 
 def join(parts: Mapping[str, Stateful]) -> Tensors:
     """The states of all parts, each name below that of its part."""
     return {f"{part}/{name}": tensor for part, owner in parts.items() for name, tensor in owner.state().items()}
-
-
-def apart(parts: Mapping[str, Stateful]) -> tuple[Tensors, dict[str, Rows]]:
-    """The states of parts without rows as :func:`join` has them, and the parts in rows."""
-    rows: dict[str, Rows] = {name: part for name, part in parts.items() if isinstance(part, Rows)}
-    return join({name: part for name, part in parts.items() if name not in rows}), rows
 
 
 def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
@@ -80,14 +47,10 @@ def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
     return next((reason for reason in reasons if reason), "")
 
 
-def restore(
-    parts: Mapping[str, Stateful], tensors: Tensors, stored: Mapping[str, Collection[int]] | None = None
-) -> None:
-    """Hand each part its state; `stored` says which rows of a part the checkpoint has that it comes from."""
+def restore(parts: Mapping[str, Stateful], tensors: Tensors) -> None:
+    """Hand each part its state."""
     for part, owner in parts.items():
         owner.restore(below(f"{part}/", tensors))
-        if isinstance(owner, Rows):
-            owner.stored = set((stored or {}).get(part, ()))
 
 
 def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
@@ -115,11 +78,11 @@ class ServerState:
         return compare(tensors, self.state())
 
     def restore(self, tensors: Tensors) -> None:
-        moved = {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        moved = {name: tensor.to(self.device, copy=True) for name, tensor in tensors.items()}
         self.server = Server(below("shared/", moved), below("extra/", moved))
 
 
-class ClientStates(Rows):
+class ClientStates:
     """The personal entries of the clients that have trained; the others still have the initial ones.
 
     They rest on the host, those of a client in a row of bytes, since tensors of its own would take kilobytes more: in
@@ -136,7 +99,6 @@ class ClientStates(Rows):
     """
 
     def __init__(self, initial: Tensors, clients: int, folder: Path | None) -> None:
-        super().__init__()
         self.initial = initial
         self.clients = clients
         self._trained: set[int] = set()
@@ -159,7 +121,6 @@ class ClientStates(Rows):
     def __setitem__(self, client: int, tensors: Tensors) -> None:
         if not self.initial:
             return
-        self.stored.discard(client)
         self._trained.add(client)
         own = self._views(client)
         for name, tensor in tensors.items():
@@ -168,32 +129,46 @@ class ClientStates(Rows):
     def _views(self, client: int) -> Tensors:
         return packed_views(torch.from_numpy(self._packed[client]), self.initial)
 
-    def keys(self) -> list[int]:
-        return self.trained()
-
-    def rows(self, keys: Iterable[int]) -> Tensors:
-        return {f"{client}/{name}": tensor for client in keys for name, tensor in self[client].items()}
+    def state(self) -> Tensors:
+        """Return the rows of clients that follow each other, named by the first: views of what there is, no copies."""
+        return {str(start): torch.from_numpy(self._packed[start:end]) for start, end in _spans(self.trained())}
 
     def misfit(self, tensors: Tensors) -> str:
-        clients: dict[str, Tensors] = {}
-        for name, tensor in tensors.items():
-            client, _, entry = name.partition("/")
-            clients.setdefault(client, {})[entry] = tensor
-        for client, own in clients.items():
-            if not (client.isascii() and client.isdecimal() and int(client) < self.clients):
-                return f"there is no client {client}"
-            if reason := compare(own, self.initial):
-                return f"client {client}: {reason}"
+        for name, rows in tensors.items():
+            if rows.dtype != torch.uint8 or rows.shape[1:] != self._packed.shape[1:]:
+                return (
+                    f"client {name}: {tuple(rows.shape)} {rows.dtype}, expected rows of {self._packed.shape[1]} bytes"
+                )
+            if not (name.isascii() and name.isdecimal() and int(name) + len(rows) <= self.clients):
+                return f"there is no client {name}"
         return ""
 
     def restore(self, tensors: Tensors) -> None:
         self._trained.clear()
-        clients: dict[int, Tensors] = {}
-        for name, tensor in tensors.items():
-            client, _, entry = name.partition("/")
-            clients.setdefault(int(client), {})[entry] = tensor
-        for number in sorted(clients):
-            self[number] = clients[number]
+        for name, rows in tensors.items():
+            start, end = int(name), int(name) + len(rows)
+            self._packed[start:end] = rows.numpy()
+            self._trained.update(range(start, end))
+
+    def entries(self, tensors: Tensors, client: int) -> Tensors:
+        """Return one client's entries in a state that fits; none when it has not trained."""
+        for name, rows in tensors.items():
+            if 0 <= client - int(name) < len(rows):
+                return packed_views(rows[client - int(name)].clone(), self.initial)
+        return {}
+
+
+def _spans(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield where ascending numbers begin to follow each other, and one more than where they end."""
+    start = end = -1
+    for number in numbers:
+        if number != end:
+            if end > start:
+                yield start, end
+            start = number
+        end = number + 1
+    if end > start:
+        yield start, end
 
 
 def _zeros(shape: tuple[int, int], folder: Path | None, *, in_file: bool) -> np.ndarray:
@@ -207,7 +182,7 @@ def _zeros(shape: tuple[int, int], folder: Path | None, *, in_file: bool) -> np.
     return np.frombuffer(private, np.uint8, size).reshape(shape)
 
 
-class History(Rows):
+class History:
     """The measurements so far: rounds, and the scores of all clients after each.
 
     Args:
@@ -217,13 +192,9 @@ class History(Rows):
     """
 
     def __init__(self, clients: int, validation: bool = False, width: int = PLAIN) -> None:
-        super().__init__()
         self.clients, self.validation, self.width = clients, validation, width
         self.scores: dict[int, Scores] = {}
         self._figures: dict[int, tuple[Scores, float]] = {}
-
-    def __contains__(self, round_: object) -> bool:
-        return round_ in self.scores
 
     def figure(self, round_: int, clients: np.ndarray) -> float | None:
         """That of some clients on validation samples, the same clients in every call; None where there are none.
@@ -238,15 +209,12 @@ class History(Rows):
             known = self._figures[round_] = scores, scores.figure(clients)
         return known[1]
 
-    def cut(self, last: int) -> None:
-        """Forget what was measured after round `last`, and have the rest in order."""
-        self.scores = {round_: self.scores[round_] for round_ in sorted(self.scores) if round_ <= last}
+    def keep(self, rounds: Iterable[int]) -> None:
+        """Forget what was measured after other rounds."""
+        self.scores = {round_: self.scores[round_] for round_ in rounds if round_ in self.scores}
 
-    def keys(self) -> list[int]:
-        return list(self.scores)
-
-    def rows(self, keys: Iterable[int]) -> Tensors:
-        return {str(round_): torch.from_numpy(self.scores[round_].numbers) for round_ in keys}
+    def state(self) -> Tensors:
+        return {str(round_): torch.from_numpy(scores.numbers) for round_, scores in self.scores.items()}
 
     def misfit(self, tensors: Tensors) -> str:
         like = torch.empty((2 if self.validation else 1) * self.width, self.clients, dtype=torch.float64)
@@ -258,7 +226,7 @@ class History(Rows):
     def restore(self, tensors: Tensors) -> None:
         self.scores = {}
         for name in sorted(tensors, key=int):
-            self.scores[int(name)] = Scores.of(tensors[name].numpy())
+            self.scores[int(name)] = Scores.of(tensors[name].clone().numpy())
 
 
 class Traffic:

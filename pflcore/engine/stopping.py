@@ -13,16 +13,13 @@ import numpy as np
 from pflcore.engine.state import History
 
 
-def stops_after(
-    history: History, patience: int | None, novel: Collection[int] = (), before: float = float("inf")
-) -> int | None:
+def stops_after(history: History, patience: int | None, novel: Collection[int] = ()) -> int | None:
     """The round after which training stops; None as long as it goes on.
 
     Args:
-        history: Without gaps up to its last round, or up to `before`.
+        history: Without gaps up to its last round.
         patience: Measurements without a better figure of all clients together that end it; None never does.
         novel: Clients that do not count.
-        before: Later rounds, and this one, are not looked at.
     """
     if not patience:
         return None
@@ -30,7 +27,7 @@ def stops_after(
     here = ~np.isin(np.arange(history.clients), sorted(novel))
     for round_ in sorted(history.scores):
         figure = history.figure(round_, here)  # of the same samples in every round
-        if round_ >= before or figure is None:
+        if figure is None:
             break
         best, waited = (figure, 0) if figure > best else (best, waited + 1)
         if waited == patience:

@@ -11,9 +11,11 @@ from safetensors import SafetensorError, safe_open
 
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
+from pflcore.engine.checkpoint import Checkpoint
 from pflcore.engine.client_model import ClientModel, client_model, one_thread
 from pflcore.engine.precision import use_precision
 from pflcore.engine.run_state import RunState
+from pflcore.engine.state import compare
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import below, under
@@ -29,8 +31,8 @@ class Trained:
 
     Attributes:
         rounds: How many were trained.
-        weights: Its final weights, or the file of them. Without the parameters that nobody trains these are as the
-            backbone begins.
+        weights: Its final weights, the file of them, or its last checkpoint. Without the parameters that nobody trains
+            these are as the backbone begins.
     """
 
     data: FederatedData
@@ -39,7 +41,7 @@ class Trained:
     training: Training
     seed: int
     rounds: int
-    weights: Path | Tensors
+    weights: Path | Tensors | Checkpoint
 
     def client(self, client: int) -> ClientModel:
         """A client's model as it was measured after the last round.
@@ -59,32 +61,37 @@ class Trained:
 
     def _restore(self, run: RunState, client: int) -> None:
         """Set the run to what it was after its last round, as far as this client needs it."""
-        shared, extra, own = self._read(client)
+        shared, extra, own = self._read(run, client)
         fixed = {name: shared.pop(name) for name in run.fixed if name in shared}
         server = under("shared/", shared) | under("extra/", extra)
-        personal = under(f"{client}/", own)
-        reason = run.server.misfit(server) or run.personal.misfit(personal)
+        reason = run.server.misfit(server) or (compare(own, run.kept) if own else "")
         if reason or (fixed and fixed.keys() != run.fixed.keys()):
             where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
             raise UserError(f"{where}weights of another run ({reason or 'parameters are missing'})")
         run.fixed |= {name: tensor.to(self.data.device) for name, tensor in fixed.items()}
         run.server.restore(server)
-        run.personal.restore(personal)
+        if own:
+            run.personal[client] = own
         run.round = self.rounds
 
-    def _read(self, client: int) -> tuple[Tensors, Tensors, Tensors]:
+    def _read(self, run: RunState, client: int) -> tuple[Tensors, Tensors, Tensors]:
         """What is shared or fixed, what else the server has, and the client's own; nothing of other clients."""
+        if isinstance(self.weights, Checkpoint):
+            state = self.weights.tensors
+            own = run.personal.entries(below("personal/", state), client)
+            return below("server/shared/", state), below("server/extra/", state), own
         mine = f"{_CLIENT}{client}."
-        wanted = self._those(lambda name: name.startswith(mine) or not name.startswith(_CLIENT))
+        wanted = self._those(self.weights, lambda name: name.startswith(mine) or not name.startswith(_CLIENT))
         shared = {name: tensor for name, tensor in wanted.items() if not name.startswith((mine, _SERVER))}
         return shared, below(_SERVER, wanted), below(mine, wanted)
 
-    def _those(self, wanted: Callable[[str], bool]) -> Tensors:
+    @staticmethod
+    def _those(weights: Path | Tensors, wanted: Callable[[str], bool]) -> Tensors:
         """The entries of the weights whose names are wanted."""
-        if not isinstance(self.weights, Path):
-            return {name: tensor for name, tensor in self.weights.items() if wanted(name)}
+        if not isinstance(weights, Path):
+            return {name: tensor for name, tensor in weights.items() if wanted(name)}
         try:
-            with safe_open(self.weights, "pt") as file:
+            with safe_open(weights, "pt") as file:
                 return {name: file.get_tensor(name) for name in filter(wanted, file.keys())}
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{self.weights}: not a readable safetensors file ({error})") from None
+            raise UserError(f"{weights}: not a readable safetensors file ({error})") from None

@@ -40,18 +40,13 @@ class FedBabu(Method):
     finetune_parts: str = option(
         "all",
         choices=("head", "all"),
-        measuring=True,
         help="Whether tuning trains the personal part alone or the whole model.",
     )
     finetune_steps: int | None = option(
-        None, ge=1, measuring=True, help="Steps of the tuning, each on a batch drawn anew; null is whole epochs."
+        None, ge=1, help="Steps of the tuning, each on a batch drawn anew; null is whole epochs."
     )
-    finetune_epochs: int = option(
-        5, ge=1, measuring=True, help="Passes of the tuning over a client's samples, without finetune_steps."
-    )
-    finetune_lr: float | None = option(
-        None, gt=0, measuring=True, help="Learning rate of the tuning; null is that of the rounds."
-    )
+    finetune_epochs: int = option(5, ge=1, help="Passes of the tuning over a client's samples, without finetune_steps.")
+    finetune_lr: float | None = option(None, gt=0, help="Learning rate of the tuning; null is that of the rounds.")
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         trained = local.parameters & local.roles.shared

@@ -64,7 +64,6 @@ class FedRep(Method):
     finetune_epochs: int = option(
         0,
         ge=0,
-        measuring=True,
         help="Epochs in which a client tunes its head on the averaged body before it is measured; not kept.",
     )
 

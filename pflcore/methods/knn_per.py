@@ -23,6 +23,4 @@ class KNNPer(Method):
     citation = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
     keeps = ("its samples as a memory",)
 
-    knn: float = option(
-        0.5, gt=0, le=1, measuring=True, help="Weight λ of the nearest neighbours; 1 is without the model's softmax."
-    )
+    knn: float = option(0.5, gt=0, le=1, help="Weight λ of the nearest neighbours; 1 is without the model's softmax.")

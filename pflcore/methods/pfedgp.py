@@ -73,7 +73,7 @@ class PFedGP(Method):
 
     gibbs_steps: int = option(5, ge=1, help="Steps of Gibbs sampling, in training and in measurements.")
     chains: int = option(20, ge=1, help="Chains of Gibbs sampling in a local step.")
-    measured_chains: int = option(30, ge=1, measuring=True, help="Chains of Gibbs sampling in a measurement.")
+    measured_chains: int = option(30, ge=1, help="Chains of Gibbs sampling in a measurement.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -200,18 +200,15 @@ def status(
     profile: Profile = PAPER,
 ) -> None:
     """Say how far the `pfl run` of this workspace is, or how the last one ended."""
-    from pflcore.room import Room
     from pipeline.running.board import Board, status_path
     from pipeline.running.display import show_status
 
     workspace = Workspace.find(profile=profile)
-    board, room = Board.load(status_path(workspace)), Room.of(workspace.private)
+    board = Board.load(status_path(workspace))
     if board is None:
         print("nothing has been run here yet; see `pfl run`")
     else:
         show_status(board, console(), everything)
-    if room.folder.is_dir():
-        print(room)
 
 
 @app.command()

@@ -55,7 +55,7 @@ def initialise(root: Path, *, inside: bool = False) -> None:
         write_text(root / ".dvcignore", _IGNORE)
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     if not (root / ".dvc").is_dir():
-        if rule := _ignoring(root) if in_git else "":
+        if rule := _ignoring(root) if inside and in_git else "":  # else DVC takes no notice of git
             raise UserError(f"{root}: git ignores this folder, by {rule}; take the rule out, or begin elsewhere")
         nested = ["--subdir"] if inside and in_git else ["--no-scm"]
         if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else nested)):

@@ -159,7 +159,7 @@ class Remote:
         self._write(f"pfl/results/{key}.json", (json.dumps(asdict(result), indent=1) + "\n").encode())
 
     def checkpoints(self, key: str) -> list[str]:
-        """The checkpoints of the stage with this key and the files that they share, each as ``<folder>/<file>``."""
+        """The checkpoints of the stage with this key, each as ``<folder>/<file>``."""
         folder = self._path(f"pfl/checkpoints/{key}")
         with self._explained():
             self.fs.fs.invalidate_cache()
@@ -168,7 +168,7 @@ class Remote:
             except FileNotFoundError:
                 return []
         names = (path.rpartition(f"/{key}/")[2] for path in found)
-        return [name for name in names if re.fullmatch(r"[\w.-]+/(round-\d+|piece)-[0-9a-f]{16}\.safetensors", name)]
+        return [name for name in names if re.fullmatch(r"[\w.-]+/round-\d+-[0-9a-f]{16}\.safetensors", name)]
 
     def give_checkpoint(self, key: str, name: str, path: Path) -> None:
         """Upload a checkpoint. Raises ``FileNotFoundError`` when it has gone meanwhile."""

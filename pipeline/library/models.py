@@ -17,7 +17,7 @@ from pflcore.methods import METHODS
 from pflcore.registry import did_you_mean
 from pipeline.compile.compiler import compile_workspace
 from pipeline.library.found import KEPT, STALE, TRAINED, Found
-from pipeline.library.kept_state import kept_state
+from pipeline.library.last_state import last_state
 from pipeline.spec.run import Run, weights_id
 from pipeline.spec.selection import read_selection
 from pipeline.spec.specs import find_specs
@@ -73,7 +73,7 @@ def _of_cell(found: Found, labels: str, seed: int | None) -> tuple[Found, Run]:
 
 
 def trained(found: Found, run: Run, device: str) -> Trained:
-    """What a run was trained with, and its weights: those that it saved, or the state that this machine keeps of it.
+    """What a run was trained with, and its weights: those that it saved, or its last state, if it is here.
 
     Raises:
         UserError: It was not trained, is stale or diverged, its weights are not there, or what it needs is not here.
@@ -98,11 +98,11 @@ def trained(found: Found, run: Run, device: str) -> Trained:
     dataset, partition, *pretrained = (root / path for path in needed)
     resolved, rounds = run.with_chosen(facts.get("chosen") or {}), int(pc.max(table["round"]).as_py())
     weights = (
-        root / run_path(run.id, "weights.safetensors") if saved else kept_state(found, run, resolved, facts, rounds)
+        root / run_path(run.id, "weights.safetensors") if saved else last_state(found, run, resolved, facts, rounds)
     )
     if weights is None:
         raise UserError(
-            f"{run.id}: its weights were not saved, and .pfl/kept has no state of it; say `training: {{save_weights: "
+            f"{run.id}: its weights were not saved, and .pfl/states has none of it; say `training: {{save_weights: "
             f"true}}` in the base of specs/{found.spec}.yaml and type `{found.command}`"
         )
     options = {**resolved.options("backbone"), **({"pretrained": str(pretrained[0])} if pretrained else {})}

@@ -113,7 +113,7 @@ class Study:
         """A client's model as it was measured after the last round of a run: see :class:`ClientModel`.
 
         The run's weights have to have been saved (``training: {save_weights: true}``), or its last state has to be in
-        ``.pfl/kept`` still, where this machine keeps those of its latest runs.
+        ``.pfl/states`` still, where the last checkpoint of each run stays.
 
         Args:
             run: Its id, or a cell of a table, ``"quickstart: FedTP, pathological"``.

@@ -70,7 +70,7 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     if not named:
         chosen = dict(random.SystemRandom().sample(sorted(known.items()), min(cells, len(known))))
     apart = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
-    for name in ("artifacts", "stages", "reports", ".dvc", ".pfl/kept"):  # not checkpoints, so that it can be resumed
+    for name in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # not checkpoints, so that it can be resumed
         shutil.rmtree(apart.root / name, ignore_errors=True)
     alike: dict[tuple[int, ...], list[str]] = {}  # cells of which the same seeds are kept are trained together
     for name, runs in chosen.items():

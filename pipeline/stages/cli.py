@@ -73,7 +73,6 @@ def describe(record: Record, seal: Seal = None) -> None:
 @stage.command()
 def train(record: Record, seal: Seal = None) -> None:
     """Train one run, from its last checkpoint if there is one."""
-    from pflcore.room import Room
     from pipeline.progress import show_training
     from pipeline.spec.records import read_run
     from pipeline.stages.tracking import tracked
@@ -81,7 +80,6 @@ def train(record: Record, seal: Seal = None) -> None:
 
     with sealed("train", [record], seal) as sealed_stage:
         dataset, federation = _inputs(record)
-        room = Room.of(Path(".pfl"))
         with show_training(record.stem) as tell, tracked(read_run(record), Path(".pfl"), tell) as on_round:
             run(
                 record,
@@ -95,8 +93,6 @@ def train(record: Record, seal: Seal = None) -> None:
                 device=os.environ.get("PFL_DEVICE", "auto"),
                 executor=os.environ.get("PFL_EXECUTOR") or "auto",
                 checkpoint_every=_checkpoint_seconds(),
-                room=room if room.limit else None,
-                keep_measured=os.environ.get("PFL_KEEP_MEASURED") == "1",
                 on_round=on_round,
                 confirm=sealed_stage.confirm,
             )

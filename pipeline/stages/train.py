@@ -24,8 +24,6 @@ from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples
 from pflcore.data.samples import Samples
 from pflcore.engine import (
-    CheckpointFolder,
-    KeptStates,
     Progress,
     Result,
     device_name,
@@ -36,10 +34,9 @@ from pflcore.engine import (
 from pflcore.engine.findings import write_findings
 from pflcore.files import atomic_path, write_text
 from pflcore.methods import METHODS
-from pflcore.room import Room
 from pipeline.spec.records import read_chosen, read_run
 from pipeline.spec.run import Run, weights_id
-from pipeline.stages.lineage import Lineage
+from pipeline.stages.identity import checkpoint_folder
 
 
 def run(
@@ -55,8 +52,6 @@ def run(
     device: str = "auto",
     executor: str = "auto",
     checkpoint_every: float = 60.0,
-    room: Room | None = None,
-    keep_measured: bool = False,
     on_round: Callable[[Progress], None] | None = None,
     confirm: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = print,
@@ -72,12 +67,10 @@ def run(
         weights: The folder with pretrained weights.
         code: The fingerprints of the code that this process has imported, by the path of their file; part of a
             checkpoint's identity, and told in the header of ``rounds.parquet`` by a digest.
-        private: The machine's own folder, for checkpoints and timings.
+        private: The machine's own folder, for checkpoints, last states and timings.
         device: A PyTorch device, or ``auto``.
         executor: How local training is carried out; the result is the same.
-        checkpoint_every: Seconds between checkpoints.
-        room: Where runs of the same lineage leave to each other how far they came; None neither takes nor leaves it.
-        keep_measured: Whether all states that are measured are left there, not only the last.
+        checkpoint_every: Seconds between checkpoints at least.
         on_round: Progress display.
         confirm: Called when all is computed. When it raises nothing is written, and what has been trained is kept in a
             checkpoint.
@@ -92,12 +85,10 @@ def run(
     data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
     hashes = {"dataset_hash": _sha256(dataset), "partition_hash": _sha256(partition)}
-    lineage = Lineage.of(resolved, code, hashes, place)
+    checkpoints = checkpoint_folder(resolved, run_id, private, code, hashes, place, say)
     analyses = {name: ANALYSES.create(name, **options) for name, options in resolved.analyses.items()}
-    folder = CheckpointFolder(private / "checkpoints" / f"{run_id}-{lineage.run[:8]}", lineage.run, say)
-    kept = KeptStates(room, lineage.training, lineage.measuring, say, every=keep_measured) if room else None
     started, worked = time.monotonic(), _worked()
-    with folder as checkpoints:
+    with checkpoints:
         result = train(
             data=data,
             backbone=BACKBONES.create(
@@ -111,7 +102,6 @@ def run(
             executor=executor,
             checkpoints=checkpoints,
             checkpoint_every=checkpoint_every,
-            kept=kept,
             on_round=on_round,
             confirm=confirm,
             kinds=_coarse_classes(samples, assignment),
@@ -127,7 +117,10 @@ def run(
         if analyses:
             write_findings(out / "analysis.parquet", result.findings, **facts)
         write_rounds(out / "rounds.parquet", result, data.novel, code=code_digest(code), **facts)
-        checkpoints.clear()
+        if result.diverged:
+            checkpoints.clear()
+        else:
+            checkpoints.archive()
     rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
     if place.type == "cpu":

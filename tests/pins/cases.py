@@ -196,6 +196,8 @@ _DEALT = (
     _dealt("dirichlet", "digits", alpha=0.5, min_samples=5, sizes="equal", novel_share=0.3),
     _dealt("dirichlet", "digits", alpha=0.5, min_samples=5, validation_share=0.2, train_limit=8),
     _dealt("pathological", "digits"),
+    _dealt("pathological", "digits", 10, 4000, validation_share=0.1),  # classes are shared, and a share of 1 % shows
+    _dealt("dirichlet", "digits", stand_in=4000, alpha=0.5, min_samples=10),
     _dealt("pathological", "digits", variant="as_released"),
     _dealt("noise", "digits", sigma_max=20.0),
     _dealt("domains", "digits5"),

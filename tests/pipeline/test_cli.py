@@ -366,24 +366,6 @@ def test_a_wrong_interval_of_checkpoints(
     assert message == f"PFL_CHECKPOINT_SECONDS = {wanted!r} must be a number of seconds, 0 or more"
 
 
-@pytest.mark.parametrize("wanted", ["much", "-1", "nan"])
-def test_a_wrong_size_of_what_is_kept(project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
-    project.compile()
-    record = next(project.root.glob("stages/federations/*/fedavg-*.yaml")).relative_to(project.root)
-    monkeypatch.setenv("PFL_KEEP", wanted)
-    for command in (["stage", "train", str(record)], ["status"]):
-        assert refused(pfl(*command)) == f"PFL_KEEP = {wanted!r} must be a number of GiB, 0 or more"
-
-
-def test_status_says_what_is_kept(project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFL_KEEP", "2")
-    nothing = "nothing has been run here yet; see `pfl run`"
-    assert pfl("status").out.splitlines() == [nothing]
-    project.write(".pfl/kept/0123/round-000100-0123456789abcdef.safetensors", b"")
-    kept = "kept for longer runs: 1 state, 0.00 of 2 GiB (PFL_KEEP)"
-    assert pfl("status").out.splitlines() == [nothing, kept]
-
-
 @pytest.mark.parametrize("arguments", [[], ["nothing"], ["list"], ["stage", "train"], ["run", "--profil", "smoke"]])
 def test_typos_in_commands_exit_with_2(project: Project, pfl: Pfl, arguments: list[str]) -> None:
     outcome = pfl(*arguments)

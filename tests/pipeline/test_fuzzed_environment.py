@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 from collections import Counter
 
@@ -10,8 +11,8 @@ import pytest
 from support.project import BIN, Project
 
 _OURS = [
-    "PFL_CHECKPOINT_SECONDS", "PFL_DEVICE", "PFL_EXECUTOR", "PFL_GRAPHS", "PFL_KEEP",
-    "PFL_KEEP_MEASURED", "PFL_MEMORY", "PFL_STACK", "PFL_THREADS", "PFL_TRACK", "PFL_WORKERS",
+    "PFL_CHECKPOINT_SECONDS", "PFL_DEVICE", "PFL_EXECUTOR", "PFL_GRAPHS", "PFL_MEMORY",
+    "PFL_STACK", "PFL_THREADS", "PFL_TRACK", "PFL_WORKERS",
 ]  # fmt: skip
 _OTHERS = [
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "COLUMNS", "LINES", "TERM", "LANG", "LC_ALL",
@@ -35,6 +36,7 @@ def test_environments(count: int, reproduced: Project) -> None:
         names = rng.sample(_OURS, rng.choice((1, 1, 2))) + rng.sample(_OTHERS, rng.choice((0, 0, 1)))
         chosen = {name: rng.choice(_VALUES) for name in names}
         rounds.write_bytes(before)
+        shutil.rmtree(reproduced.root / ".pfl/states", ignore_errors=True)  # so that it trains
         done = subprocess.run(
             [BIN / "pfl", "stage", "train", str(record.relative_to(reproduced.root))],
             cwd=reproduced.root,

@@ -155,7 +155,7 @@ class Victim:
         names = sorted(found.keys() | expected.keys())
         trial.faults += [f"{name} differs" for name in names if found.get(name) != expected.get(name)]
         files = {path for path, _ in self._files()}
-        left = (path for path in sorted(files) if path.name.startswith(("round-", "piece-")))
+        left = (path for path in sorted(files) if path.name.startswith("round-"))
         trial.faults += [f"{path.name} is still there" for path in left]
         trial.leftovers = sorted(path.name for path in files if _unfinished(path))
         return trial
@@ -191,7 +191,7 @@ class Victim:
             trial.hits.append(self._hit(newest, before))
             return False
         told = re.search(r"continued from the checkpoint after round (\d+)", output)
-        if "passed over" in output or (int(told[1]) if told else 0) != newest:
+        if "skipped" in output or (int(told[1]) if told else 0) != newest:
             trial.faults.append(f"did not continue from round {newest}: {output}")
         return True
 
@@ -200,7 +200,7 @@ class Victim:
         process = subprocess.Popen(
             ["pfl", "stage", "train", str(self.record.relative_to(self.project.root))],
             cwd=self.project.root,
-            env=self.project.environment(PFL_CHECKPOINT_SECONDS="0", PFL_WORKERS="2", PFL_DEVICE="cpu", PFL_KEEP="1"),
+            env=self.project.environment(PFL_CHECKPOINT_SECONDS="0", PFL_WORKERS="2", PFL_DEVICE="cpu"),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -259,7 +259,7 @@ class Victim:
 
     def _forget(self) -> None:
         """Remove all that training has left, so that it begins anew."""
-        for folder in (self.checkpoints, self.out, self.project.root / ".pfl/kept"):
+        for folder in (self.checkpoints, self.out, self.project.root / ".pfl/states"):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.data.split_files import read_split
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc2007 import Voc2007
-from pflcore.engine import checkpoint
 from pipeline.dvc.program import locked_stages
 from pipeline.papers.contents import read_contents
 from pipeline.running.board import Board, StageState
@@ -161,19 +159,6 @@ def _samples(data: Path) -> Path:
     return data / "samples.parquet"
 
 
-def _checkpoint(data: Path) -> Path:
-    return checkpoint.write(data, "identity", 1, {"a": torch.arange(9.0)})
-
-
-def _read_checkpoint(path: Path) -> object:
-    """Under the name of what is in it now, as somebody would call it who knows how."""
-    if path.is_file() and path.stat().st_size < 2**30:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        path.rename(path.with_name(f"round-000001-{digest}.safetensors"))
-    with checkpoint.CheckpointFolder(path.parent, "identity", lambda line: None) as folder:
-        return folder.load(lambda tensors: "")
-
-
 def _copied(pattern: str, name: str = "") -> Callable[[Path], Path]:
     """What copies a file of this repository."""
 
@@ -256,7 +241,6 @@ LOADERS: dict[str, Loader] = {
     "weights: a state dict": Loader("state dict", _tensors("a.pth"), read_weights),
     "a split": Loader("csv", _at("a.csv", SPLIT), lambda path: read_split(path, "from_file", 0)),
     "prepared samples": Loader("table", _samples, read_samples),
-    "a checkpoint": Loader("safetensors", _checkpoint, _read_checkpoint),
     "a spec": Loader("yaml", _at("a.yaml", "title: A\n"), lambda path: load_yaml(path, path.name)),
     "a paper's contents": Loader("csv", _copied("specs/fedtp/contents.csv", "fedtp/contents.csv"), _contents),
     "a resolved table": Loader("json", _copied("stages/tables/*.json"), read_resolved),

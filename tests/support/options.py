@@ -43,9 +43,16 @@ def rows() -> Iterator[tuple[str, ...]]:
                 continue
             form = f"{option.type}{'s' * option.many}{' or null' * option.optional}"
             bounds = " ".join(f"{key} {bound:g}" for key, bound in option.bounds.items())
-            acts = " ".join(["later"] * option.later + ["measuring"] * option.measuring)
             default = "required" if option.required else _text(option.default)
-            yield name, option.name, form, default, bounds, " ".join(map(_text, option.choices or ())), acts
+            yield (
+                name,
+                option.name,
+                form,
+                default,
+                bounds,
+                " ".join(map(_text, option.choices or ())),
+                "later" * option.later,
+            )
         if small := vars(cls).get("smoke"):
             yield name, "(smoke)", "", _text(dict(small)), "", "", ""
         if issubclass(cls, Method | Partition):

@@ -22,7 +22,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from filelock import FileLock
-from safetensors import SafetensorError, safe_open
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
@@ -41,7 +40,6 @@ MIRROR_EVERY = 1.0  # seconds between two looks for new checkpoints
 KEPT = 2  # checkpoints in the remote: the newest, and one to fall back to
 _MARKER = "[tool.pfl]\n"  # lets a stage take this folder for its study, and none above
 _CHECKPOINT = re.compile(r"round-\d+-[0-9a-f]{16}\.safetensors")
-_PIECE = re.compile(r"piece-[0-9a-f]{16}\.safetensors")  # of a state, which checkpoints that follow each other share
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ def _lock(path: Path) -> Path:
 
 
 class _Mirror:
-    """Copies a run's checkpoints to the remote while it trains, each after the files that it needs beside its own.
+    """Copies a run's checkpoints to the remote while it trains.
 
     Args:
         remote: Where to.
@@ -216,8 +214,7 @@ class _Mirror:
     def __init__(self, remote: Remote, key: str, folder: Path, run: str) -> None:
         self.remote, self.key, self.folder = remote, key, folder
         self._mine = re.compile(re.escape(run) + "-[0-9a-f]{8}")
-        self._there: dict[str, list[str]] = {}  # oldest first, and what each needs
-        self._pieces: set[str] = set()  # of what is there
+        self._there: list[str] = []  # oldest first
         self._seen: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -225,15 +222,12 @@ class _Mirror:
     def fetch(self) -> None:
         """Take those that another node has left, and this one does not have."""
         self._seen = set(self._present())  # of this node's own only what is still to come goes to the remote
-        for name in sorted(self.remote.checkpoints(self.key), key=_file):  # what they need comes first
+        for name in sorted(self.remote.checkpoints(self.key), key=_file):
             if self._mine.fullmatch(name.partition("/")[0]):
                 if not (self.folder / name).exists():
                     with suppress(FileNotFoundError):
                         self.remote.take_checkpoint(self.key, name, self.folder / name)
-                if not _CHECKPOINT.fullmatch(_file(name)):
-                    self._pieces.add(name)
-                    continue
-                self._there[name] = self._needs(name)
+                self._there.append(name)
                 self._seen.add(name)
 
     def __enter__(self) -> _Mirror:
@@ -250,37 +244,18 @@ class _Mirror:
             self._seen.update(new)
             for name in new[-KEPT:]:
                 try:
-                    needs = self._needs(name)
-                    for one in (*needs, name):
-                        if one not in self._pieces:
-                            self.remote.give_checkpoint(self.key, one, self.folder / one)
-                            self._pieces.update({one} & set(needs))
+                    self.remote.give_checkpoint(self.key, name, self.folder / name)
                 except FileNotFoundError:  # training has gone on, and there is a newer one
                     continue
                 except UserError:  # training goes on without; the next one may come through
                     self._seen.discard(name)
                     time.sleep(MIRROR_EVERY)
                     continue
-                self._there[name] = needs
-            while len(self._there) > KEPT:
-                self._drop(oldest := next(iter(self._there)))
-                del self._there[oldest]
-            for piece in self._pieces.difference(*self._there.values()):
-                self._drop(piece)
-                self._pieces.discard(piece)
-
-    def _drop(self, name: str) -> None:
-        with suppress(UserError):
-            self.remote.drop_checkpoint(self.key, name)
-
-    def _needs(self, name: str) -> list[str]:
-        """The files that a checkpoint names beside its own; none when it cannot be read, as by who would use it."""
-        try:
-            with safe_open(self.folder / name, framework="np") as file:
-                told = (file.metadata() or {}).get("pfl", "")
-        except (OSError, RuntimeError, SafetensorError):
-            return []
-        return [f"{name.partition('/')[0]}/{piece}" for piece in _PIECE.findall(told)]
+                self._there.append(name)
+            for name in self._there[:-KEPT]:
+                with suppress(UserError):
+                    self.remote.drop_checkpoint(self.key, name)
+            del self._there[:-KEPT]
 
     def _present(self) -> list[str]:
         """``<folder>/<file>`` of what is complete here, oldest first."""

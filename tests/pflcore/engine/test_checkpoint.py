@@ -8,44 +8,33 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 from support.damage import empty, flip, shorten
-from support.tiers import first_of_each
-from support.tiny import (
-    NormNet,
-    backbone,
-    federation,
-    first_fitting,
-    method,
-    result_bytes,
-    run,
-    sampled,
-    spied,
-    training,
-)
+from support.tiny import NormNet, federation, first_fitting, method, result_bytes, run, sampled, spied, training
 from torch import Tensor
 
-from pflcore.engine import CheckpointFolder, Progress, Result
-from pflcore.engine.state import compare
+from pflcore.engine import CheckpointFolder, Progress, Result, checkpoint
+from pflcore.engine.checkpoint import stored
+from pflcore.engine.state import ClientStates, compare, join, restore
 from pflcore.errors import UserError
 from pflcore.method import Update
-from pflcore.methods import METHODS
 
 ROUNDS = 5
 SETTINGS: dict[str, Any] = {"training": training(rounds=ROUNDS, momentum=0.5, local_epochs=1)}
 TENSORS = {"shared/a": torch.arange(3.0), "shared/n": torch.tensor(2)}
+# Shared alone, personal groups, a hypernetwork, a second model, the progress, nothing that is shared.
+METHODS = ("fedavg", "fedper", "fedtp", "ditto", "fedkd", "local")
 
 
-class Stopped(Exception):
-    """Stands for anything that ends a process between two rounds."""
+class Stopped(BaseException):
+    """Stands for anything that ends a process."""
 
 
 @cache
@@ -65,20 +54,13 @@ def stop_in(round_: int) -> Callable[[Progress], None]:
 def start(folder: Path, name: str, stop: int | None = None, identity: str = "me") -> tuple[Result | None, list[str]]:
     """Train `name` in `folder`, from its newest checkpoint; with `stop`, end in that round, before it is stored."""
     lines: list[str] = []
-    entry = method(name)
+    entry, on_round = method(name), stop_in(stop) if stop else None
     with CheckpointFolder(folder, identity, lines.append) as checkpoints:
         try:
-            result = run(
-                entry,
-                first_fitting(entry),
-                **SETTINGS,
-                checkpoints=checkpoints,
-                checkpoint_every=0,
-                on_round=stop_in(stop) if stop else None,
-            )
+            where: dict[str, Any] = {"checkpoints": checkpoints, "checkpoint_every": 0, "on_round": on_round}
+            return run(entry, first_fitting(entry), **SETTINGS, **where), lines
         except Stopped:
             return None, lines
-    return result, lines
 
 
 def finish(folder: Path, name: str, resumed_from: int) -> list[str]:
@@ -89,54 +71,29 @@ def finish(folder: Path, name: str, resumed_from: int) -> list[str]:
     return lines
 
 
-def stored(folder: Path) -> list[Path]:
-    """The checkpoints, oldest first."""
-    return sorted(folder.glob("round-*"))
-
-
-def stored_rounds(folder: Path) -> list[int]:
-    return [int(path.name.split("-")[1]) for path in stored(folder)]
+def rounds_in(folder: Path) -> list[int]:
+    return sorted(map(checkpoint.round_of, stored(folder)))
 
 
 # --- stopped runs --------------------------------------------------------------------------------------------------
 
 
-STOPS = [(2, 3, 5), (1,), (2,), (ROUNDS,)]
-
-
-@pytest.mark.parametrize(
-    ("stops", "name"), first_of_each(product(STOPS, METHODS.names()), ids=lambda stops, name: f"{name}-{stops}")
-)
-def test_a_stopped_run_ends_with_the_same_bytes(name: str, stops: Sequence[int], tmp_path: Path) -> None:
-    for stop in stops:
+@pytest.mark.parametrize("name", METHODS)
+def test_a_stopped_run_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
+    for stop in (1, 3, ROUNDS):
         assert start(tmp_path, name, stop) == (None, [])
-    assert finish(tmp_path, name, resumed_from=stops[-1] - 1) == []
+    assert finish(tmp_path, name, resumed_from=ROUNDS - 1) == []
+    assert finish(tmp_path, name, resumed_from=ROUNDS) == [], "a run that had ended is read back"
 
 
-def test_more_than_nine_rounds_are_read_back_in_order(tmp_path: Path) -> None:
-    settings = {"training": training(rounds=12, local_epochs=1), "checkpoints": CheckpointFolder(tmp_path, "me", print)}
-    expected = result_bytes(run(method("fedper"), backbone("convnet"), training=settings["training"]))
-    with settings["checkpoints"], pytest.raises(Stopped):
-        run(method("fedper"), backbone("convnet"), **settings, checkpoint_every=0, on_round=stop_in(12))
-    with settings["checkpoints"]:
-        result = run(method("fedper"), backbone("convnet"), **settings)
-    assert result.resumed_from == 11 and result_bytes(result) == expected
-
-
-def test_a_run_that_had_ended_is_read_back(tmp_path: Path) -> None:
-    finish(tmp_path, "fedtp", resumed_from=0)
-    assert finish(tmp_path, "fedtp", resumed_from=ROUNDS) == []
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedper", "local"])
-def test_buffers_survive_a_stop(name: str, tmp_path: Path) -> None:
+def test_buffers_survive_a_stop(tmp_path: Path) -> None:
     data = federation((15, 10, 20), (4, 4, 4))
-    expected = result_bytes(run(method(name), NormNet(), data, **SETTINGS))
+    expected = result_bytes(run(method("fedper"), NormNet(), data, **SETTINGS))
     folder = CheckpointFolder(tmp_path, "me", print)
     with folder, pytest.raises(Stopped):
-        run(method(name), NormNet(), data, **SETTINGS, checkpoints=folder, checkpoint_every=0, on_round=stop_in(3))
+        run(method("fedper"), NormNet(), data, **SETTINGS, checkpoints=folder, checkpoint_every=0, on_round=stop_in(3))
     with folder:
-        result = run(method(name), NormNet(), data, **SETTINGS, checkpoints=folder)
+        result = run(method("fedper"), NormNet(), data, **SETTINGS, checkpoints=folder)
     assert result.resumed_from == 2 and result_bytes(result) == expected
 
 
@@ -149,170 +106,127 @@ def test_only_rounds_that_were_not_stored_are_trained_again(tmp_path: Path) -> N
     assert [[one.client for one in updates] for updates in seen] == cohorts
 
 
-@pytest.mark.parametrize(("every", "rounds"), [(0, [4, 5]), (1e9, [])])
+@pytest.mark.parametrize(("every", "rounds"), [(0, [4, 5]), (1e9, [5])])
 def test_the_time_between_checkpoints_changes_no_result(every: float, rounds: list[int], tmp_path: Path) -> None:
     entry = method("fedper")
     with CheckpointFolder(tmp_path, "me", print) as folder:
         result = run(entry, first_fitting(entry), **SETTINGS, checkpoints=folder, checkpoint_every=every)
-    assert result_bytes(result) == undisturbed("fedper")
-    assert stored_rounds(tmp_path) == rounds
+    assert result_bytes(result) == undisturbed("fedper") and rounds_in(tmp_path) == rounds
+
+
+def test_at_most_a_twentieth_of_the_time_goes_into_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+
+    def slow(*arguments: Any) -> None:
+        nonlocal clock
+        clock += 7.0
+        save_file(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save_file", slow)
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        clock = 59.0
+        assert not folder.is_due(60.0) and folder.is_due(0)
+        clock = 60.0
+        assert folder.is_due(60.0)
+        folder.save(1, TENSORS)
+        clock = 67 + 139.0
+        assert not folder.is_due(60.0) and folder.is_due(0)
+        clock = 67 + 140.0
+        assert folder.is_due(60.0) and not folder.is_due(200.0)
 
 
 def test_a_round_that_diverged_is_not_stored(tmp_path: Path) -> None:
-    settings = training(rounds=4, lr=1e20)
     with CheckpointFolder(tmp_path, "me", print) as folder:
-        result = run(method("fedavg"), backbone("convnet"), training=settings, checkpoints=folder, checkpoint_every=0)
+        wild = {"training": training(rounds=4, lr=1e20), "checkpoints": folder, "checkpoint_every": 0}
+        result = run(method("fedavg"), first_fitting(method("fedavg")), **wild)
     assert result.diverged and stored(tmp_path) == []
 
 
 # --- damaged and foreign checkpoints -------------------------------------------------------------------------------
 
 
-def renumber(path: Path) -> None:
-    """Claims a later round; the content says which it is."""
-    path.rename(path.with_name(path.name.replace("round-000003", "round-000009")))
-
-
-DAMAGES = [flip, shorten, empty]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["fedavg", "fedtp", "local"])
-def test_a_damaged_checkpoint_is_passed_over(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
-    start(tmp_path, name, stop=4)
-    older, newer = stored(tmp_path)
+@pytest.mark.parametrize("damage", [flip, shorten, empty])
+def test_a_damaged_checkpoint_is_skipped(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    start(tmp_path, "fedper", stop=4)
+    newer, older = stored(tmp_path)
     damage(newer)
-    lines = finish(tmp_path, name, resumed_from=2)
-    assert lines == [f"{newer}: its content does not match its name; passed over"]
-    assert older.name.startswith("round-000002-")
+    lines = finish(tmp_path, "fedper", resumed_from=2)
+    assert lines == [f"{newer}: its content does not match its name; skipped"]
+    for path in stored(tmp_path):
+        damage(path)
+    assert len(finish(tmp_path, "fedper", resumed_from=0)) == 2, "without a good one a run starts anew"
+    assert rounds_in(tmp_path) == [4, 5] and not older.exists()
 
 
 def test_a_renumbered_checkpoint_continues_from_its_own_round(tmp_path: Path) -> None:
     start(tmp_path, "fedper", stop=4)
-    renumber(stored(tmp_path)[-1])
+    newest = stored(tmp_path)[0]
+    newest.rename(newest.with_name(newest.name.replace("round-000003", "round-000009")))
     finish(tmp_path, "fedper", resumed_from=3)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_without_a_good_checkpoint_a_run_starts_anew(damage: Callable[[Path], None], tmp_path: Path) -> None:
-    start(tmp_path, "fedper", stop=4)
-    for path in stored(tmp_path):
-        damage(path)
-    assert len(finish(tmp_path, "fedper", resumed_from=0)) == 2
-
-
-def test_after_a_damage_new_checkpoints_are_kept(tmp_path: Path) -> None:
-    start(tmp_path, "fedper", stop=4)  # rounds 2 and 3 are stored
-    for path in stored(tmp_path):
-        flip(path)
-    start(tmp_path, "fedper", stop=3)  # anew; stores rounds 1 and 2
-    assert stored_rounds(tmp_path) == [1, 2]
-    assert finish(tmp_path, "fedper", resumed_from=2) == []
-
-
-def test_a_passed_over_checkpoint_does_not_displace_the_good_one(tmp_path: Path) -> None:
-    with CheckpointFolder(tmp_path, "me", print) as folder:
-        folder.save(3, TENSORS)
-        folder.save(5, TENSORS)
-    flip(stored(tmp_path)[-1])
-    with CheckpointFolder(tmp_path, "me", lambda line: None) as folder:
-        checkpoint = folder.load(fits)
-        assert checkpoint and checkpoint.round == 3
-        folder.save(4, TENSORS)
-        assert stored_rounds(tmp_path) == [3, 4]
-        folder.save(6, TENSORS)
-        assert stored_rounds(tmp_path) == [4, 6]
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     start(tmp_path, "fedtp", stop=4, identity="another")
     paths = stored(tmp_path)
     lines = finish(tmp_path, "fedtp", resumed_from=0)
-    assert lines == [f"{path}: it belongs to another run; passed over" for path in paths[::-1]]
+    assert lines == [f"{path}: it belongs to another run; skipped" for path in paths]
     assert not set(paths) & set(stored(tmp_path))
 
 
-def place(folder: Path, content: bytes, round_: int = 7) -> None:
-    """A file whose name fits its content."""
-    folder.mkdir(exist_ok=True)
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    (folder / f"round-{round_:06d}-{digest}.safetensors").write_bytes(content)
-
-
 def header(**facts: Any) -> dict[str, str]:
-    return {"pfl": json.dumps(facts)}
+    return {"pfl": json.dumps({"run": "me", "lineage": "", "round": 7, **facts})}
 
 
 fits = partial(compare, expected=TENSORS)
-
 FOREIGN: dict[str, tuple[bytes, str]] = {
     "text": (b"not tensors", "not a checkpoint"),
     "empty": (b"", "not a checkpoint"),
     "huge header": (b"\xff" * 64, "not a checkpoint"),
     "no identity": (save(TENSORS), "it belongs to another run"),
-    "no JSON": (save(TENSORS, {"pfl": "{"}), "not a checkpoint"),
-    "lacking": (save({"shared/a": TENSORS["shared/a"]}, header(identity="me", round=7)), "shared/n is missing"),
-    "shape": (
-        save({**TENSORS, "shared/a": torch.ones(4)}, header(identity="me", round=7)),
-        r"shared/a is \(4,\) torch.float32, expected \(3,\) torch.float32",
-    ),
-    "type": (
-        save({**TENSORS, "shared/n": torch.tensor(2.0)}, header(identity="me", round=7)),
-        r"shared/n is \(\) torch.float32, expected \(\) torch.int64",
-    ),
+    "no round": (save(TENSORS, {"pfl": '{"run": "me"}'}), "not a checkpoint"),
+    "lacking": (save({"shared/a": TENSORS["shared/a"]}, header()), "shared/n is missing"),
+    "shape": (save({**TENSORS, "shared/a": torch.ones(4)}, header()), r"shared/a is \(4,\) torch.float32, expected"),
+    "type": (save({**TENSORS, "shared/n": torch.tensor(2.0)}, header()), r"shared/n is \(\) torch.float32, expected"),
 }
 
 
 @pytest.mark.parametrize("case", FOREIGN)
-def test_a_file_that_is_no_checkpoint_of_this_run_is_passed_over(case: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_of_this_run_is_skipped(case: str, tmp_path: Path) -> None:
     content, reason = FOREIGN[case]
     lines: list[str] = []
     with CheckpointFolder(tmp_path, "me", lines.append) as folder:
         folder.save(3, TENSORS)
-        place(tmp_path, content)
-        checkpoint = folder.load(fits)
-    assert checkpoint and checkpoint.round == 3
-    assert len(lines) == 1 and "\n" not in lines[0]
-    assert re.search(f": {reason}.*; passed over$", lines[0])
+        digest = hashlib.sha256(content).hexdigest()[:16]  # its name fits
+        (tmp_path / f"round-000007-{digest}.safetensors").write_bytes(content)
+        found = folder.load(fits)
+        assert found and found.round == 3
+        folder.save(4, TENSORS)
+    assert rounds_in(tmp_path) == [3, 4], "it displaces no good one"
+    assert len(lines) == 1 and "\n" not in lines[0] and re.search(f": {reason}.*; skipped$", lines[0])
 
 
 # --- the folder ----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    state = {**TENSORS, "personal/3/head.weight": torch.rand(4, 2).t(), "extra/empty": torch.zeros(0)}
+    state = {**TENSORS, "personal/3": torch.rand(4, 2).t(), "extra/empty": torch.zeros(0)}
     with CheckpointFolder(tmp_path / "made" / "for it", "me", print) as folder:
         assert folder.load(partial(compare, expected=state)) is None
         folder.save(12, state)
-        checkpoint = folder.load(partial(compare, expected=state))
-    assert checkpoint and checkpoint.round == 12 and checkpoint.tensors.keys() == state.keys()
-    for name, tensor in state.items():
-        assert checkpoint.tensors[name].dtype == tensor.dtype and torch.equal(checkpoint.tensors[name], tensor)
-
-
-def test_a_loaded_state_does_not_depend_on_its_file(tmp_path: Path) -> None:
-    with CheckpointFolder(tmp_path, "me", print) as folder:
-        folder.save(1, TENSORS)
-        checkpoint = folder.load(lambda found: "")
-        assert checkpoint
-        checkpoint.tensors["shared/a"].add_(1)
-        again = folder.load(lambda found: "")
-        assert again and torch.equal(again.tensors["shared/a"], TENSORS["shared/a"])
+        for _ in range(2):
+            found = folder.load(partial(compare, expected=state))
+            assert found and found.round == 12 and found.tensors.keys() == state.keys()
+            assert all(torch.equal(found.tensors[name], tensor) for name, tensor in state.items())
+            found.tensors["shared/a"].add_(1)  # which the file does not see
 
 
 def test_only_the_newest_two_are_kept(tmp_path: Path) -> None:
     with CheckpointFolder(tmp_path, "me", print) as folder:
-        for round_ in (1, 2, 9, 10, 11):
+        for round_ in (1, 2, 9, 10, 11, 11):
             folder.save(round_, {"shared/a": torch.tensor([float(round_)])})
             assert len(stored(tmp_path)) == min(round_, 2)
-    assert stored_rounds(tmp_path) == [10, 11]
-
-
-def test_what_is_saved_again_displaces_nothing(tmp_path: Path) -> None:
-    with CheckpointFolder(tmp_path, "me", print) as folder:
-        for round_ in (1, 2, 2, 2):
-            folder.save(round_, TENSORS)
-    assert stored_rounds(tmp_path) == [1, 2]
+    assert rounds_in(tmp_path) == [10, 11]
 
 
 def test_the_same_state_is_the_same_file(tmp_path: Path) -> None:
@@ -324,37 +238,97 @@ def test_the_same_state_is_the_same_file(tmp_path: Path) -> None:
     assert len(content) == 2 and content[0] == content[1]
 
 
-def test_clear_leaves_no_checkpoint_and_no_leftover(tmp_path: Path) -> None:
-    (tmp_path / ".4711.part").write_bytes(b"half")
-    with CheckpointFolder(tmp_path, "me", print) as folder:
-        folder.save(1, TENSORS)
-        folder.save(2, TENSORS)
-        folder.clear()
-    assert {path.name for path in tmp_path.iterdir()} <= {"lock"}
+def own(value: int) -> dict[str, Tensor]:
+    return {"head.weight": torch.full((8, 4), float(value)), "head.count": torch.tensor(value)}
 
 
-def test_leftovers_of_an_interrupted_save_are_harmless(tmp_path: Path) -> None:
-    start(tmp_path, "fedavg", stop=4)
-    newest = stored(tmp_path)[-1].read_bytes()
-    (tmp_path / ".4711.part").write_bytes(newest[: len(newest) // 2])
-    (tmp_path / "round-notes.txt").write_text("mine")
-    assert finish(tmp_path, "fedavg", resumed_from=3) == []
-    assert (tmp_path / "round-notes.txt").read_text() == "mine"
+def test_personal_entries_of_a_mapped_file_are_written_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFL_MEMORY", "0")
+    clients, again = (ClientStates(own(0), 40, tmp_path) for _ in range(2))
+    clients.update({client: own(client) for client in (0, 3, 4, 5, 39)})
+    with CheckpointFolder(tmp_path, "me", pytest.fail) as folder:
+        folder.save(1, join({"personal": clients}))
+        found = folder.load(lambda tensors: "")
+        assert clients.on_disk and found and sorted(found.tensors) == ["personal/0", "personal/3", "personal/39"]
+        restore({"personal": again}, found.tensors)
+    assert again.trained() == [0, 3, 4, 5, 39] and torch.equal(again[39]["head.weight"], own(39)["head.weight"])
 
 
-def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def kill_at(patch: pytest.MonkeyPatch, when: int) -> None:
+    """From the `when`-th operation on files on, none takes place; a file that is being written is half."""
+    left = when
+
+    def until(operation: Callable[..., Any], half: bool = False) -> Callable[..., Any]:
+        def one(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                if half and left == -1:
+                    operation(*arguments, **named)
+                    shorten(Path(arguments[1]))
+                raise Stopped
+            return operation(*arguments, **named)
+
+        return one
+
+    for name in ("replace", "fsync", "unlink"):
+        patch.setattr(os, name, until(getattr(os, name)))
+    patch.setattr(checkpoint, "save_file", until(save_file, half=True))
+
+
+def saves(folder: CheckpointFolder, rounds: Iterable[int]) -> int:
+    """Store these rounds; the last one of which that begins."""
+    last = 0
+    with folder:
+        try:
+            for last in rounds:
+                folder.save(last, {"shared/a": torch.full((100,), float(last))})
+        except Stopped:
+            return last
+    return 0
+
+
+def test_a_kill_between_any_two_operations_loses_one_checkpoint_at_most(tmp_path: Path) -> None:
+    when, at = 0, 1
+    while at:
+        place = tmp_path / str(when)
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, when)
+            at = saves(CheckpointFolder(place, "me", pytest.fail), range(1, 5))
+        with CheckpointFolder(place, "me", pytest.fail) as again:
+            found = again.load(lambda tensors: "")
+            reached = found.round if found else 0
+            assert reached >= (at or 5) - 1
+            assert not found or torch.equal(found.tensors["shared/a"], torch.full((100,), float(reached)))
+        assert not saves(CheckpointFolder(place, "me", pytest.fail), range(reached + 1, 7))
+        assert rounds_in(place) == [5, 6] or reached == 5
+        assert {path.name for path in place.iterdir()} <= {"lock", *(path.name for path in stored(place))}
+        when += 1
+    assert when > 15, "operations of four checkpoints"
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_save_that_fails_leaves_the_checkpoint_before_it(
+    last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(tensors: dict[str, Tensor], path: Path, *_: Any) -> None:
         path.write_bytes(b"half")
         raise OSError("no space left")
 
-    with CheckpointFolder(tmp_path, "me", print) as folder:
+    lines: list[str] = []
+    with CheckpointFolder(tmp_path, "me", lines.append) as folder:
         folder.save(1, TENSORS)
-        monkeypatch.setattr("pflcore.engine.pieces.save_file", full)
-        with pytest.raises(OSError, match="no space"):
-            folder.save(2, TENSORS)
-        checkpoint = folder.load(fits)
-    assert checkpoint and checkpoint.round == 1 and stored_rounds(tmp_path) == [1]
-    assert list(tmp_path.glob(".*.part")) == []
+        monkeypatch.setattr(checkpoint, "save_file", full)
+        if last:  # nothing is left to be trained
+            folder.save_last(2, TENSORS)
+        else:
+            with pytest.raises(OSError, match="no space"):
+                folder.save(2, TENSORS)
+        found = folder.load(fits)
+    assert found and found.round == 1 and rounds_in(tmp_path) == [1] and list(tmp_path.glob(".*.part")) == []
+    assert lines == last * [f"{tmp_path}: the state after round 2 is not kept (no space left)"]
 
 
 def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +338,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monk
 
     def noting(file: int) -> None:
         found = os.fstat(file)
-        synced.append((found.st_ino, found.st_size, stored_rounds(tmp_path)))
+        synced.append((found.st_ino, found.st_size, rounds_in(tmp_path)))
         sync(file)
 
     monkeypatch.setattr(os, "fsync", noting)
@@ -374,7 +348,15 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monk
     assert (path.stat().st_ino, path.stat().st_size, []) in synced
 
 
-# --- one process at a time -----------------------------------------------------------------------------------------
+def test_leftovers_are_harmless_and_cleared(tmp_path: Path) -> None:
+    start(tmp_path, "fedavg", stop=4)
+    (tmp_path / ".4711.part").write_bytes(b"half")
+    (tmp_path / "round-notes.txt").write_text("mine")
+    assert finish(tmp_path, "fedavg", resumed_from=3) == []
+    with CheckpointFolder(tmp_path, "me", print) as folder:
+        folder.clear()
+    assert {path.name for path in tmp_path.iterdir()} <= {"lock", "round-notes.txt"}
+
 
 HOLDER = """
 import sys
@@ -386,9 +368,10 @@ with CheckpointFolder(Path(sys.argv[1]), "me", print):
 """
 
 
-def test_a_folder_that_another_process_holds_is_refused(tmp_path: Path) -> None:
+def test_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_LOCK_SECONDS", 0.05)
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with holder:
         assert holder.stdout and holder.stdout.readline() == "held\n"
@@ -396,16 +379,5 @@ def test_a_folder_that_another_process_holds_is_refused(tmp_path: Path) -> None:
             start(tmp_path, "fedavg")
         assert str(error.value).startswith(str(tmp_path))
         holder.kill()  # a process that dies holds nothing
+    monkeypatch.undo()
     finish(tmp_path, "fedavg", resumed_from=0)
-
-
-def test_a_folder_can_be_held_again(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, "me", print)
-    with folder, pytest.raises(UserError), CheckpointFolder(tmp_path, "me", print):
-        pass
-    with folder:
-        folder.save(1, TENSORS)
-    with pytest.raises(Stopped), folder:
-        raise Stopped
-    with CheckpointFolder(tmp_path, "me", print) as other:
-        assert other.load(fits)

@@ -41,6 +41,17 @@ def filled() -> dict[str, Stateful]:
     return made
 
 
+def test_rows_of_clients_that_follow_each_other_are_saved_as_one() -> None:
+    clients = ClientStates(INITIAL, 12, None)
+    clients.update({client: own(client) for client in (0, 3, 4, 5, 11)})
+    state = clients.state()
+    assert {name: len(rows) for name, rows in state.items()} == {"0": 1, "3": 3, "11": 1}
+    for client in range(12):
+        entries = clients.entries(state, client)
+        assert bool(entries) == (client in clients.trained())
+        assert not entries or int(entries["head.count"]) == client
+
+
 def test_what_is_saved_is_restored() -> None:
     made, state = parts(), join(filled())
     assert misfit(made, state) == ""
@@ -67,12 +78,12 @@ def test_a_measurement_has_its_numbers(validation: bool, width: int, rows: int) 
         ({"server/shared/conv": None}, "shared/conv is missing"),
         ({"server/shared/conv": torch.ones(3)}, "shared/conv is (3,) torch.float32, expected (2,) torch.float32"),
         ({"server/extra/more": torch.ones(3)}, "extra/more is not known"),
-        ({"personal/12/head.weight": torch.ones(3, 2)}, "there is no client 12"),
-        ({"personal/-1/head.weight": torch.ones(3, 2)}, "there is no client -1"),
-        ({"personal/²/head.weight": torch.ones(3, 2)}, "there is no client ²"),
-        ({"personal/3/head.weight": torch.ones(3, 2)}, "client 3: head.count is missing"),
-        ({"personal/2/head.count": torch.ones(1)}, "client 2: head.count is (1,) torch.float32"),
-        ({"personal/2/tail": torch.ones(1)}, "client 2: tail is not known"),
+        ({"personal/11": torch.ones(2, 128, dtype=torch.uint8)}, "there is no client 11"),
+        ({"personal/-1": torch.ones(1, 128, dtype=torch.uint8)}, "there is no client -1"),
+        ({"personal/²": torch.ones(1, 128, dtype=torch.uint8)}, "there is no client ²"),
+        ({"personal/2": torch.ones(1, 64, dtype=torch.uint8)}, "client 2: (1, 64) torch.uint8, expected rows of 128"),
+        ({"personal/2": torch.ones(1, 128)}, "client 2: (1, 128) torch.float32, expected rows of 128 bytes"),
+        ({"personal/2": torch.tensor(1, dtype=torch.uint8)}, "client 2: () torch.uint8, expected rows of 128 bytes"),
         ({"history/x": torch.ones(3, 4)}, "there is no round x"),
         ({"history/11": torch.ones(4, 5, dtype=torch.float64)}, "11 is (4, 5) torch.float64, expected (4, 4)"),
     ],

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from support.tiny import backbone, federation, holding_back, method, result_bytes, run, training
 
-from pflcore.engine import CheckpointFolder, KeptStates, Progress, Result, checkpoint
+from pflcore.engine import CheckpointFolder, Progress, Result
 from pflcore.engine.evaluate import Scores
 from pflcore.engine.state import History
 from pflcore.engine.stopping import stops_after
 from pflcore.errors import UserError
-from pflcore.room import Room
 from pflcore.settings import Evaluation
 
 DATA = holding_back(federation())
@@ -61,7 +60,6 @@ def history(*correct: tuple[int, int]) -> History:
 def test_by_hand(patience: int | None, stop: int | None) -> None:
     measured = history((3, 0), (1, 4), (5, 0), (2, 2), (3, 3), (0, 1), (1, 1), (6, 0))
     assert stops_after(measured, patience) == stop
-    assert stops_after(measured, patience, before=30) is None
 
 
 def test_novel_clients_do_not_count() -> None:
@@ -137,47 +135,26 @@ def test_killed_at_its_end_it_trains_nothing(tmp_path: Path) -> None:
     assert again.resumed_from == whole.rounds and result_bytes(again) == result_bytes(whole)
 
 
-class Lineage:
-    """Runs that begin where others ended."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def run(self, patience: int | None, evaluation: Evaluation = EVERY, every: bool = False) -> Result:
-        kept = KeptStates(Room(self.folder, 2**30), "lineage", "", pytest.fail, every=every)
-        result = trained(patience, evaluation, kept=kept)
-        assert result_bytes(result) == result_bytes(trained(patience, evaluation))
-        return result
-
-    def rounds(self) -> list[int]:
-        return sorted(map(checkpoint.round_of, checkpoint.stored(self.folder / "lineage")))
+def continued(folder: Path, patience: int | None) -> int:
+    """Train a run of a lineage to its end; the round of an earlier one from which it continued."""
+    with CheckpointFolder(folder / "own", "me", pytest.fail, "lineage", folder / "states") as checkpoints:
+        result = trained(patience, checkpoints=checkpoints)
+        checkpoints.archive()
+    assert result_bytes(result) == result_bytes(trained(patience))
+    return result.resumed_from
 
 
 def test_more_patience_goes_on_from_where_less_ended(tmp_path: Path) -> None:
-    lineage = Lineage(tmp_path)
-    first = lineage.run(1).rounds
-    assert lineage.run(3).resumed_from == first
-    assert lineage.run(None).resumed_from == lineage.rounds()[1]
-    assert lineage.run(3).resumed_from == trained(3).rounds  # its own state
+    assert continued(tmp_path, 1) == 0
+    assert continued(tmp_path, 3) == trained(1).rounds
+    assert continued(tmp_path, None) == trained(3).rounds
+    assert continued(tmp_path, None) == ROUNDS  # its own state
 
 
 def test_less_patience_never_begins_behind_its_end(tmp_path: Path) -> None:
-    lineage = Lineage(tmp_path)
-    lineage.run(None)
-    assert lineage.rounds() == [ROUNDS]
-    assert lineage.run(1).resumed_from == 0
-    assert lineage.run(1).resumed_from == trained(1).rounds
-
-
-def test_other_measurements_stop_elsewhere(tmp_path: Path) -> None:
-    """States of all rounds are there and their measurements are not: what stops it is found on the way."""
-    lineage = Lineage(tmp_path)
-    lineage.run(None, SECOND, every=True)
-    stop = trained(1, SECOND).rounds
-    assert stop < ROUNDS and lineage.run(1, SECOND).resumed_from == stop
-    for path in tmp_path.glob("lineage/measured-*/*"):
-        path.unlink()
-    assert lineage.run(1, SECOND).resumed_from == stop
+    continued(tmp_path, None)
+    assert continued(tmp_path, 1) == 0
+    assert continued(tmp_path, 1) == trained(1).rounds
 
 
 @pytest.mark.parametrize(

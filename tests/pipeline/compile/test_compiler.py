@@ -1,4 +1,4 @@
-"""From specs to stage files: the same bytes everywhere, a run once for all that share it, nothing after a mistake."""
+"""From specs to stage files: the same bytes everywhere, only what differs is written, nothing after a mistake."""
 
 from __future__ import annotations
 
@@ -8,51 +8,45 @@ import pytest
 from support.project import CONVNET, VIT, Project, make_project, several, spec, tree
 
 from pflcore.errors import UserError
+from pipeline.compile import generated
+from pipeline.compile.generated import Changes, compare, write
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    made = make_project(tmp_path, several(), default=["tiny", "hostile"])
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Several specs, compiled; not to be changed."""
+    made = make_project(tmp_path_factory.mktemp("several"), several(), default=["tiny", "hostile"])
     made.compile()
     return made
 
 
-def test_the_same_bytes_again(project: Project) -> None:
-    assert project.compiled().files == project.compiled().files
+@pytest.fixture
+def tiny(tmp_path: Path) -> Project:
+    made = make_project(tmp_path)
+    made.compile()
+    return made
 
 
-def test_the_same_bytes_elsewhere(project: Project, tmp_path: Path) -> None:
-    for number, cwd in (("1", "."), ("2", "specs/paper")):
-        other = make_project(tmp_path / f"other folder {number}", several(), default=["tiny", "hostile"])
-        done = other.call("pfl", "compile", cwd=cwd, PYTHONHASHSEED=number, LC_ALL="C", PYTHONUTF8="0")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert other.generated() == project.generated()
-
-
-def test_the_order_of_files_on_disk_does_not_matter(project: Project, tmp_path: Path) -> None:
-    reversed_ = dict(reversed(several().items()))
-    assert make_project(tmp_path / "b", reversed_, default=["tiny", "hostile"]).compiled().files == (
-        project.compiled().files
-    )
+def test_the_same_bytes_whatever_the_folder_the_locale_and_the_order_of_files(project: Project, tmp_path: Path) -> None:
+    other = make_project(tmp_path / "other folder", dict(reversed(several().items())), default=["tiny", "hostile"])
+    done = other.call("pfl", "compile", cwd="specs/paper", PYTHONHASHSEED="1", LC_ALL="C", PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert other.generated() == project.generated()
 
 
 def test_a_shared_run_is_one_stage(project: Project) -> None:
     compilation = project.compiled()
     table = {name: set(compilation.tables[name].runs) for name in ("tiny", "paper/table2.v1")}
-    shared = table["tiny"] & table["paper/table2.v1"]
-    assert len(shared) == 1
+    (shared,) = table["tiny"] & table["paper/table2.v1"]
     assert compilation.slots == sum(len(table.runs) for table in compilation.tables.values())
-    assert len(compilation.runs) == len(set().union(*(table.runs for table in compilation.tables.values())))
     assert compilation.slots > len(compilation.runs)
-    trains = [name for name in project.stages() if f":train-{next(iter(shared))}" in name]
-    assert len(trains) == 1
+    assert len(compilation.runs) == len(set().union(*(table.runs for table in compilation.tables.values())))
+    assert len([name for name in project.stages() if f":train-{shared}" in name]) == 1
 
 
-def test_an_added_value_adds_its_run_only(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    project.compile()
-    project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}"))
-    changes = project.compile()
+def test_an_added_value_adds_its_run_only(tiny: Project) -> None:
+    tiny.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}"))
+    changes = tiny.compile()
     assert [Path(name).name.rpartition("-")[0] for name in changes.added if "federations" in name] == [
         "local-convnet-digits"
     ]
@@ -61,73 +55,122 @@ def test_an_added_value_adds_its_run_only(tmp_path: Path) -> None:
     assert changes.removed == []
 
 
-def test_a_removed_spec_takes_its_files_along(project: Project, tmp_path: Path) -> None:
-    rest = {name: text for name, text in several().items() if name != "specs/paper/table2.v1.yaml"}
-    (tmp_path / "specs/paper/table2.v1.yaml").unlink()
+def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "one", several(), default=["tiny", "hostile"])
+    project.compile()
+    shards = [project.root / "dvc.yaml", *project.root.glob("stages/**/dvc.yaml")]
+    locks = [
+        project.write(str(path.with_name("dvc.lock").relative_to(project.root)), "stages: {}\n") for path in shards
+    ]
+    mine = [project.write(name, "mine") for name in ("notes.txt", "reports/README.md", "stages/.keep")]
+    tables = project.compiled().tables
+    shared = set(tables["tiny"].runs) & set(tables["paper/table2.v1"].runs)
+    (project.root / "specs/paper/table2.v1.yaml").unlink()
     changes = project.compile()
-    assert changes.removed and not changes.added
+    assert changes.removed and not changes.added and not {Path(name).stem for name in changes.removed} & shared
+    gone = [lock for lock in locks if not lock.exists()]
+    assert any("-dirichlet-" in lock.parent.name for lock in gone)
+    assert not any(lock.with_name("dvc.yaml").exists() for lock in gone)
+    assert all(path.read_text(encoding="utf-8") == "mine" for path in mine)
+    for lock in (lock for lock in locks if lock.exists()):
+        lock.unlink()
+    mine[-1].unlink()
+    rest = {name: text for name, text in several().items() if name != "specs/paper/table2.v1.yaml"}
     other = make_project(tmp_path / "other", rest, default=["tiny", "hostile"])
     other.compile()
     assert project.generated() == other.generated()
 
 
-def test_a_shared_run_stays_with_its_other_spec(project: Project, tmp_path: Path) -> None:
-    shared = set(project.compiled().tables["tiny"].runs) & set(project.compiled().tables["paper/table2.v1"].runs)
-    (tmp_path / "specs/paper/table2.v1.yaml").unlink()
-    removed = {Path(name).stem for name in project.compile().removed}
-    assert removed and not removed & shared
-
-
 INVALID: list[tuple[dict[str, str | bytes], str]] = [
-    ({"specs/z.yaml": "grid: {base: {method: fedpt}}\n"}, "unknown method 'fedpt'; did you mean 'fedtp'?"),
-    ({"specs/z.yaml": spec("{FedAvg: fedavg, FedTP: fedtp}", more="    clients: [3, 0]\n")}, "must be a whole number"),
-    ({"specs/code/a.yaml": spec()}, "specs/code/a.yaml: a folder of specs cannot be called 'code'; rename it"),
-    ({"specs/data/a/b.yaml": spec()}, "specs/data/a/b.yaml: a folder of specs cannot be called 'data'; rename it"),
-    ({"specs/federations/a.yaml": spec()}, "a folder of specs cannot be called 'federations'; rename it"),
-    ({"specs/dvc.yaml": spec()}, "specs/dvc.yaml: DVC takes every dvc.yaml for a file of its own; rename it"),
-    ({"specs/paper/dvc.yaml": "abstract: true\n"}, "DVC takes every dvc.yaml for a file of its own; rename it"),
-    (
-        {"specs/tiny/a/b.yaml": spec("[local]")},
-        "specs/tiny/a/b.yaml: its report would lie inside that of specs/tiny.yaml; rename one of them",
-    ),
-    ({"pyproject.toml": '[tool.pfl]\ndefault = ["tinny"]\n'}, "unknown spec 'tinny'; did you mean 'tiny'?"),
-    ({"pyproject.toml": '[tool.pfl]\ndefault = "tiny"\n'}, "tool.pfl.default = 'tiny' must be a list of spec names"),
+    ({"specs/z.yaml": "grid: {base: {method: fedpt}}\n"}, "specs/z.yaml:1: .*did you mean 'fedtp'"),
+    ({"specs/code/a.yaml": spec()}, "specs/code/a.yaml: a folder of specs cannot be called 'code'"),
+    ({"specs/dvc.yaml": spec()}, "specs/dvc.yaml: DVC takes"),
+    ({"specs/paper/dvc.yaml": "abstract: true\n"}, "specs/paper/dvc.yaml: DVC takes"),
+    ({"specs/tiny/a/b.yaml": spec("[local]")}, "specs/tiny/a/b.yaml: its report would lie inside"),
+    ({"pyproject.toml": '[tool.pfl]\ndefault = ["tinny"]\n'}, ".*did you mean 'tiny'"),
+    ({"pyproject.toml": '[tool.pfl]\ndefault = "tiny"\n'}, ".*default = 'tiny' must be a list"),
     ({"pyproject.toml": "[tool]\npfl = 3\n"}, "pyproject.toml: pfl = 3 must be a table"),
-    ({"pyproject.toml": "[tool\n"}, "pyproject.toml: not readable as TOML"),
     ({"pyproject.toml": b"\xff"}, "pyproject.toml: not readable as TOML"),
 ]
 
 
 @pytest.mark.parametrize(("files", "message"), INVALID, ids=[message for _, message in INVALID])
 def test_a_mistake_is_one_line_and_nothing_is_written(
-    tmp_path: Path, files: dict[str, str | bytes], message: str
+    tiny: Project, files: dict[str, str | bytes], message: str
 ) -> None:
-    project = make_project(tmp_path)
-    project.compile()
-    project.write("specs/tiny.yaml", spec("[local]"))
+    tiny.write("specs/tiny.yaml", spec("[local]"))
     for name, text in files.items():
-        project.write(name, text)
-    before = tree(tmp_path)
-    with pytest.raises(UserError) as error:
+        tiny.write(name, text)
+    before = tree(tiny.root)
+    with pytest.raises(UserError, match=f"^{message}") as error:
+        tiny.compile()
+    assert "\n" not in str(error.value) and tree(tiny.root) == before
+
+
+def test_names_of_stage_folders_are_free_for_files_and_the_first_spec_is_the_default(tmp_path: Path) -> None:
+    backbones = spec(more=f"    backbone: {{A: {CONVNET}, B: {VIT}}}\n")
+    files = {"specs/data.yaml": spec(), "specs/data/base.yaml": "abstract: true\n", "specs/z.yaml": backbones}
+    project = make_project(tmp_path, files)
+    project.compile()
+    assert (tmp_path / "stages/tables/data.json").is_file() and len(project.compiled().runs) == 4
+    assert project.stages()["dvc.yaml:index"]["cmd"].startswith("pfl stage index stages/tables/data.json --seal ")
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_only_what_differs_is_written(tiny: Project) -> None:
+    def looks() -> dict[Path, tuple[int, int]]:
+        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tiny.root.rglob("stages/**/*")}
+
+    before, right = looks(), tiny.generated()
+    assert not tiny.compile() and looks() == before
+    tiny.write("stages/tables/tiny.json", "edited by hand")
+    (tiny.root / "stages/code/evaluate.txt").unlink()
+    tiny.write("stages/left/over.yaml", "x: 1\n")
+    expected = Changes(["stages/code/evaluate.txt"], ["stages/tables/tiny.json"], ["stages/left/over.yaml"])
+    compilation = tiny.compiled()
+    assert compare(tiny.workspace(), compilation) == expected
+    assert (tiny.root / "stages/left/over.yaml").exists()
+    assert write(tiny.workspace(), compilation) == expected
+    assert tiny.generated() == right and not (tiny.root / "stages/left").exists()
+
+
+def test_an_interrupted_compilation_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = make_project(tmp_path)
+    files, written = project.compiled().files, []
+    original = generated.write_text
+
+    def stop_at_the_last(path: Path, text: str) -> None:
+        if len(written) == len(files) - 1:
+            raise KeyboardInterrupt
+        written.append(path)
+        original(path, text)
+
+    monkeypatch.setattr(generated, "write_text", stop_at_the_last)
+    with pytest.raises(KeyboardInterrupt):
         project.compile()
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-    assert tree(tmp_path) == before
+    assert not (tmp_path / "dvc.yaml").exists()  # the root file is the last
+    monkeypatch.undo()
+    assert project.compile() == Changes(["dvc.yaml"], [], [])
+    assert not list(tmp_path.rglob("*.part"))
 
 
-@pytest.mark.parametrize("name", ["data", "code", "federations"])
-def test_a_reserved_name_of_a_file_or_an_abstract_spec_is_fine(tmp_path: Path, name: str) -> None:
-    project = make_project(tmp_path, {f"specs/{name}.yaml": spec(), f"specs/{name}/base.yaml": "abstract: true\n"})
-    project.compile()
-    assert (tmp_path / f"stages/tables/{name}.json").is_file()
+RUN = "stages/federations/f/r{}.yaml"
 
 
-def test_without_pyproject_the_first_spec_is_the_default(tmp_path: Path) -> None:
-    project = make_project(tmp_path, {"specs/b.yaml": spec(), "specs/a.yaml": spec("[local]")})
-    project.compile()
-    assert project.stages()["dvc.yaml:index"]["cmd"].startswith("pfl stage index stages/tables/a.json --seal ")
-
-
-def test_backbones_of_the_tests_are_valid(tmp_path: Path) -> None:
-    project = make_project(tmp_path, {"specs/a.yaml": spec(more=f"    backbone: {{A: {CONVNET}, B: {VIT}}}\n")})
-    assert len(project.compiled().runs) == 4
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (Changes([], [], []), "nothing changed"),
+        (Changes([RUN.format(1), RUN.format(2), "stages/tables/a.json"], [], []), "2 runs and 1 report added"),
+        (
+            Changes(["stages/code/train.a.b.txt"], ["stages/tables/a.json", "stages/tables/b/c.json"], [RUN.format(1)]),
+            "1 code fingerprint added, 2 reports changed, 1 run removed",
+        ),
+        (Changes([], ["stages/federations/f/federation.yaml", "stages/dvc.yaml"], []), "2 stage files changed"),
+    ],
+)
+def test_changes_in_words(changes: Changes, words: str) -> None:
+    assert changes.summary() == words
+    assert bool(changes) == (words != "nothing changed")

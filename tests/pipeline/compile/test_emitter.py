@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
 from support.project import Project, make_project, several, spec, tree
 
 from pipeline.compile.emitter import GUARD
+from pipeline.compile.serialise import to_yaml
 from pipeline.spec.run import Run
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.workspace import record_path
@@ -18,14 +22,15 @@ KINDS = "data|partition|describe|train|evaluate|report|index"
 COMMAND = re.compile(rf"pfl stage (guard|({KINDS})( stages/[a-z0-9_./-]+)+ --seal [0-9a-f]{{12}})")
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    made = make_project(tmp_path, several(), default=["tiny", "hostile"])
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Several specs, compiled; not to be changed."""
+    made = make_project(tmp_path_factory.mktemp("several"), several(), default=["tiny", "hostile"])
     made.compile()
     return made
 
 
-def test_commands_are_safe_and_hold_nothing_of_this_machine(project: Project, tmp_path: Path) -> None:
+def test_commands_are_safe_and_hold_nothing_of_this_machine(project: Project) -> None:
     for name, stage in project.stages().items():
         assert COMMAND.fullmatch(stage["cmd"]), name
         assert ".." not in stage["cmd"]
@@ -33,14 +38,10 @@ def test_commands_are_safe_and_hold_nothing_of_this_machine(project: Project, tm
         paths = [*stage["deps"], *stage["outs"]]
         assert all(re.fullmatch(r"[a-z0-9_./-]+", path) and not path.startswith("/") for path in paths)
         assert not any(".." in Path(path).parts for path in paths)
-    assert str(tmp_path).encode() not in b"".join(project.generated().values())
-
-
-def test_stages_run_in_the_root_and_have_names_that_dvc_takes(project: Project) -> None:
-    for name, stage in project.stages().items():
         file, _, stage_name = name.partition(":")
         assert re.fullmatch(r"[a-z0-9_.-]+", stage_name)
         assert (Path(file).parent / stage.get("wdir", ".")).parts.count("..") == len(Path(file).parent.parts)
+    assert str(project.root).encode() not in b"".join(project.generated().values())
 
 
 def test_every_output_has_one_stage_and_every_input_a_source(project: Project) -> None:
@@ -124,31 +125,26 @@ def test_the_root_file(project: Project) -> None:
     assert root["plots"] == [f"reports/{name}/figures/curves.png" for name in ("tiny", "hostile")]
 
 
-def test_the_guard_depends_on_code_that_lies_in_the_workspace(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
+def test_the_guard_depends_on_code_that_lies_in_the_workspace_and_is_there_without_specs(tmp_path: Path) -> None:
+    project = make_project(tmp_path, {})
     for package in ("pflcore", "pipeline"):
         (tmp_path / package).mkdir()
     project.compile()
+    assert set(project.stages()) == {"dvc.yaml:guard"}
     assert project.stages()["dvc.yaml:guard"]["deps"][:3] == ["specs", "pflcore", "pipeline"]
 
 
-def test_without_specs_there_is_only_the_guard(tmp_path: Path) -> None:
-    project = make_project(tmp_path, {})
-    project.compile()
-    assert set(project.stages()) == {"dvc.yaml:guard"}
-
-
-def test_a_profile_has_a_workspace_of_its_own_without_guard(project: Project, tmp_path: Path) -> None:
-    before = tree(tmp_path)
+def test_a_profile_has_a_workspace_of_its_own_without_guard(project: Project) -> None:
+    before = tree(project.root)
     compilation = project.compiled("smoke")
-    assert project.workspace("smoke").root == tmp_path / "build/smoke"
-    stages = yaml.safe_load(compilation.files["dvc.yaml"])["stages"]
-    assert set(stages) == {"index"}
+    assert project.workspace("smoke").root == project.root / "build/smoke"
+    assert set(yaml.safe_load(compilation.files["dvc.yaml"])["stages"]) == {"index"}
     assert not any(GUARD in text or "pfl stage guard" in text for text in compilation.files.values())
     assert all(run.record["profile"] == "smoke" for run in compilation.runs.values())
-    assert tree(tmp_path) == before
+    assert tree(project.root) == before
 
 
+@pytest.mark.matrix
 def test_dvc_reads_it(project: Project) -> None:
     listed = project.call("dvc", "stage", "list", "--recursive", "--name-only", ".")
     assert (listed.returncode, listed.stderr) == (0, "")
@@ -156,3 +152,16 @@ def test_dvc_reads_it(project: Project) -> None:
     for command in (["dag", "--dot"], ["dag", "stages/paper/dvc.yaml:table2.v1"], ["status"], ["plots", "show"]):
         done = project.call("dvc", *command)
         assert (done.returncode, "ERROR" in done.stderr) == (0, False), done.stderr
+
+
+@given(st.from_regex(r"[0-9a-f]{8}|[0-9]{8}|[0-9]{1,6}e[0-9]{1,6}", fullmatch=True))
+@example("12e45678")  # infinity
+@example("0e123456")  # nothing
+@example("00000008")  # eight; no number in YAML 1.1, which takes it for octal
+@example("1e5")
+@example("-.5E+3")
+@example("1.5e7")
+def test_a_string_that_looks_like_a_number_stays_a_string_to_all_who_read_yaml(name: str) -> None:
+    """DVC reads YAML 1.2, others read 1.1."""
+    text = to_yaml({name: [name]})
+    assert YAML(typ="safe", pure=True).load(text) == yaml.safe_load(text) == {name: [name]}

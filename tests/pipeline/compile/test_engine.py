@@ -20,9 +20,7 @@ from pipeline.compile.seal import sealed
 from pipeline.running.request import Request, Wish
 from pipeline.stages import guard
 
-MESSAGE = ("pflcore/engine/trainer.py", "none of its losses is a", "no loss of its is a")
-AVERAGE = ("pflcore/server_view.py", "update.samples / total for", "1 / len(updates) for")
-Edit = Callable[[str, str, str], None]
+EDIT = "\nEDITED = 1\n"
 
 
 @pytest.fixture
@@ -42,14 +40,9 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def edit(source: Path) -> Edit:
-    def change(name: str, old: str, new: str) -> None:
-        text = (source / name).read_text(encoding="utf-8")
-        assert old in text
-        (source / name).write_text(text.replace(old, new), encoding="utf-8")
-
-    return change
+def edit(source: Path, name: str, added: str = EDIT) -> None:
+    path = source / name
+    path.write_text(path.read_text(encoding="utf-8") + added, encoding="utf-8")
 
 
 def accept(source: Path) -> None:
@@ -66,21 +59,16 @@ def test_the_record_is_of_what_lies_here() -> None:
         assert engine.fingerprint(stage) == code.fingerprint(root_of(stage))
 
 
-def test_an_edited_message_makes_nothing_stale(project: Project, source: Path, edit: Edit) -> None:
-    before = project.generated()
-    assert before[ENGINE].decode() == f"{TITLE}\n"
-    edit(*MESSAGE)
-    accept(source)
-    assert guard.run(project.workspace()) == "1 specs, 1 runs: stages are up to date"
-    assert project.generated() == before
-
-
-def test_an_edited_engine_is_refused_until_it_is_tested(
-    project: Project, source: Path, edit: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_stale(
+    project: Project, source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    edit(*AVERAGE)
-    edit("pflcore/methods/fedavg.py", "citation", "cited")  # which would be compiled
     workspace, before = project.workspace(), project.generated()
+    assert before[ENGINE].decode() == f"{TITLE}\n"
+    edit(source, "pflcore/server_view.py")
+    accept(source)
+    assert guard.run(workspace) == "1 specs, 1 runs: stages are up to date" and project.generated() == before
+    edit(source, "pflcore/server_view.py", f"{EDIT}MORE = 2\n")
+    edit(source, "pflcore/methods/fedavg.py")  # which would be compiled
     told = "pflcore.server_view was edited, and results may have changed: type `make pins`, which finds out"
     monkeypatch.chdir(project.root)
     for refused in (
@@ -99,21 +87,16 @@ def test_an_edited_engine_is_refused_until_it_is_tested(
 
 
 def test_another_version_makes_all_that_the_engine_made_stale(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = project.stages()
-    monkeypatch.setattr(stage_code, "TITLE", "engine version 99")
-    with pytest.raises(UserError, match="1 code fingerprint changed"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="1 code fingerprint changed"):
+        patch.setattr(stage_code, "TITLE", "engine version 99")
         guard.run(project.workspace())
     changed = {one["cmd"].split()[2] for name, one in project.stages().items() if one != before[name]}
     assert changed == set(STAGES)
-
-
-def test_a_raised_version_needs_its_numbers(source: Path) -> None:
-    replace(Engine.recorded(Code(source)), title="engine version 1").write(Code(source))
-    assert (
-        untested(Code(source)) == "pflcore was edited, and results may have changed: type `make pins`, which finds out"
-    )
+    replace(Engine.recorded(Code(source)), title="engine version 1").write(Code(source))  # raised, and not tested
+    assert (untested(Code(source)) or "").startswith("pflcore was edited")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +105,6 @@ def test_a_raised_version_needs_its_numbers(source: Path) -> None:
         lambda text: "",
         lambda text: text.replace("engine version", "<<<<<<< engine version"),
         lambda text: text.replace("pflcore.seeds ", "pflcore.seed "),
-        lambda text: Engine("engine version 1", {}).text,
         lambda text: text + "pflcore.more 1234567890123456 train\n",  # merged without a conflict
     ],
 )
@@ -133,10 +115,10 @@ def test_a_record_that_was_merged_or_edited(source: Path, damage: Callable[[str]
         Engine.recorded(Code(source))
 
 
-def test_a_module_that_comes_or_goes_is_an_edit(source: Path, edit: Edit) -> None:
+def test_a_module_that_comes_or_goes_is_an_edit(source: Path) -> None:
     (source / "pflcore/engine/new.py").write_text("")
     assert untested(Code(source)) is None  # nobody imports it
-    edit("pflcore/engine/loop.py", "import time\n", "import time\n\nimport pflcore.engine.new\n")
+    edit(source, "pflcore/engine/loop.py", "\nimport pflcore.engine.new\n")
     assert untested(Code(source)).startswith("pflcore.engine.loop was edited")  # type: ignore[union-attr]
     accept(source)
     assert untested(Code(source)) is None
@@ -164,16 +146,6 @@ def test_a_stage_works_with_the_engine_that_was_tested(project: Project, monkeyp
     begin(project, "data")  # which does not import it
     with pytest.raises(UserError, match=r"^pflcore\.method was edited after regression runs had seen it; undo"):
         begin(project, "train")
-
-
-def test_a_version_raised_while_a_stage_works_is_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project.root)
-    (record,) = project.root.glob("stages/federations/*/federation.yaml")
-    with (
-        pytest.raises(UserError, match=r"engine\.txt: changed while this stage ran"),
-        sealed("partition", [record.relative_to(project.root)], None),
-    ):
-        project.write(ENGINE, "engine version 99\n")
 
 
 def test_a_data_stage_does_not_import_torch(project: Project) -> None:

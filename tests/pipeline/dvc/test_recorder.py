@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import yaml
 
 from pflcore.errors import UserError
 from pipeline.compile.graph import Stage
-from pipeline.dvc import recorder
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.recorder import Recorder, Verdict
 
@@ -140,13 +138,10 @@ def test_what_was_made_is_found_again(study: Study) -> None:
 
 def test_keys_are_of_the_command_the_inputs_and_the_outputs(study: Study) -> None:
     keys = {study.begin(A).key, study.begin(C).key}
-    study.recorder.give_up(A)
-    study.again()
-    study.compile(a="pfl stage else")
-    keys.add(study.begin(A).key)
-    study.again()
-    study.write("in", "edited")
-    keys.add(study.begin(A).key)
+    for name, text in (("dvc.yaml", study.read("dvc.yaml").replace("stage a", "stage else")), ("in", "edited")):
+        study.again()
+        study.write(name, text)
+        keys.add(study.begin(A).key)
     assert len(keys) == 4
     study.again()
     assert study.begin(A).key in keys
@@ -156,7 +151,7 @@ def test_what_was_complete_when_the_process_was_killed_is_recorded(study: Study)
     key = study.begin(A).key
     study.write("out/a", "made")
     study.notes.note(A, key, ("out/a",))
-    study.recorder._release(A)
+    study.again()
     assert study.begin(A) == Verdict("cached") and study.read("out/a") == "made"
     assert not study.notes.complete(A, key), "the note has been used"
     study.again()
@@ -264,13 +259,14 @@ def test_a_lock_file_is_not_written_beside_stages_that_were_compiled_anew(study:
 def test_stages_beside_those_that_were_compiled_anew_are_recorded(study: Study) -> None:
     study.make(A, "1")  # at once; what follows within seconds, at the end
     study.make(B, "1")
+    assert study.locked() == ["a"]
     study.compile(a="pfl stage other")  # as `pfl results keep` does with runs that have ended
     study.again()
     assert study.locked() == ["a", "b"]
     assert A in study.recorder.stale([A, B]) and B not in study.recorder.stale([A, B])
 
 
-@pytest.mark.parametrize("left", [None, "", "- 1", "{", "stages: 3"])
+@pytest.mark.parametrize("left", [None, "", "{", "stages: 3"])
 def test_nothing_is_recorded_beside_what_is_no_stage_file_any_more(study: Study, left: str | None) -> None:
     study.make(A, "1")
     study.make(B, "1")
@@ -279,22 +275,13 @@ def test_nothing_is_recorded_beside_what_is_no_stage_file_any_more(study: Study,
     assert study.locked() == ["a"]
 
 
-def test_a_lock_file_is_not_written_for_each_stage(study: Study) -> None:
-    study.make(A, "1")
-    assert study.locked() == ["a"]
-    study.make(B, "1")
-    assert study.locked() == ["a"]
-    study.again()
-    assert study.locked() == ["a", "b"]
-
-
 @pytest.mark.parametrize("damage", ["", "{", '{"write": 3'])
 def test_marks_that_cannot_be_read_are_made_anew(study: Study, damage: str) -> None:
     study.write(".dvc/tmp/rwlock", damage)
     assert study.begin(A).what == "run"
 
 
-@pytest.mark.parametrize("damage", ["", "stages: [", "schema: '2.0'\nstages: {}\n", "schema: '2.0'\nstages: {a: 3}\n"])
+@pytest.mark.parametrize("damage", ["", "stages: [", "schema: '2.0'\nstages: {a: 3}\n"])
 def test_lock_files_that_cannot_be_read_are_removed(study: Study, damage: str) -> None:
     study.make(A, "1")
     study.make(C, "1")
@@ -321,54 +308,19 @@ def test_what_the_disk_refuses_is_one_line(study: Study, monkeypatch: pytest.Mon
     monkeypatch.undo()
 
 
-def test_an_error_and_its_cause_on_one_line() -> None:
-    def line(text: str, cause: BaseException | None) -> str:
-        error = ValueError(text)
-        error.__cause__ = cause
-        return recorder._line(error)
+def test_a_process_ends_that_cannot_give_back_what_it_holds(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its disk has become read-only."""
 
-    assert line(" first\n  second ", None) == "first second"
-    assert line("failed", OSError("disk full")) == "failed (disk full)"
-    assert line("failed: disk full", OSError("disk full")) == "failed: disk full"
-    assert line("failed", OSError()) == "failed"
-    within = ValueError("failed")
-    within.__context__ = OSError("disk full")
-    assert recorder._line(within) == "failed (disk full)"
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), ".dvc/tmp/lock")
+
+    study.begin(A)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"\.dvc/tmp/lock: Read-only file system"):
+        patch.setattr(type(study.recorder.repo.lock), "__enter__", refuse)
+        study.again()
+    assert not study.recorder._held, "or it would be given back when the interpreter ends"
 
 
-class Clock:
-    now = 1000.0
-
-
-def dumping(root: Path, clock: Clock, took: float, files: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How often each of some lock files is written in 1,000 s when a stage of each is recorded every second."""
-    made = Recorder.__new__(Recorder)
-    made.root, made._undumped, made._dumped, made._rests = root, {}, {}, 0.0
-    made._texts = {f"{number}.yaml": b"" for number in range(files)}
-    written = dict.fromkeys(made._texts, 0)
-    monkeypatch.setattr(recorder.time, "monotonic", lambda: clock.now)
-
-    def stage(name: str) -> Any:
-        def dump_stages(stages: list[Any], update_pipeline: bool) -> None:
-            clock.now += took
-            written[name] += 1
-
-        return SimpleNamespace(dvcfile=SimpleNamespace(dump_stages=dump_stages))
-
-    for name in written:
-        (root / name).write_bytes(b"")
-    end = clock.now + 1000
-    while clock.now < end:
-        clock.now += 1
-        for name in written:
-            made._undumped.setdefault(name, {})[str(clock.now)] = stage(name)
-        made._dump_due()
-    return written
-
-
-def test_lock_files_take_a_tenth_of_the_time_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = dumping(tmp_path, Clock(), 0.01, 3, monkeypatch)
-    assert all(85 <= count <= 101 for count in quick.values()), "every ten seconds"
-    slow = dumping(tmp_path, Clock(), 2.5, 5, monkeypatch)
-    assert 30 <= sum(slow.values()) <= 41, "of 1,000 s a tenth, 2.5 s each"
-    assert max(slow.values()) - min(slow.values()) <= 1, "in turns"
+def test_what_is_no_repository_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"DVC: .*not.* inside of a DVC repository"):
+        Recorder(tmp_path, [], Finished(tmp_path, tmp_path))

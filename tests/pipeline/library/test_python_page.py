@@ -44,7 +44,7 @@ table: {rows: [method], columns: [partition], average_over: [seed]}
 def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = make_project(Path(tmp_path_factory.mktemp("small")), {"specs/quickstart.yaml": SMALL}, ["quickstart"])
     made.compile()
-    done = made.repro(PFL_DEVICE="cpu", PFL_KEEP="1")  # no weights are saved: models come from kept states
+    done = made.repro(PFL_DEVICE="cpu")  # no weights are saved: models come from last checkpoints
     assert done.code == 0, done.output
     return made
 
@@ -53,7 +53,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def there(small: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(small.root)
     monkeypatch.setenv("PFL_DEVICE", "cpu")
-    monkeypatch.setenv("PFL_KEEP", "1")
     matplotlib.use("agg")
     return small
 

@@ -94,6 +94,7 @@ def test_cells_are_matched_on_the_axes_that_both_tables_have(workspace: Workspac
             compare(workspace, *specs)
 
 
+@pytest.mark.matrix
 def test_the_command_shows_the_cells_that_differ(tmp_path: Path) -> None:
     project = make_project(tmp_path, {f"specs/{name}.yaml": spec() for name in ("one/a", "one/b", "c")})
     write(tmp_path, "one/a", [row("x", {0: 80.0}), row("y[z]", {0: 70.0})], [])

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pipeline.ledger.entry import FACTS, Entry
-from pipeline.ledger.ledger import Ledger
-from pipeline.ledger.measurements import from_lines
 from support.report_demo import RECORD, cell
 
 from pflcore.artifacts import write_table
 from pflcore.errors import UserError
+from pipeline.ledger import FACTS, Entry, Ledger
+from pipeline.measurements import to_table
 from pipeline.results import verify as module
 from pipeline.results.verify import Comparison, compare, verify
 from pipeline.running.request import Wish
@@ -22,82 +21,80 @@ from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, run_path
 
 RUN = Run(RECORD)
+VERSIONS = {"engine": "1"}
 HERE: dict[str, Any] = {
     **{name: 3 if kind is int else "x" for name, kind in FACTS.items()},
     **{"device": "cpu", "torch": "2.11", "dataset_hash": "d", "partition_hash": "p", "diverged": None, "chosen": None},
 }
+SAME, DIFFERS = "the same, every count", "DIFFERS, on the same kind of machine"
 
 
-def lines(last: str, samples: str = "10 30", first: str = "5 15") -> str:
-    return (
-        f"test samples: {samples}\nround 2, accuracy 50.00, loss 1: {first}\nround 4, accuracy 60.00, loss 1: {last}\n"
-    )
+def counts(last: list[int], first: list[int], total: list[int]) -> dict[str, Any]:
+    return {"total": total, "round": [2, 4], "loss": [1.0, 1.0], "correct": [first, last]}
 
 
-def entry(text: str, run: Run = RUN) -> Entry:
-    return Entry(run, {"engine": "abc"}, "2026-11-22", None, HERE, text)
+def measured(*last: int, first: tuple[int, ...] = (5, 15), total: tuple[int, ...] = (10, 30)) -> dict[str, Any]:
+    return {"novel": [], "test": counts([*last], [*first], [*total])}
 
 
-def compared(kept: str, again: str, **facts: str) -> tuple[float, float, float, str, bool]:
-    made = compare("a cell", entry(kept), from_lines(again), HERE | facts)
+KEPT = measured(6, 18)
+
+
+def entry(measurements: dict[str, Any], run: Run = RUN) -> Entry:
+    return Entry(run, VERSIONS, "2026-11-22", None, HERE, measurements)
+
+
+def compared(kept: dict[str, Any], again: dict[str, Any], **facts: str) -> tuple[float, float, float, str, bool]:
+    made = compare("a cell", entry(kept), to_table(again), HERE | facts)
     assert (made.cell, made.run) == ("a cell", RUN.id)
     return made.kept, made.again, made.allowed, made.verdict, made.good
 
 
 def test_every_count_has_to_agree_on_the_same_kind_of_machine() -> None:
-    kept = lines("6 18")
-    assert compared(kept, kept) == (60.0, 60.0, 0.0, "the same, every count", True)
-    for again in (lines("7 17"), lines("6 18", first="5 16"), lines("6 18 1", "10 30 2", "5 15 1")):
-        assert compared(kept, again)[2:] == (0.0, "DIFFERS, on the same kind of machine", False)
+    assert compared(KEPT, KEPT) == (60.0, 60.0, 0.0, SAME, True)
+    for again in (
+        measured(7, 17),
+        measured(6, 18, first=(5, 16)),
+        measured(6, 18, 1, total=(10, 30, 2), first=(5, 15, 1)),
+    ):
+        assert compared(KEPT, again)[2:] == (0.0, DIFFERS, False)
     # Losses are not kept of single clients.
-    assert compared(kept, kept.replace("loss 1:", "loss 2:"))[3] == "the same, every count"
+    other = {**KEPT, "test": {**KEPT["test"], "loss": [2.0, 3.0]}}
+    assert compared(KEPT, other)[3] == SAME
+    # Validation samples are compared, and not counted.
+    kept, again = ({**KEPT, "validation": counts(last, [1, 2], [4, 4])} for last in ([3, 4], [0, 0]))
+    assert compared(kept, kept)[:2] == (60.0, 60.0)
+    assert compared(kept, again) == (60.0, 60.0, 0.0, DIFFERS, False)
+    # A run may never have been measured.
+    before, now, *rest = compared({}, {})
+    assert before != before and now != now and rest == [0.0, SAME, True]
+    # Other data are told whatever the counts.
+    assert compared(KEPT, KEPT, dataset_hash="e")[3:] == ("made on other data (dataset)", False)
+    assert compared(KEPT, KEPT, partition_hash="q")[3:] == ("made on other data (partition)", False)
 
 
 @pytest.mark.parametrize(
     ("last", "again", "allowed", "good"),
     [
-        ("6 18", 60.0, 0.5, True),  # an earlier round differs
-        ("7 17", 60.0, 3 * (2.5**2 + 2.5**2) ** 0.5, True),  # by 10 points of a quarter and -10/3 of the others
-        ("8 18", 65.0, 3 * (3.75**2 + 3.75**2) ** 0.5, True),  # by 20 and 0: 15 more than the mean, and 5 less
-        ("7 21", 70.0, 0.5, False),  # all alike
-        ("5 15", 50.0, 0.5, False),
+        ((6, 18), 60.0, 0.5, True),  # an earlier round differs
+        ((7, 17), 60.0, 3 * (2.5**2 + 2.5**2) ** 0.5, True),  # by 10 points of a quarter and -10/3 of the others
+        ((8, 18), 65.0, 3 * (3.75**2 + 3.75**2) ** 0.5, True),  # by 20 and 0: 15 more than the mean, and 5 less
+        ((7, 21), 70.0, 0.5, False),  # all alike
     ],
 )
-def test_other_machines_may_differ_by_chance(last: str, again: float, allowed: float, good: bool) -> None:
+def test_other_machines_may_differ_by_chance(last: tuple[int, ...], again: float, allowed: float, good: bool) -> None:
     for facts, told in (({"device": "cuda"}, "cuda"), ({"torch": "2.12"}, "cpu")):
-        found = compared(lines("6 18"), lines(last, first="5 14"), **facts)
+        found = compared(KEPT, measured(*last, first=(5, 14)), **facts)
         words = f"within tolerance, on {told} instead of cpu" if good else "DIFFERS by more than 0.50 points"
         assert found == (60.0, pytest.approx(again), pytest.approx(allowed), words, good)
 
 
 def test_half_a_point_is_never_too_much() -> None:
-    """Of one client there is no standard error."""
-    kept, again = lines("100", "200", "90"), lines("101", "200", "90")
-    assert compared(kept, again, device="cuda")[2:] == (0.5, "within tolerance, on cuda instead of cpu", True)
-    assert not compared(kept, lines("102", "200", "90"), device="cuda")[4]
-    # Clients count by the samples that were kept of them.
-    assert compared(lines("6 18"), lines("12 12", "20 20"), device="cuda")[2] == pytest.approx(3 * (2 * 15**2) ** 0.5)
-    # Of other clients there is no standard error.
-    assert compared(kept, lines("50 50", "100 100", "45 45"), device="cuda")[:3] == (50.0, 50.0, 0.5)
-
-
-def test_other_data_are_told_whatever_the_counts() -> None:
-    kept = lines("6 18")
-    assert compared(kept, kept, dataset_hash="e")[3:] == ("made on other data (dataset)", False)
-    assert compared(kept, kept, partition_hash="q")[3:] == ("made on other data (partition)", False)
-
-
-def test_validation_samples_are_compared_and_not_counted() -> None:
-    more = "validation samples: 4 4\nvalidation round 2, accuracy 1.00, loss 1: 1 2\n"
-    kept = f"{lines('6 18')}{more}validation round 4, accuracy 1.00, loss 1: 3 4\n"
-    again = f"{lines('6 18')}{more}validation round 4, accuracy 1.00, loss 1: 0 0\n"
-    assert compared(kept, kept)[:2] == (60.0, 60.0)
-    assert compared(kept, again) == (60.0, 60.0, 0.0, "DIFFERS, on the same kind of machine", False)
-
-
-def test_a_run_that_was_never_measured() -> None:
-    kept, again, allowed, verdict, good = compared("", "")
-    assert kept != kept and again != again and (allowed, verdict, good) == (0.0, "the same, every count", True)
+    """Of one client, and of other clients, there is no standard error."""
+    kept, near, far = (measured(right, total=(200,), first=(90,)) for right in (100, 101, 102))
+    assert compared(kept, near, device="cuda")[2:] == (0.5, "within tolerance, on cuda instead of cpu", True)
+    assert not compared(kept, far, device="cuda")[4]
+    assert compared(kept, measured(50, 50, total=(100, 100)), device="cuda")[:3] == (50.0, 50.0, 0.5)
 
 
 @dataclass
@@ -116,22 +113,21 @@ class Study:
             cell({"method": name, "setting": "*"}, [run.id for run in its])
             for name, its in (("A", self.a), ("B", self.b), ("C", [self.b[0], *self.c]), ("D", []))
         ]
-        for run in (*self.a, *self.b):
-            entry(lines("6 18"), run).write(Ledger(self.root).path(run))
+        kept = [*self.a, *self.b]
+        Ledger(self.root).write("tiny", [entry(KEPT, run) for run in kept], {})
         self.compilation = SimpleNamespace(
             table=lambda spec: SimpleNamespace(cells=cells),
-            kept={run.id for run in (*self.a, *self.b)},
+            kept={run.id for run in kept},
             runs={run.id: run for run in runs},
-            made_by={run.id: {"engine": "abc"} for run in runs},
+            made_by={run.id: VERSIONS for run in runs},
         )
 
     def train(self, apart: Workspace, wish: Wish) -> int:
         self.wishes.append(wish)
-        assert apart.root == self.root / "build/verify"
-        assert apart.home == self.root
+        assert apart.root == self.root / "build/verify" and apart.home == self.root
         assert len(self.wishes) > 1 or not (apart.root / "artifacts").exists()
         for run in self.compilation.runs:
-            write_table(apart.root / run_path(run, "rounds.parquet"), from_lines(lines("6 18")), "rounds/2", **HERE)
+            write_table(apart.root / run_path(run, "rounds.parquet"), to_table(KEPT), "rounds/2", **HERE)
         return int(self.fails)
 
     def verify(self, cells: int = 1, named: list[str] | None = None) -> list[Comparison]:
@@ -147,7 +143,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 def test_named_cells_are_trained_again_apart(study: Study) -> None:
-    before = [study.root / "build/verify" / name for name in ("artifacts/a", ".pfl/kept/a", ".pfl/checkpoints/a")]
+    before = [study.root / "build/verify" / name for name in ("artifacts/a", ".pfl/states/a", ".pfl/checkpoints/a")]
     for path in before:
         path.parent.mkdir(parents=True)
         path.write_text("of the last time")
@@ -160,21 +156,17 @@ def test_named_cells_are_trained_again_apart(study: Study) -> None:
         Wish(("tiny",), cells=("B, *", "C, *"), seeds=(2,)),
     ]
     assert [path.exists() for path in before] == [False, False, True], "so that it can be resumed"
-
-
-@pytest.mark.parametrize(("cells", "drawn"), [(1, 1), (2, 2), (9, 3)])
-def test_some_are_drawn_where_none_is_named(study: Study, cells: int, drawn: int) -> None:
-    assert len({one.cell for one in study.verify(cells)}) == drawn
+    assert [len({one.cell for one in study.verify(cells)}) for cells in (1, 2, 9)] == [1, 2, 3], "drawn"
 
 
 def test_what_cannot_be_verified_is_one_line(study: Study) -> None:
-    with pytest.raises(UserError, match=r"^no kept cell 'D, \*' \(labels are joined .*\); did you mean '[ABC], \*'\?$"):
+    with pytest.raises(UserError, match=r"^no kept cell 'D, \*' .*did you mean '[ABC], \*'\?$"):
         study.verify(1, ["D, *"])
     study.fails = True
     with pytest.raises(UserError, match=r"^tiny: a run failed; see above$"):
         study.verify()
     study.fails = False
-    Ledger(study.root).path(study.b[0]).unlink()
+    Ledger(study.root).drop([study.b[0].id])
     with pytest.raises(UserError, match=f"^{study.b[0].id}: dropped from the ledger meanwhile$"):
         study.verify(1, ["B, *"])
     study.compilation.kept = set()

@@ -266,17 +266,15 @@ def test_an_interruption_keeps_what_is_finished(project: Project) -> None:
 def test_a_run_with_more_rounds_goes_on_from_where_it_was(project: Project) -> None:
     for rounds, said in ((3, ""), (5, "continued from 3 rounds of an earlier run")):
         project.write("specs/tiny.yaml", spec("[fedtp]", backbone=VIT, rounds=rounds))
-        assert project.call("pfl", "run", "-j", "1", PFL_KEEP="1").returncode == 0
+        assert project.call("pfl", "run", "-j", "1").returncode == 0
         logs = "".join(path.read_text() for path in (project.root / ".pfl/logs").iterdir())
         assert said in logs and ("earlier run" in logs) == bool(said)
         assert is_clean(project)
-    status = project.call("pfl", "status", PFL_KEEP="1").stdout.splitlines()
-    assert status[-1] == "kept for longer runs: 2 states, 0.00 of 1 GiB (PFL_KEEP)"
     (run,) = project.compiled().runs
     longer = tree(project.root / "artifacts/runs" / run)
-    for folder in (project.root / "artifacts/runs", project.root / ".dvc/cache"):
-        shutil.rmtree(folder)
-    assert project.call("pfl", "run", "-j", "1", PFL_KEEP="0").returncode == 0
+    for folder in ("artifacts/runs", ".dvc/cache", ".pfl/states"):
+        shutil.rmtree(project.root / folder)
+    assert project.call("pfl", "run", "-j", "1").returncode == 0
     assert tree(project.root / "artifacts/runs" / run) == longer
 
 

@@ -141,10 +141,10 @@ def test_a_wider_space_trains_only_what_is_new(tmp_path: Path) -> None:
     text = spec(partition=PARTITION, rounds=4, more=TUNE)
     project = make_project(tmp_path, {"specs/tiny.yaml": text}, default=["tiny"])
     project.compile()
-    assert project.repro(PFL_DEVICE="cpu", PFL_KEEP="1").code == 0
+    assert project.repro(PFL_DEVICE="cpu").code == 0
     project.write("specs/tiny.yaml", text.replace("[0.001, 0.3, 0.1]", "[0.001, 0.3, 0.1, 0.0001]"))
     project.compile()
-    done = project.repro(PFL_DEVICE="cpu", PFL_KEEP="1")
+    done = project.repro(PFL_DEVICE="cpu")
     trained = [name for name in done.ran if name.startswith("train-")]
     # Two trials; the runs that wait belong to another selection now, but go on from where the same choice had led.
     assert done.code == 0 and len(trained) == 4, done.output
