@@ -12,9 +12,14 @@ from pflcore.data.preparation import track
 from pflcore.data.samples import Bytes
 from pflcore.datasets._files import reading
 from pflcore.datasets._text import CHARACTERS, UNKNOWN, Windows, encode_text
+from pflcore.memory import memory_limit
+from pflcore.reading import read_file
 
 LENGTH = 80
 """Characters of a text in the shards."""
+
+PARSED_SIZE = 8
+"""How many times the bytes of JSON its parts take in memory, about."""
 
 # LEAF leaves these out between training and test, so that no test target is in a training text.
 _GAP = LENGTH - 1
@@ -54,7 +59,7 @@ def _read_shards(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
     advance = track("reading JSON shards", len(paths))
     for path in paths:
         with reading(path, "use shards made by LEAF's preprocessing of shakespeare"):
-            shard = json.loads(path.read_bytes())
+            shard = json.loads(read_file(path, memory_limit() // PARSED_SIZE))
             for name, count in zip(shard["users"], shard["num_samples"], strict=True):
                 if name in found:
                     raise ValueError(f"user {name!r} is there already")
