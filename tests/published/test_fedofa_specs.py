@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
-from support.paper_specs import SPECS, first_record, resolve_specs
+from support.paper_specs import SPECS, record, resolve_specs, runs_by_labels
 from support.papers import PAPERS, occurs
 
 from pflcore.settings import Training
@@ -27,16 +26,6 @@ CELLS = {
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Resolved]:
     return resolve_specs("fedofa", CELLS)
-
-
-def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
-    assert resolved.table is not None
-    return {tuple(cell.labels.values()): cell.runs for cell in resolved.table.cells}
-
-
-def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
-    """The run of a cell under the first seed."""
-    return first_record(resolved, runs_by_labels(resolved)[labels])
 
 
 @pytest.mark.parametrize("name", CELLS)

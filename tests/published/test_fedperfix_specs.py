@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.paper_specs import SPECS, first_record, resolve_specs
+from support.paper_specs import SPECS, record, resolve_specs, runs_by_labels
 from support.papers import PAPERS, occurs
 
 from pflcore.settings import Evaluation, Training
@@ -30,17 +29,6 @@ PLUGINS = ["FedPerfix", "Prefix-Z", "Prefix-R", "Prompts", "Adapters"]
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Resolved]:
     return resolve_specs("fedperfix", RUNS)
-
-
-def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
-    """Run ids of all cells that have any."""
-    assert resolved.table is not None
-    return {tuple(cell.labels.values()): cell.runs for cell in resolved.table.cells if cell.runs}
-
-
-def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
-    """The run of a cell under the first seed."""
-    return first_record(resolved, runs_by_labels(resolved)[labels])
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -173,6 +161,7 @@ def test_published_values_are_in_the_paper(name: str) -> None:
     assert occurs(PAPERS / "fedperfix.txt", SPECS / f"fedperfix/{name}.csv") == []
 
 
+@pytest.mark.matrix
 def test_printed_parameters_are_those_of_a_thousand_classes_in_units_of_two_to_the_twenty(
     tables: dict[str, Resolved], tmp_path: Path
 ) -> None:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.paper_specs import SPECS, catalog_of_all, record, resolve_specs, runs_by_labels
 from support.papers import PAPERS, occurs
 
 from pflcore.backbones import BACKBONES as REGISTERED
 from pflcore.groups import Groups
 from pflcore.methods import METHODS
 from pflcore.ownership import roles_of
-from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.resolve import Resolved, resolve
 from pipeline.spec.run import options
 from pipeline.spec.specs import find_specs, load_spec
 
-SPECS = Path(__file__).parents[2] / "specs"
 DATASETS, PARTITIONS = ["CIFAR-10", "CIFAR-100"], ["Pathological", "Dirichlet"]
 SETTINGS = list(itertools.product(DATASETS, PARTITIONS, ["50", "100"]))
 ALPHAS = list(itertools.product(DATASETS, ["0.1", "0.3", "0.5", "0.7", "0.9"]))
@@ -72,36 +70,22 @@ RUNS = {
     "table2": 56, "table3": 72, "table4": 14, "table4_last": 14, "table5": 16, "table6": 16, "table7": 50, "table8": 48,
     "fig1": 3, "fig4": 7, "fig5": 5, "fig6": 5, "fig8": 5, "fig9": 1, "fig10": 30, "fig10_released": 30, "fig11": 10,
     "v1_fig3": 8, "v1_fig10a": 10, "v1_fig10b": 10, "backbones": 56, "code_settings": 32,
-    "table3_jpeg": 36, "table3_settings": 48, "table3_partition": 24,
+    "table3_jpeg": 36, "table3_settings": 48, "table3_partition": 24, "table3_commands": 20,
 }  # fmt: skip
 ONCE = {"table4_last": "table4", "fig1": "fig6", "fig4": "table2"}  # specs all of whose runs are another's
 FIFTY = list(itertools.product(DATASETS, PARTITIONS))
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    return load_catalog(tmp_path_factory.mktemp("catalog"))
+def tables() -> dict[str, Resolved]:
+    return resolve_specs("fedtp", RUNS)
 
 
-@pytest.fixture(scope="module")
-def tables(catalog: Catalog) -> dict[str, Resolved]:
-    return {name: resolve(load_spec(SPECS / f"fedtp/{name}.yaml", SPECS, catalog), catalog) for name in RUNS}
-
-
-def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
-    """Run ids of all cells that have any."""
-    assert resolved.table is not None
-    return {tuple(cell.labels.values()): cell.runs for cell in resolved.table.cells if cell.runs}
-
-
-def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
-    (identity,) = runs_by_labels(resolved)[labels]
-    return next(run.record for run in resolved.runs if run.id == identity)
-
-
+@pytest.mark.matrix
 @pytest.mark.parametrize("profile", ["paper", "smoke"])
 @pytest.mark.parametrize("name", find_specs(SPECS))
-def test_every_spec_resolves(name: str, profile: str, catalog: Catalog) -> None:
+def test_every_spec_resolves(name: str, profile: str) -> None:
+    catalog = catalog_of_all()
     spec = load_spec(SPECS / f"{name}.yaml", SPECS, catalog)
     resolved = resolve(spec, catalog, profile)
     assert (spec.abstract or resolved.runs) and not resolved.idle
@@ -124,14 +108,6 @@ def test_published_values_are_the_printed_ones(name: str, tables: dict[str, Reso
         for cell in table.cells
         if cell.published and cell.published.mean is not None
     }
-
-
-@pytest.mark.parametrize(("name", "cells"), [("table2", 56), ("table3", 72), ("table7", 50), ("table8", 48)])
-def test_every_cell_has_a_run_of_its_own(name: str, cells: int, tables: dict[str, Resolved]) -> None:
-    table = tables[name].table
-    assert table is not None
-    assert len(runs_by_labels(tables[name])) == len(tables[name].runs) == cells
-    assert all(cell.runs for cell in table.cells)
 
 
 def test_runs_are_shared(tables: dict[str, Resolved]) -> None:
@@ -253,14 +229,13 @@ def test_fedbn_of_the_code_averages_statistics_and_keeps_weights_and_biases(tabl
     assert roles.personal == groups.select(["norm"]) & groups.parameters and len(roles.personal) == 8
 
 
-def test_every_spec_is_looked_at(tables: dict[str, Resolved], catalog: Catalog) -> None:
-    specs = {name: load_spec(SPECS / f"{name}.yaml", SPECS, catalog) for name in find_specs(SPECS)}
-    assert {f"fedtp/{name}" for name in tables} == {
-        name for name, spec in specs.items() if name.startswith("fedtp/") and not spec.abstract
-    }
+def test_every_spec_is_looked_at(tables: dict[str, Resolved]) -> None:
+    names = [name for name in find_specs(SPECS) if name.startswith("fedtp/")]
+    specs = {name: load_spec(SPECS / f"{name}.yaml", SPECS, catalog_of_all()) for name in names}
+    assert {f"fedtp/{name}" for name in tables} == {name for name, spec in specs.items() if not spec.abstract}
     assert {name: len(resolved.runs) for name, resolved in tables.items()} == RUNS
     distinct = {run.id for resolved in tables.values() for run in resolved.runs}
-    assert len(distinct) == 200 + 14 + 12 + 12 + 5 + 5 + 5 + 1 + 30 + 30 + 8 + 4 + 8 + 8 + 24 + 36 + 38 + 16
+    assert len(distinct) == 466
 
 
 def test_figures_share_runs_with_tables(tables: dict[str, Resolved]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 import pytest
-from support.paper_specs import SPECS, first_record, resolve_specs
+from support import paper_specs
+from support.paper_specs import SPECS, resolve_specs
 from support.papers import PAPERS, occurs
 
 from pflcore.datasets import DATASETS
@@ -26,6 +28,8 @@ COUNTED = {"table2": 5, "table4": 5}
 """Tables of parameters, which have one seed since nothing is trained for them."""
 NO_RUNS = ("client", "domain", "kind", "layer", "quantity")
 """Axes along which cells show several numbers of the same runs."""
+runs_by_labels = partial(paper_specs.runs_by_labels, without=NO_RUNS)
+record = partial(paper_specs.record, without=NO_RUNS)
 HOSTS = ["FedAvg", "FedProx", "FedBN", "pFedMe", "Ditto"]
 KINDS = {
     "without": "none", "pFedLA_s + SE": "se", "pFedLA_s + ECA": "eca", "pFedLA_s + CA": "ca", "pFedLA_h": "hybrid",
@@ -43,32 +47,13 @@ def tables() -> dict[str, Resolved]:
     return resolve_specs("pfedla", [*CELLS, *COUNTED])
 
 
-def runs_by_labels(resolved: Resolved) -> dict[tuple[str, ...], list[str]]:
-    """Run ids of a cell by its labels but for :data:`NO_RUNS`; cells of single clients have those of all clients."""
-    assert resolved.table is not None
-    runs: dict[tuple[str, ...], list[str]] = {}
-    for cell in resolved.table.cells:
-        labels = tuple(label for axis, label in cell.labels.items() if axis not in NO_RUNS)
-        assert runs.setdefault(labels, cell.runs) == cell.runs
-    return runs
-
-
-def record(resolved: Resolved, *labels: str) -> dict[str, Any]:
-    """The run of a cell under the first seed."""
-    return first_record(resolved, runs_by_labels(resolved)[labels])
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_the_servers_mean_is_plain(name: str, tables: dict[str, Resolved]) -> None:
-    assert {run.record["method"]["averaging"] for run in tables[name].runs} == {"uniform"}
-
-
 @pytest.mark.parametrize("name", CELLS)
 def test_every_cell_has_five_seeds(name: str, tables: dict[str, Resolved]) -> None:
     cells = runs_by_labels(tables[name])
     assert len(cells) == CELLS[name]
     assert {len(runs) for runs in cells.values()} == {SEEDS}
     assert len(tables[name].runs) == CELLS[name] * SEEDS
+    assert {run.record["method"]["averaging"] for run in tables[name].runs} == {"uniform"}
 
 
 @pytest.mark.parametrize("name", DOMAINS)

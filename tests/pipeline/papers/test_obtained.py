@@ -73,7 +73,7 @@ def test_where_a_paper_names_no_round_it_is_the_mean_of_the_last_ten_beside_the_
     assert "**63.00±18.00** / 70.00±20.00 (**62.00**)" in (out / "report.md").read_text("utf-8")
     assert "</span> / 70.00±20.00</span>" in (out / "report.html").read_text("utf-8")
     assert r"/ 70.00$\pm$20.00" in (out / "report.tex").read_text("utf-8")
-    (row,) = read_table(out / "table.parquet", "table/1")[0].to_pylist()
+    (row,) = read_table(out / "table.parquet", "table/2")[0].to_pylist()
     assert (row["obtained_mean"], row["last_round"]) == (63.0, 70.0)
 
 

@@ -20,10 +20,10 @@ def test_an_entry_as_data() -> None:
     assert entry.summary == "A personal head."
     assert entry.doc == "A personal head.\n\nThe rest is averaged."
     assert entry.citation == "Arivazhagan et al., 2019"
-    assert entry.facts == {"personal": ["head"]}
+    assert entry.facts == {"personal": ["head"], "results_version": 1}
     assert [(option.name, option.required, option.bounds) for option in entry.options] == [("layers", True, {"ge": 1})]
     assert describe_entry("fedtp", FedTP).smoke == {"embedding": 8}
-    assert describe_entry("vit", Vit).facts == {"groups": {"qkv": r"attention\.qkv", "head": r"head\."}}
+    assert describe_entry("vit", Vit).facts["groups"] == {"qkv": r"attention\.qkv", "head": r"head\."}
 
 
 def test_json_round_trip_keeps_order_and_types() -> None:

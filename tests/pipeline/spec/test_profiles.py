@@ -9,19 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.project import Project, make_project, spec
-from support.tiers import first_of_each
 from support.tiny import fits
 
 from pflcore.artifacts import read_table
 from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
-from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pipeline.compile import generated
 from pipeline.compile.compilation import Compilation
 from pipeline.spec.catalog import load_catalog
-from pipeline.spec.profiles import check_profile, smoke_clients, smoke_patch
+from pipeline.spec.profiles import smoke_clients, smoke_patch
 
 PAPER = """\
 title: Every method as published
@@ -72,12 +70,9 @@ def test_smoke_clients_are_few(clients: int, classes: int) -> None:
     assert smoke_clients(clients, None, classes) == min(clients, 8)
 
 
-@pytest.mark.parametrize(("clients", "each", "classes", "few"), [(100, 2, 10, 5), (50, 10, 100, 10), (10, 2, 10, 5)])
-def test_smoke_clients_of_the_papers(clients: int, each: int, classes: int, few: int) -> None:
-    assert smoke_clients(clients, each, classes) == few
-
-
-@pytest.mark.parametrize("dataset", DATASETS.names())
+@pytest.mark.parametrize(
+    "dataset", [name if name == "digits" else pytest.param(name, marks=pytest.mark.matrix) for name in DATASETS.names()]
+)
 def test_everything_shrinks(tmp_path: Path, dataset: str) -> None:
     methods = METHODS.names() if dataset == "digits" else ["fedavg", "fedtp"]
     text = published(dataset, methods, PARTITIONS.names())
@@ -95,14 +90,16 @@ def test_everything_shrinks(tmp_path: Path, dataset: str) -> None:
 
 
 IMAGES = [name for name in DATASETS.names() if len(DATASETS.create(name).shape) == 3]
-
-
-# Every method on one dataset, and of datasets one with images of each shape.
-EXECUTED = [("digits", METHODS.names()), *((name, ["fedavg"]) for name in IMAGES if name != "digits")]
+SIX = ["fedavg", "fedper", "ditto", "fedtp", "fedproto", "scaffold"]  # of different kinds
 
 
 @pytest.mark.parametrize(
-    ("dataset", "methods"), first_of_each(EXECUTED, by=lambda dataset, methods: [DATASETS.create(dataset).shape])
+    ("dataset", "methods"),
+    [
+        ("digits", SIX),
+        pytest.param("digits", [name for name in METHODS.names() if name not in SIX], marks=pytest.mark.matrix),
+        *(pytest.param(name, ["fedavg"], marks=pytest.mark.matrix) for name in IMAGES if name != "digits"),
+    ],
 )
 def test_everything_runs_in_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, methods: list[str]
@@ -128,12 +125,6 @@ def test_what_is_smaller_already_stays(tmp_path: Path) -> None:
     (run,) = project.compiled("smoke").runs.values()
     assert run.record["dataset"]["stand_in"] == 60
     assert run.record["clients"] == 3
-
-
-@pytest.mark.parametrize("name", ["", "Paper", "../smoke", "mine"])
-def test_unknown_profiles(name: str) -> None:
-    with pytest.raises(UserError, match="unknown profile"):
-        check_profile(name)
 
 
 def test_entries_say_how_they_shrink(tmp_path: Path) -> None:
