@@ -24,8 +24,6 @@ from pflcore.engine.analysis import Analysis
 from pflcore.engine.evaluate import Score, score_client
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
-from pflcore.operators.hypernetworks import HyperNetwork
-from pflcore.operators.pruning import masked, masks
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation
 
@@ -272,35 +270,6 @@ def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name: str, n
         return out + F.linear(features[-1], state["head.weight"], state["head.bias"]) if "fedrod" in name else out
 
     by_hand([hyper["embedding"]] if part == "embedding" else list(hyper.values()), logits).check(result, part)
-
-
-@pytest.mark.parametrize("percent", [0.0, 50.0])
-def test_fedofas_attention_and_pruning_are_between_embedding_and_model(percent: float) -> None:
-    options = {"layers": 2, "hidden": 6, "embedding": 4, "heads": 1, "percent": percent}
-    result = adapted("fedofa", "embedding", "hypernetwork", options=options)
-    model, state = received(result)
-    entry = method("fedofa", **options)
-    hyper = HyperNetwork(1, 4, 6, 2, {name: tuple(tensor.shape) for name, tensor in sorted(state.items())})
-    attention = entry._attention(hyper)  # type: ignore[attr-defined]
-
-    def tuned(part: str) -> Curve:
-        kept = {key.removeprefix("server."): tensor.clone() for key, tensor in result.weights.items()}
-        kept["hyper/embedding"] = fresh(result)
-        learned = [key for key in kept if key.startswith(("hyper/", "attention/"))]
-
-        def logits(images: Tensor, _: bool) -> Tensor:
-            parts = [
-                {key.removeprefix(prefix): kept[key] for key in learned if key.startswith(prefix)}
-                for prefix in ("attention/", "hyper/")
-            ]
-            made = attention(parts[0], hyper(parts[1], [0]))
-            made = masked(made, masks(made, percent))
-            return functional_call(model, {name: tensor[0] for name, tensor in made.items()}, (images,))
-
-        return by_hand([kept["hyper/embedding"]] if part == "embedding" else [kept[key] for key in learned], logits)
-
-    for part in ("embedding", "hypernetwork"):
-        tuned(part).check(result, part)
 
 
 # --- any method -----------------------------------------------------------------------------------------------------

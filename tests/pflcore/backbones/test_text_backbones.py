@@ -212,6 +212,28 @@ def test_later_characters_are_hidden_unless_there_is_no_mask(name: str, options:
 # --- what the engine relies on -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("mask", "copies"), [("causal", False), ("none", True)])
+def test_without_a_mask_targets_are_copied(mask: str, copies: bool) -> None:
+    """Of random characters nothing can be predicted, but all targets except the last are among the inputs."""
+    length, characters = 5, 4
+    options = {"dim": 16, "heads": 2, "head_dim": 8, "mlp_dim": 16, "dropout": 0.0, "attention_mask": mask}
+    model, _ = BACKBONES.create("language_transformer", **options).create((length,), characters, 0)
+    numbers, adam = torch.Generator().manual_seed(1), torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(100):
+        text = torch.randint(characters, (32, length + 1), generator=numbers)
+        adam.zero_grad()
+        loss(model(text[:, :-1]), text[:, 1:]).backward()
+        adam.step()
+    text = torch.randint(characters, (2000, length + 1), generator=numbers)
+    right = (model.eval()(text[:, :-1]).argmax(2) == text[:, 1:]).float().mean(0)
+    assert float(right[-1]) == pytest.approx(1 / characters, abs=0.06)
+    if copies:
+        assert float(right[:-1].min()) > 0.95
+        assert float(right.mean()) == pytest.approx((length - 1 + float(right[-1])) / length, abs=0.05)
+    else:
+        assert float(right.max()) < 1 / characters + 0.06
+
+
 @pytest.mark.parametrize("mask", ["causal", "none"])
 def test_stacked_models_have_the_gradients_of_each(name: str, mask: str) -> None:
     options = {"attention_mask": mask} if name == "language_transformer" else {}

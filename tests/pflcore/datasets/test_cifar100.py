@@ -18,7 +18,7 @@ from support.cifar_files import (
 )
 from support.official import Trust, failure, write_files, write_tar
 
-from pflcore.datasets import DATASETS, Dataset, stand_in
+from pflcore.datasets import DATASETS, Dataset
 from pflcore.datasets.cifar100 import Cifar100
 from pflcore.errors import UserError
 
@@ -75,16 +75,6 @@ def test_cifar100_options(cifar100: Dataset, folder: Path) -> None:
         DATASETS.create("cifar100", size=16)
     with pytest.raises(UserError, match="must be one of 'cifar', 'half'"):
         DATASETS.create("cifar100", normalise="imagenet")
-
-
-@pytest.mark.parametrize("normalise", ["cifar", "half"])
-def test_cifar100_stand_ins_have_the_coarse_class_of_their_class(normalise: str) -> None:
-    dataset = DATASETS.create("cifar100", normalise=normalise)
-    samples = stand_in(dataset, 200, 100)
-    coarse = samples.attributes["coarse"]
-    assert coarse.values.tolist() == [Cifar100.coarse_of[label] for label in samples.labels]
-    assert coarse.names == Cifar100.attributes["coarse"]
-    assert (samples.mean, samples.std) == dataset.normalisation
 
 
 @pytest.mark.parametrize("python", [True, False])

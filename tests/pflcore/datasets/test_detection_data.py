@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.official import failure, no_downloads, plain, write_files
+from support.official import no_downloads, plain, write_files
 
 from pflcore.data.assignment_files import read_assignment, write_assignment
 from pflcore.data.sample_files import read_samples, write_samples
@@ -80,16 +80,6 @@ def test_a_folder_of_ones_own_keeps_its_boxes_as_shares_and_through_parquet(tmp_
     targets = boxes.padded()
     assert targets.shape == (2, 2, 6) and targets.dtype == np.float32
     np.testing.assert_allclose(targets[1], [[1, 0.25, 0.25, 0.75, 0.75, 0], [-1, 0, 0, 0, 0, 0]])
-
-
-def test_what_is_wrong_with_the_folder_is_one_line(tmp_path: Path) -> None:
-    assert "Annotations, ImageSets, JPEGImages" in failure(own(), tmp_path / "detection_folder")
-    good = annotation(("red", 1, 1, 9, 9))
-    a_folder(tmp_path / "cells", {"trainval": {"a": good}, "test": {"a": good}})
-    assert "a is in both trainval and test" in failure(own(), tmp_path / "detection_folder")
-    for options in ({"train_list": "../x"}, {"class_list": ("a", "a")}, {"path": "/etc"}):
-        with pytest.raises(UserError):
-            own(**options)
 
 
 def test_the_class_that_an_image_counts_for() -> None:

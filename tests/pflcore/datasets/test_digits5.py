@@ -154,18 +154,6 @@ def test_what_can_be_downloaded_but_is_not_says_so(
     assert "could not be downloaded (OSError); put" in message
 
 
-@pytest.mark.parametrize(("name", "named"), [("synthdigits", "synth_train_32x32.mat"), ("mnistm", "mnist_m.tar.gz")])
-@pytest.mark.parametrize("there", [True, False])
-def test_what_a_person_has_to_get_is_named(tmp_path: Path, name: str, named: str, there: bool) -> None:
-    folder = tmp_path / name
-    if there:
-        folder.mkdir()
-    dataset = DATASETS.create(name)
-    assert not dataset.found(folder)
-    message = failure(dataset, folder)
-    assert message.startswith(f"{folder}: no data here; get it from http://yaroslav.ganin.net/ and put {named}")
-
-
 @pytest.mark.parametrize(
     ("name", "mean", "std"),
     [

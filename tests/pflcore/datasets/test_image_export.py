@@ -77,23 +77,6 @@ def test_an_unreadable_image_is_named(export: Dataset, folder: Path, monkeypatch
     assert failure(export, folder).startswith(f"{path}: row 1: not a readable image (")
 
 
-def test_parquet_of_another_layout(export: Dataset, folder: Path) -> None:
-    path = folder / "train.parquet"
-    good = encode(images(0)[0][0])
-    write_parquet(path, [good, good], label=[3, 10])
-    assert failure(export, folder) == f"{path}: row 1: label 10 is outside 0..9"
-    pq.write_table(pa.table({"img": pa.array([b"x"]), "label": pa.array([0])}), path)
-    assert failure(export, folder) == (
-        f"{path}: needs a column 'img' of struct<bytes: binary>, has img: binary, label: int64"
-    )
-    pq.write_table(pa.table({"img": pa.array([{"bytes": good}])}), path)
-    assert failure(export, folder) == (f"{path}: needs a column 'label' of integers, has img: struct<bytes: binary>")
-    pq.write_table(pa.table({"other": pa.array([0])}), path)
-    assert failure(export, folder) == (f"{path}: needs a column 'img' of struct<bytes: binary>, has other: int64")
-    path.write_bytes(b"not Parquet")
-    assert failure(export, folder).startswith(f"{path}: not a readable Parquet file (")
-
-
 def test_cifar100_parquet_export(folder: Path) -> None:
     export100 = DATASETS.create("cifar100", source="parquet")
     for part, split in enumerate(SPLITS):

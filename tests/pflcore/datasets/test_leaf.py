@@ -89,13 +89,6 @@ def test_unsplit_shards(tmp_path: Path) -> None:
     assert texts(half, "short", train=False) == leaf_windows("short", 197 + 79, 395, 80)
 
 
-def test_a_share_of_leafs_roles(leaf: Path) -> None:
-    dataset = create(source="leaf", role_share=0.5, role_seed=4)
-    drawn = dataset.draw(["a", "only trains", "b", "only tests"])  # type: ignore[attr-defined]
-    assert drawn == ["only trains", "b"]
-    assert dataset.load(leaf).attributes["role"].names == ("b",)
-
-
 def change(**values: Any) -> Callable[[dict[str, Any]], Any]:
     """Replaces items of a shard."""
     return lambda content: content | values
@@ -147,24 +140,6 @@ COUNTS = "user 'b': 'x' and 'y' must be lists of 7 texts"
 )
 def test_damaged_shards(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
     assert refused(leaf, damage) == f"{message}; use a shard made by LEAF"
-
-
-ASCII = " is not one of the 100 printable ASCII characters"
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (change_user(x=[*X[1:], "y" * 81]), "row 6: '" + "y" * 59 + " must be a text of 80 characters"),
-        (change_user(x=[7, *X[1:]]), "row 0: 7 must be a text of 80 characters"),
-        (change_user(x=[list("x" * 80), *X[1:]]), "row 0: a list must be a text of 80 characters"),
-        (change_user(y=["a", "bc", *"defgh"]), "row 1: 'bc' must be a text of 1 characters"),
-        (change_user(y=["a", "ä", *"defgh"]), "row 1: '\\xe4'" + ASCII),
-        (change_user(x=[*X[:3], "x" * 70 + "\ud800" + "x" * 9, *X[4:]]), "row 3: '\\ud800'" + ASCII),
-    ],
-)
-def test_damaged_samples(leaf: Path, damage: Callable[[dict[str, Any]], Any], message: str) -> None:
-    assert refused(leaf, damage) == f"user 'b': {message}; use a shard of LEAF's shakespeare"
 
 
 def test_an_incomplete_set_of_shards(leaf: Path) -> None:

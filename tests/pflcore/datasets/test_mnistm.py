@@ -16,11 +16,10 @@ from support.digit_files import (
     digit_images,
     mnistm_files,
     photographs,
-    pixels,
     shrink,
     write_mnist,
 )
-from support.official import Trust, encoded, failure, write_files, write_tar
+from support.official import Trust, failure, write_files, write_tar
 
 from pflcore.datasets import DATASETS, Dataset, mnistm
 
@@ -73,27 +72,6 @@ def test_mnistm_damaged_lists(folder: Path, line: bytes, message: str) -> None:
     files[name] = b"\n".join([line, *files[name].splitlines()[1:]])
     write_files(folder, files)
     assert failure(DATASETS.create("mnistm"), folder) == f"{folder}/mnist_m: mnist_m_train_labels.txt: {message}"
-
-
-def test_mnistm_damaged_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pflcore.datasets._decode._CHUNK", 4)
-    name = "mnist_m_test/00000002.png"
-    large = np.zeros((3, 28, 28), np.uint8)
-    for data, reason in (
-        (b"no image", "not PNG"),
-        (encoded(pixels(0, 3, 32, 32)[0], "BMP"), "not PNG"),
-        (encoded(large), "28x28 instead of 32x32 pixels"),
-    ):
-        write_files(folder, mnistm_files() | {f"mnist_m/{name}": data})
-        assert failure(DATASETS.create("mnistm"), folder) == (
-            f"{folder}/mnist_m: {name}: not a readable image ({reason})"
-        )
-    files = mnistm_files()
-    lists = files["mnist_m/mnist_m_test_labels.txt"].splitlines(keepends=True)
-    write_files(folder, files | {"mnist_m/mnist_m_test_labels.txt": b"".join(lists[1:])})
-    assert failure(DATASETS.create("mnistm"), folder) == (
-        f"{folder}/mnist_m: mnistm has 15 training and 10 test samples, found 15 and 9; put the complete data there"
-    )
 
 
 # --- built from MNIST and photographs ------------------------------------------------------------------------------

@@ -123,21 +123,6 @@ def test_images_are_scaled_as_a_whole(office: DomainImages, folder: Path) -> Non
     assert first[:, :, : SIZE // 2 - 1].max() < 30 and first[:, :, SIZE // 2 + 1 :].min() > 225
 
 
-def test_nothing_there(office: DomainImages, home: DomainImages, folder: Path) -> None:
-    net = domainnet.DomainNet()
-    for place in (folder, folder.parent / "absent"):
-        assert not office.found(place) and not home.found(place) and not net.found(place)
-        assert failure(office, place) == (
-            f"{place}: no data here; get it from https://faculty.cc.gatech.edu/~judy/domainadapt/ and put "
-            "domain_adaptation_images.tar.gz, or the folders amazon, dslr, webcam, there"
-        )
-        assert failure(home, place) == (
-            f"{place}: no data here; get it from https://www.hemanthdv.org/officeHomeDataset.html and put "
-            "OfficeHomeDataset_10072016.zip, or the folders Art, Clipart, Product, Real World, there"
-        )
-        assert failure(net, place).startswith(f"{place}: no data here; get it from https://ai.bu.edu/M3SDA/ and put")
-
-
 def test_incomplete_data(office: DomainImages, home: DomainImages, folder: Path, trust: Trust) -> None:
     files = office_files()
     del files["dslr/images/mug/frame_0001.jpg"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cifar_files import assert_complete, images, members, members100, pickled, shrink
+from support.cifar_files import members, members100, pickled, shrink
 from support.official import Files, Hostile, Trust, failure, write_files
 
 from pflcore.datasets import DATASETS
@@ -26,16 +26,6 @@ def folder(tmp_path: Path) -> Path:
     """The folder of the dataset, in one of all data."""
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
-
-
-def test_batches_pickled_by_current_numpy(folder: Path) -> None:
-    files = {
-        name: pickle.dumps({"labels": images(number)[1], "data": images(number)[0]}, 3)
-        for number, name in enumerate(members(True))
-    }
-    assert all(b"multiarray" in data for data in files.values())
-    write_files(folder, files)
-    assert_complete(DATASETS.create("cifar10"), folder, "cifar-10-batches-py")
 
 
 @pytest.mark.parametrize(

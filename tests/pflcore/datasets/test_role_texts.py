@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.editions import create, texts, windows
-from support.official import failure
 
 from pflcore.data.samples import Samples
-from pflcore.datasets._text import RoleTexts, read_text
 
 
 @pytest.mark.parametrize(("lines", "test"), [(3, 1), (9, 1), (10, 1), (11, 2), (20, 3), (21, 4), (100, 19)])
@@ -53,29 +49,3 @@ def test_a_share_of_the_roles_is_drawn() -> None:
     for name in kept:
         assert texts(some, name) == texts(everyone, name) != []
     assert len(load(role_share=0.001).attributes["role"].names) == 1
-
-
-def test_another_dataset_is_one_short_class(tmp_path: Path) -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Letters(RoleTexts):
-        """Letters of a correspondence, one role per writer."""
-
-        name = "letters"
-        homepage = "https://letters.example"
-
-        def load(self, folder: Path) -> Samples:
-            paths = sorted(folder.glob("*.txt"))
-            if not paths:
-                raise self.absent(folder, "one text file per writer")
-            lines = {path.stem: read_text(path.read_bytes(), str(path)).splitlines() for path in paths}
-            return self.from_lines(lines, where=str(folder), source=f"{len(paths)} text files")
-
-    dataset, folder = Letters(chunk_len=4), tmp_path / "letters"
-    assert failure(dataset, folder) == (
-        f"{folder}: no data here; get it from https://letters.example and put one text file per writer there"
-    )
-    folder.mkdir()
-    (folder / "anne.txt").write_text("Dear\nBill,\nhow is it?\n")
-    samples = dataset.load(folder)
-    assert samples.name == "letters" and samples.attributes["role"].names == ("anne",)
-    assert texts(samples) == windows("Dear Bill,", 4) + windows("how is it?", 4)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import h5py
-import numpy as np
 import pytest
 from support.digit_files import LABELS, assert_holds, shrink, usps_images, usps_values, write_usps_hdf5
 from support.official import Trust, failure
 
-from pflcore.datasets import DATASETS, usps
+from pflcore.datasets import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -78,29 +77,6 @@ def test_usps_damaged_text(folder: Path, trust: Trust, line: str, message: str) 
     assert failure(DATASETS.create("usps"), folder) == f"{folder}/usps.t.bz2: {message}"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"train_data": np.zeros((15, 255), "f4")}, "train/data must be floats of (n, 256), found float32 (15, 255)"),
-        ({"train_data": np.zeros((15, 256), "u1")}, "train/data must be floats of (n, 256), found uint8 (15, 256)"),
-        ({"test_target": np.zeros((10, 1), int)}, "test/target must be integers of (10,), found int64 (10, 1)"),
-        ({"test_target": np.zeros(10)}, "test/target must be integers of (10,), found float64 (10,)"),
-        ({"test_target": np.array([0] * 9 + [-1])}, "test: row 9: label -1 is outside 0..9"),
-        (
-            {"train_data": usps_values(0) * 2 - 1},
-            "train: row 0: a pixel is outside of its range; get the official file",
-        ),
-        (
-            {"train_target": np.array(["a"] * 15, "S1")},
-            "not a readable HDF5 file of USPS (train/target holds |S1, not numbers); get it again",
-        ),
-    ],
-)
-def test_usps_damaged_hdf5(folder: Path, changes: dict[str, np.ndarray], message: str) -> None:
-    write_usps_hdf5(folder / "usps.h5", **changes)
-    assert failure(DATASETS.create("usps"), folder) == f"{folder}/usps.h5: {message}"
-
-
 def test_usps_hdf5_does_not_reach_other_files(folder: Path) -> None:
     path, other = folder / "usps" / "usps.h5", folder / "other.h5"
     write_usps_hdf5(other)
@@ -136,11 +112,3 @@ def test_usps_hdf5_does_not_reach_other_files(folder: Path) -> None:
     refused(external_group, "train/data")
     refused(external_storage, "test/data")
     refused(virtual, "test/data")
-
-
-def test_usps_numbers_that_are_left_out_are_zero(folder: Path, trust: Trust) -> None:
-    path = folder / "usps.bz2"
-    path.write_bytes(bz2.compress(b"10 2:1 256:-1\n"))
-    images, labels = usps._read_text(path)
-    assert labels.tolist() == [9] and images.shape == (1, 1, 16, 16)
-    assert images.reshape(-1)[[0, 1, 2, 254, 255]].tolist() == [128, 255, 128, 128, 0]

@@ -23,6 +23,7 @@ from pflcore.room import Room
 from pflcore.settings import Evaluation
 
 NAMES = ("fedavg", "fedtp", "ditto")
+QUICK = ["fedavg", *(pytest.param(name, marks=pytest.mark.matrix) for name in NAMES[1:])]
 LAST = Evaluation(window=0, curve_every=0)
 CURVE = Evaluation(window=0, curve_every=1)
 GIB = 2**30
@@ -99,7 +100,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint(workshop: Worksh
 # --- measured otherwise --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_what_acts_in_measuring_alone_trains_nothing(name: str, workshop: Workshop) -> None:
     workshop.run(3, name, knn=0.2)
     result = workshop.run(3, name, knn=0.7)
@@ -130,7 +131,7 @@ def test_measurements_are_taken_where_they_were_made(
     assert result_bytes(result) == anew("fedper", *second)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_states_of_all_measured_rounds_can_be_measured_anew(name: str, workshop: Workshop) -> None:
     workshop.run(4, name, CURVE, knn=0.2, every=True)
     assert workshop.rounds() == [1, 2, 3, 4]

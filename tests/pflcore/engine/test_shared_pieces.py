@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -22,7 +21,6 @@ from pflcore.engine.pieces import Layer, stored_pieces, write_hashed
 from pflcore.engine.state import ClientStates, History, Stateful, apart, join, misfit, restore
 
 INITIAL = {"head.weight": torch.zeros(8, 4), "head.count": torch.tensor(0)}
-ROW = 8 * 4 * 4 + 8  # bytes of a client's
 
 
 class Killed(BaseException):
@@ -65,10 +63,6 @@ def copied(parts: dict[str, Stateful]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in join(parts).items()}
 
 
-def on_disk(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of tensors that have been written, file by file."""
@@ -90,34 +84,6 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- what is written -----------------------------------------------------------------------------------------------
-
-
-def per_checkpoint(folder: Path, clients: int, cohort: int, written: list[int]) -> float:
-    """Bytes per checkpoint when all clients have trained and then so many do between two."""
-    rng = np.random.default_rng(0)
-    run = Run(folder, clients)
-    with run.checkpoints:
-        run.train(range(clients), 1)
-        run.save(1)
-        written.clear()
-        for round_ in range(2, 42):
-            run.train(rng.choice(clients, cohort, replace=False).tolist(), round_)
-            run.save(round_)
-            assert on_disk(folder) < 6 * clients * ROW, "two checkpoints of at most twice what there is"
-            assert len(list(folder.glob("round-*"))) == 2
-    return sum(written) / 40
-
-
-def test_bytes_of_a_checkpoint_go_by_what_changed(
-    written: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(pieces, "OWN", 0)
-    few, many, more = (
-        per_checkpoint(tmp_path / name, clients, cohort, written)
-        for name, clients, cohort in (("few", 1000, 10), ("many", 2000, 10), ("more", 2000, 30))
-    )
-    assert few < 10 * ROW * 10, "a row is written about as often as 1000 can be halved, and not all 1000 rows each time"
-    assert many < 1.2 * few and more > 2 * few
 
 
 def test_small_states_are_one_file(tmp_path: Path) -> None:

@@ -87,8 +87,3 @@ def test_each_matrix_for_itself_and_vectorised() -> None:
 def test_energy_out_of_range(energy: float) -> None:
     with pytest.raises(UserError, match="must be greater than 0 and at most 1"):
         low_rank(torch.ones(2, 2), energy)
-
-
-def test_a_vector_is_no_matrix() -> None:
-    with pytest.raises(UserError, match=r"shape \[3\] is no matrix"):
-        low_rank(torch.ones(3), 0.9)
