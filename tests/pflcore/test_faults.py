@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 import re
 import traceback
 from collections.abc import Callable
@@ -12,16 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.tiny import (
-    EVERY_ROUND,
-    EXECUTORS,
-    backbone,
-    federation,
-    method,
-    run,
-    sampled,
-    training,
-)
+from support.tiny import EVERY_ROUND, EXECUTORS, backbone, federation, method, run, sampled, training
 from torch import Tensor
 
 import pflcore
@@ -171,16 +161,6 @@ def test_what_is_meant_for_a_user_says_nothing_else(executor: str) -> None:
     error = fail(in_loss(lambda: UserError("use a larger batch")), executor)
     assert type(error) is UserError and printed(error)[-1] == "pflcore.errors.UserError: use a larger batch"
     assert not hasattr(error, "__notes__")
-
-
-def test_an_error_passes_through_several_processes_with_its_first_traceback() -> None:
-    original = fail(in_loss(lambda: ValueError("boom\nand more")), "sequential")
-    once = portable(original)
-    twice = portable(pickle.loads(pickle.dumps(once)))  # noqa: S301
-    assert once is not original and twice.__notes__ == once.__notes__ and len(once.__notes__) == 1
-    text = once.__notes__[0].splitlines()
-    assert text[1:] == printed(original) and text[-3:-1] == ["ValueError: boom", "and more"]
-    assert in_a_line(twice) == in_a_line(original)
 
 
 IN_BLOCKS = """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.tiers import six_of
-from support.tiny import backbone, federation, first_fitting, groups_of, method, run, training
+from support.tiny import backbone, federation, first_fitting, method, run, training
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -209,22 +209,6 @@ def test_apfls_mixture_is_tuned_through_its_own_model() -> None:
         return functional_call(model, mixed, (images,))
 
     by_hand(list(own.values()), logits).check(result, "personal")
-
-
-def test_statistics_of_a_part_move_and_those_of_the_rest_stay() -> None:
-    result = adapted("fedbn", "personal", "head", net="lenet_bn")
-    model, state = received(result, "lenet_bn")
-    model.load_state_dict(state)
-    norms = [p for name, p in model.named_parameters() if groups_of(backbone("lenet_bn")).of[name] == "norm"]
-    by_hand(norms, of_model(model)).check(result, "personal")
-    model.load_state_dict(state)
-    kept = {name: tensor.clone() for name, tensor in model.named_buffers()}
-    head = list(model.get_submodule("head").parameters())
-
-    def restore() -> None:
-        model.load_state_dict({**model.state_dict(), **kept})
-
-    by_hand(head, of_model(model), restore).check(result, "head")
 
 
 # --- hypernetworks --------------------------------------------------------------------------------------------------

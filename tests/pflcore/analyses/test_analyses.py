@@ -14,17 +14,7 @@ import torch
 import yaml
 from support.figure_demo import FIGURES
 from support.project import VIT, Project, make_project, spec
-from support.tiny import (
-    EXECUTORS,
-    backbone,
-    federation,
-    first_fitting,
-    method,
-    result_bytes,
-    run,
-    texts,
-    training,
-)
+from support.tiny import EXECUTORS, backbone, federation, first_fitting, method, result_bytes, run, texts, training
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -166,16 +166,6 @@ def test_the_transformer_by_hand(mask: str, dim: int) -> None:
         torch.testing.assert_close(logits[index], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_transformers_matrices_begin_xavier_uniform() -> None:
-    model, _ = BACKBONES.create("language_transformer").create((80,), 100, 0)
-    for entry, tensor in model.named_parameters():
-        if tensor.dim() > 1:
-            bound = math.sqrt(6 / sum(tensor.shape))
-            assert 0.98 * bound < float(tensor.detach().abs().max()) <= bound, entry
-    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
-    assert len(norms) == 5 and all(norm.eps == 1e-6 for norm in norms)
-
-
 def test_the_heads_input_is_the_feature(name: str) -> None:
     model, seen = small(name).eval(), []
     model.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))

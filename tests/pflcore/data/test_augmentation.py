@@ -7,16 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiny import (
-    TEXT,
-    assert_states_close,
-    backbone,
-    create,
-    federation,
-    method,
-    run,
-    training,
-)
+from support.tiny import TEXT, assert_states_close, backbone, create, federation, method, run, training
 from torch.nn import functional as F
 
 from pflcore.data.augmentation import Augmentation, moved, rotated

@@ -213,11 +213,7 @@ def test_assignment_round_trips_byte_identically(tmp_path: Path) -> None:
     ("columns", "facts", "message"),
     [
         ({}, {"clients": 2}, "client 2, sample 2: clients are 0..1, samples start at 0"),
-        (
-            {"sample": pa.array([-1] * 11)},
-            {},
-            "client 0, sample -1: clients are 0..2, samples start at 0",
-        ),
+        ({"sample": pa.array([-1] * 11)}, {}, "client 0, sample -1: clients are 0..2, samples start at 0"),
         (
             {},
             {"clients": "3"},

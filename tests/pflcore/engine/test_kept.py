@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -196,38 +193,6 @@ def test_the_longest_unused_makes_way(workshop: Workshop) -> None:
     assert workshop.rounds() == [2] and sizes(workshop.folder) <= workshop.limit
 
 
-SHARING = """
-import sys
-from pathlib import Path
-from test_kept import CURVE, Workshop, anew, result_bytes
-mine = Workshop(Path(sys.argv[1]), int(sys.argv[2]))
-for turn in range(12):
-    rounds = 2 + (turn * int(sys.argv[3])) % 5
-    assert result_bytes(mine.run(rounds, evaluation=CURVE, every=True)) == anew("fedavg", rounds, CURVE), turn
-assert mine.lines == [], mine.lines
-"""
-
-
-@pytest.mark.matrix
-def test_processes_share_what_is_kept(workshop: Workshop) -> None:
-    """Each evicts what the other is about to read."""
-    workshop.run(1)
-    arguments = [str(workshop.folder), str(int(2.5 * sizes(workshop.folder)))]
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARING, *arguments, step],
-            env={**os.environ, "PYTHONPATH": path},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for step in ("2", "3")
-    ]
-    for process in processes:
-        _, told = process.communicate(timeout=240)
-        assert process.returncode == 0, told
-
-
 def test_what_is_larger_than_the_room_is_not_kept(workshop: Workshop) -> None:
     workshop.run(1)
     workshop.limit = 1000
@@ -267,21 +232,3 @@ def test_the_room_is_what_the_environment_says(
     if value is not None:
         monkeypatch.setenv("PFL_KEEP", value)
     assert Room.of(tmp_path) == Room(tmp_path / "kept", limit)
-
-
-def test_rounds_that_can_be_reached(workshop: Workshop) -> None:
-    """States of rounds 3, 6 and 9; what is due and measured decides how far they lead."""
-    kept = workshop.kept()
-
-    def way(rounds: int, due: Sequence[int], measured: Sequence[int]) -> list[int]:
-        return [one.round for one in kept.way(rounds, due, measured, lambda tensors: "")]
-
-    for round_ in (3, 6, 9):
-        kept.keep(round_, {"a": torch.tensor(float(round_))})
-        assert way(round_, [3, round_], [3]) == [round_] and way(3, [3], []) == [3]
-
-    assert way(10, [], []) == [9] and way(8, [], []) == [6] and way(2, [], []) == []
-    assert way(10, [10], []) == [9] and way(9, [9], []) == [9]
-    assert way(10, [3, 6, 10], []) == [3, 6, 9]
-    assert way(10, [3, 5, 6], [5]) == [3, 6, 9] and way(10, [3, 5, 6], [3]) == [3]
-    assert way(10, [7], []) == [6] and way(10, [2], []) == []

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import Rounds
-from support.tiny import (
-    backbone,
-    first_fitting,
-    method,
-    result_bytes,
-    run,
-    training,
-)
+from support.tiny import backbone, first_fitting, method, result_bytes, run, training
 
 from pflcore.engine.server_optimizers import ServerOptimizer
 from pflcore.errors import UserError

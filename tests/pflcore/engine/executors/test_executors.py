@@ -15,14 +15,7 @@ from support.cohorts import FIRST, PAIRS, UNEVEN, amplified, assert_close, train
 from support.pretend_device import pretend_cuda
 from support.pretend_device.runs import on_gpu
 from support.tiers import SIX
-from support.tiny import (
-    assert_states_close,
-    backbone,
-    federation,
-    method,
-    result_bytes,
-    training,
-)
+from support.tiny import assert_states_close, backbone, federation, method, result_bytes, training
 from torch import Tensor
 
 from pflcore.engine import Result
