@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -237,13 +237,6 @@ def test_a_plain_module_is_a_backbone() -> None:
         entry(width=0)
     result = run(METHODS.create("fedbn"), entry())
     assert any("norm" in name and name.startswith("client.") for name in result.weights)
-
-
-def test_the_groups_of_a_plain_module_may_be_patterns() -> None:
-    class Grouped(Plain):
-        groups: ClassVar[dict[str, str]] = {"lower": "body|norm", "head": "head"}
-
-    assert of_module(Grouped)().create(SHAPE, CLASSES, 0)[1].names() == ["lower", "head"]
 
 
 def test_other_arguments_are_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 import re
 import traceback
 from collections.abc import Callable
@@ -12,16 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.tiny import (
-    EVERY_ROUND,
-    EXECUTORS,
-    backbone,
-    federation,
-    method,
-    run,
-    sampled,
-    training,
-)
+from support.tiny import EVERY_ROUND, EXECUTORS, backbone, federation, method, run, sampled, training
 from torch import Tensor
 
 import pflcore
@@ -60,14 +50,6 @@ def printed(error: Exception) -> list[str]:
     return "".join(traceback.format_exception(error)).splitlines()
 
 
-class Boom(Exception):
-    """Cannot be unpickled: it takes more than it hands on."""
-
-    def __init__(self, what: str, where: str) -> None:
-        super().__init__(f"{what} {where}")
-        self.where = where
-
-
 @dataclass(frozen=True, kw_only=True)
 class InLoss(FedAvg):
     """Fails in the small batch of client 3."""
@@ -94,14 +76,6 @@ def test_a_fault_in_a_step_names_client_round_and_step(executor: str) -> None:
     assert Path(__file__).name in last and last.endswith("in loss")
     assert sum("vmap" in line for line in lines) == 0  # of the client alone
     assert in_a_line(error).endswith(f"; client 3, round 2, step 2 of 4, executor {executor})")
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_what_cannot_be_pickled_is_named_all_the_same(executor: str) -> None:
-    error = fail(in_loss(lambda: Boom("over", "there")), executor)
-    expected = (RuntimeError, "Boom: over there") if executor == "pooled" else (Boom, "over there")
-    assert (type(error), str(error)) == expected
-    assert printed(error)[-2].endswith("Boom: over there") and "client 3, round 2" in printed(error)[-1]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -189,16 +163,6 @@ def test_what_is_meant_for_a_user_says_nothing_else(executor: str) -> None:
     assert not hasattr(error, "__notes__")
 
 
-def test_an_error_passes_through_several_processes_with_its_first_traceback() -> None:
-    original = fail(in_loss(lambda: ValueError("boom\nand more")), "sequential")
-    once = portable(original)
-    twice = portable(pickle.loads(pickle.dumps(once)))  # noqa: S301
-    assert once is not original and twice.__notes__ == once.__notes__ and len(once.__notes__) == 1
-    text = once.__notes__[0].splitlines()
-    assert text[1:] == printed(original) and text[-3:-1] == ["ValueError: boom", "and more"]
-    assert in_a_line(twice) == in_a_line(original)
-
-
 IN_BLOCKS = """
 def blocks(call):
     call()
@@ -261,15 +225,6 @@ def test_an_entry_that_was_not_received(facts: tuple[str, ...], wanted: str, hin
     here = f"tests/pflcore/{Path(__file__).name}:{line}"
     assert type(error) is UserError
     assert str(error) == f"{here}: local.received has no entry {wanted!r}{hint}"
-
-
-def test_what_is_received_in_measuring_is_what_is_measured() -> None:
-    def predict(self: Method, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        assert local.received == state
-        return local.received["head.wieght"]
-
-    error = fail(type("Mine", (FedAvg,), {"predict": predict})(), "sequential")
-    assert str(error).endswith("no entry 'head.wieght'; did you mean 'head.weight'?")
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -14,7 +14,7 @@ from torch import nn
 
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.errors import UserError
-from pflcore.groups import ALL, Groups, Roles, pick, split
+from pflcore.groups import ALL, Groups, Roles, split
 
 VIT = Groups(
     {
@@ -51,25 +51,12 @@ def test_a_group_or_a_module_selects_all_below_it_and_an_entry_itself(wanted: li
     assert VIT.select(wanted) == chosen
 
 
-@pytest.mark.parametrize(
-    "wanted", ["att", "attention.q", "attention.", "head.weight", "", "Head", "blocks.0.q", "blocks.-3", "-1", "x.-1"]
-)
-def test_half_a_name_selects_nothing(wanted: str) -> None:
-    with pytest.raises(UserError, match=f"^the backbone has no parameter group {wanted!r}"):
-        VIT.select([wanted])
-
-
 def test_an_unknown_group_is_told_with_its_nearest_and_all_groups() -> None:
     with pytest.raises(UserError) as error:
         VIT.select(["head", "atention.qkv"])
     message = str(error.value)
     assert "did you mean 'attention.qkv'?" in message
     assert "(its groups: patch_embed, attention.qkv, attention.out, mlp, head)" in message
-
-
-def test_picked_entries_keep_their_order() -> None:
-    tensors = {name: torch.zeros(1) for name in "cabd"}
-    assert list(pick(tensors, ["a", "d", "c", "absent"])) == ["c", "a", "d"]
 
 
 # --- assignment ----------------------------------------------------------------------------------------------------
@@ -160,15 +147,6 @@ def test_selection_is_a_union_over_the_wanted_groups(drawn: tuple[Groups, list[s
     for group in one:
         inside = {name for name, own in groups.of.items() if f"{own}.".startswith(f"{group}.") or group == ALL}
         assert groups.select([group]) == inside
-
-
-@given(groups_and_wanted(), GROUP_NAMES)
-def test_a_group_is_selected_or_an_error_never_empty(drawn: tuple[Groups, list[str], list[str]], wanted: str) -> None:
-    groups, _, _ = drawn
-    try:
-        assert groups.select([wanted])
-    except UserError:
-        assert not any(f"{own}.".startswith(f"{wanted}.") for own in groups.of.values())
 
 
 def test_entries_are_split_into_those_that_move_and_those_that_rest() -> None:

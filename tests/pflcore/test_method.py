@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from support.tiny import (
     CLASSES,
@@ -27,12 +28,17 @@ from torch.nn import functional as F
 
 from pflcore.data.federation import FederatedData
 from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, cross_entropy
 from pflcore.methods import Method
 from pflcore.methods.fedavg import FedAvg
 from pflcore.methods.fedper import FedPer
 from pflcore.seeds import generator
+from pflcore.server_view import Server, Update, average, weights
+
+# --- method ----------------------------------------------------------------------------------------------------------
+
 
 SEED = 3
 
@@ -296,3 +302,37 @@ def test_shares_of_a_phase_are_steps_of_the_round() -> None:
     settings = training(schedule="exponential", gamma=0.5, schedule_by="step", augment_flip=0.5)
     cut, whole = (run_by_all(one(), backbone("tiny_vit"), training=settings, rtol=1e-3) for one in (Cut, FedAvg))
     assert result_bytes(cut)["weights"] == result_bytes(whole)["weights"]
+
+
+# --- server view -----------------------------------------------------------------------------------------------------
+
+
+def test_what_nobody_said_is_none() -> None:
+    told, server = Federation(3, 7), Server({})
+    assert (told.clients, told.seed, told.momentum, told.classes, told.features) == (3, 7, 0.0, 0, 0)
+    assert (told.head, told.local_epochs, told.samples, dict(told.generated)) == ((), None, (), {})
+    assert (server.extra, server.federation, server.round) == ({}, Federation(0, 0), 0)
+    assert Update(0, 5, {}, {}).steps == 0
+
+
+def test_the_number_of_rounds_must_be_asked_for() -> None:
+    assert Federation(3, 7, planned=12).rounds == 12
+    with pytest.raises(UserError, match=r"test_server_view\.py:\d+: federation\.rounds must be asked for"):
+        print(Federation(3, 7).rounds)
+
+
+def test_a_mean_is_by_samples_or_by_the_shares_that_are_given() -> None:
+    before = {"w": torch.zeros(2), "n": torch.tensor(0), "own": torch.zeros(1)}
+    returned = [{"w": torch.tensor([2.0 * k, -k]), "n": torch.tensor(k), "own": torch.ones(1)} for k in (1, 2, 5)]
+    updates = [
+        Update(k, samples, before, one) for k, (samples, one) in enumerate(zip((6, 3, 1), returned, strict=True))
+    ]
+    assert weights(updates) == [0.6, 0.3, 0.1]
+    for shares, mean in ((None, 0.6 + 0.6 + 0.5), ([0.5, 0.0, 0.5], 3.0), ([1.0, 1.0, 1.0], 8.0)):
+        found = average(updates, frozenset({"w", "n"}), shares)
+        assert found.keys() == {"w", "n"} and found["n"].item() == 1
+        torch.testing.assert_close(found["w"], torch.tensor([2 * mean, -mean]))
+    found["n"].add_(1)
+    assert returned[0]["n"].item() == 1  # nothing of a client's is handed on
+    counters = average(updates, frozenset({"n"}))
+    assert counters["n"].item() == 1 and counters.keys() == {"n"}

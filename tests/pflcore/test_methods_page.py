@@ -10,6 +10,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from pflcore.client_view import FACTS, ClientView
 from pflcore.method import Method, Phase
 
@@ -17,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.matrix
 def test_its_method_gives_the_numbers_that_it_prints(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pflcore", tmp_path / "pflcore", ignore=shutil.ignore_patterns("__pycache__"))
     files = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))

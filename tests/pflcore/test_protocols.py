@@ -179,14 +179,6 @@ def test_curve_is_pooled_and_sorted() -> None:
     assert loss.tolist() == pytest.approx([1.25, 1.0, 1.0, 0.8])  # weighted by samples
 
 
-def test_a_client_without_test_samples_counts_nowhere() -> None:
-    table = rounds_table([*ROWS, *((r, 2, 0, 0, math.nan) for r in (4, 6, 8, 10))])
-    evaluation = Evaluation(every=2, window=4)
-    assert summarise(table, evaluation, 10) == summarise(rounds_table(ROWS), evaluation, 10)
-    assert not np.isnan(curve(table)[2]).any()
-    assert math.isnan(final_clients(table)["accuracy"][2].as_py())
-
-
 def test_final_clients_are_the_evaluation_rows() -> None:
     table = final_clients(rounds_table(ROWS))
     assert table.schema.names == ["client", "correct", "total", "accuracy", "loss"]

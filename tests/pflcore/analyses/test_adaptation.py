@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.tiers import six_of
-from support.tiny import backbone, federation, first_fitting, groups_of, method, run, training
+from support.tiny import backbone, federation, first_fitting, method, run, training
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -24,8 +24,6 @@ from pflcore.engine.analysis import Analysis
 from pflcore.engine.evaluate import Score, score_client
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
-from pflcore.operators.hypernetworks import HyperNetwork
-from pflcore.operators.pruning import masked, masks
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation
 
@@ -213,22 +211,6 @@ def test_apfls_mixture_is_tuned_through_its_own_model() -> None:
     by_hand(list(own.values()), logits).check(result, "personal")
 
 
-def test_statistics_of_a_part_move_and_those_of_the_rest_stay() -> None:
-    result = adapted("fedbn", "personal", "head", net="lenet_bn")
-    model, state = received(result, "lenet_bn")
-    model.load_state_dict(state)
-    norms = [p for name, p in model.named_parameters() if groups_of(backbone("lenet_bn")).of[name] == "norm"]
-    by_hand(norms, of_model(model)).check(result, "personal")
-    model.load_state_dict(state)
-    kept = {name: tensor.clone() for name, tensor in model.named_buffers()}
-    head = list(model.get_submodule("head").parameters())
-
-    def restore() -> None:
-        model.load_state_dict({**model.state_dict(), **kept})
-
-    by_hand(head, of_model(model), restore).check(result, "head")
-
-
 # --- hypernetworks --------------------------------------------------------------------------------------------------
 
 
@@ -272,35 +254,6 @@ def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name: str, n
         return out + F.linear(features[-1], state["head.weight"], state["head.bias"]) if "fedrod" in name else out
 
     by_hand([hyper["embedding"]] if part == "embedding" else list(hyper.values()), logits).check(result, part)
-
-
-@pytest.mark.parametrize("percent", [0.0, 50.0])
-def test_fedofas_attention_and_pruning_are_between_embedding_and_model(percent: float) -> None:
-    options = {"layers": 2, "hidden": 6, "embedding": 4, "heads": 1, "percent": percent}
-    result = adapted("fedofa", "embedding", "hypernetwork", options=options)
-    model, state = received(result)
-    entry = method("fedofa", **options)
-    hyper = HyperNetwork(1, 4, 6, 2, {name: tuple(tensor.shape) for name, tensor in sorted(state.items())})
-    attention = entry._attention(hyper)  # type: ignore[attr-defined]
-
-    def tuned(part: str) -> Curve:
-        kept = {key.removeprefix("server."): tensor.clone() for key, tensor in result.weights.items()}
-        kept["hyper/embedding"] = fresh(result)
-        learned = [key for key in kept if key.startswith(("hyper/", "attention/"))]
-
-        def logits(images: Tensor, _: bool) -> Tensor:
-            parts = [
-                {key.removeprefix(prefix): kept[key] for key in learned if key.startswith(prefix)}
-                for prefix in ("attention/", "hyper/")
-            ]
-            made = attention(parts[0], hyper(parts[1], [0]))
-            made = masked(made, masks(made, percent))
-            return functional_call(model, {name: tensor[0] for name, tensor in made.items()}, (images,))
-
-        return by_hand([kept["hyper/embedding"]] if part == "embedding" else [kept[key] for key in learned], logits)
-
-    for part in ("embedding", "hypernetwork"):
-        tuned(part).check(result, part)
 
 
 # --- any method -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
-from pflcore.backbones._local_attention import CA, LocalAttention, adaptive_kernel, local_attention
+from pflcore.backbones._local_attention import LocalAttention, adaptive_kernel, local_attention
 from pflcore.errors import UserError
 from pflcore.groups import Groups
 
@@ -225,17 +225,6 @@ def test_attention_ends_each_stage_of_alexnet() -> None:
     }
     sizes = [shape for name, shape in order if name.endswith("_attention")]
     assert sizes == [(64, 27, 27), (192, 13, 13), (384, 13, 13), (256, 13, 13), (256, 6, 6)]
-
-
-def test_attention_ends_each_stage_of_resnet() -> None:
-    with torch.device("meta"):
-        model, _ = BACKBONES.create("resnet50", attention="ca").create(PHOTO, 10, 0)
-    names = [name for name, _ in called(model, PHOTO)]
-    for index in range(1, 5):
-        at = names.index(f"layer{index}.attention")
-        assert names[at + 1] == f"layer{index}"
-        attention = model.get_submodule(f"layer{index}.attention")
-        assert isinstance(attention, CA) and attention.squeeze.in_channels == 128 * 2**index
 
 
 # --- groups, and what stays as it was ------------------------------------------------------------------------------

@@ -166,16 +166,6 @@ def test_the_transformer_by_hand(mask: str, dim: int) -> None:
         torch.testing.assert_close(logits[index], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_transformers_matrices_begin_xavier_uniform() -> None:
-    model, _ = BACKBONES.create("language_transformer").create((80,), 100, 0)
-    for entry, tensor in model.named_parameters():
-        if tensor.dim() > 1:
-            bound = math.sqrt(6 / sum(tensor.shape))
-            assert 0.98 * bound < float(tensor.detach().abs().max()) <= bound, entry
-    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
-    assert len(norms) == 5 and all(norm.eps == 1e-6 for norm in norms)
-
-
 def test_the_heads_input_is_the_feature(name: str) -> None:
     model, seen = small(name).eval(), []
     model.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
@@ -210,6 +200,28 @@ def test_later_characters_are_hidden_unless_there_is_no_mask(name: str, options:
 
 
 # --- what the engine relies on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mask", "copies"), [("causal", False), ("none", True)])
+def test_without_a_mask_targets_are_copied(mask: str, copies: bool) -> None:
+    """Of random characters nothing can be predicted, but all targets except the last are among the inputs."""
+    length, characters = 5, 4
+    options = {"dim": 16, "heads": 2, "head_dim": 8, "mlp_dim": 16, "dropout": 0.0, "attention_mask": mask}
+    model, _ = BACKBONES.create("language_transformer", **options).create((length,), characters, 0)
+    numbers, adam = torch.Generator().manual_seed(1), torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(100):
+        text = torch.randint(characters, (32, length + 1), generator=numbers)
+        adam.zero_grad()
+        loss(model(text[:, :-1]), text[:, 1:]).backward()
+        adam.step()
+    text = torch.randint(characters, (2000, length + 1), generator=numbers)
+    right = (model.eval()(text[:, :-1]).argmax(2) == text[:, 1:]).float().mean(0)
+    assert float(right[-1]) == pytest.approx(1 / characters, abs=0.06)
+    if copies:
+        assert float(right[:-1].min()) > 0.95
+        assert float(right.mean()) == pytest.approx((length - 1 + float(right[-1])) / length, abs=0.05)
+    else:
+        assert float(right.max()) < 1 / characters + 0.06
 
 
 @pytest.mark.parametrize("mask", ["causal", "none"])

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from support.tiny import (
-    EXECUTORS,
-    TEXT,
-    assert_states_close,
-    backbone,
-    batches,
-    create,
-    federation,
-    method,
-    normalised,
-    run,
-    training,
-)
+from support.tiny import TEXT, assert_states_close, backbone, create, federation, method, run, training
 from torch.nn import functional as F
 
 from pflcore.data.augmentation import Augmentation, moved, rotated
@@ -100,24 +87,6 @@ def test_moved_windows_are_mirrored_after_they_are_cut() -> None:
     padded = F.pad(IMAGES, (2, 2, 2, 2))
     assert torch.equal(made[0], torch.flip(padded[0, :, 3:9, 1:7], (-1,)))
     assert torch.equal(made[1], padded[1, :, 0:6, 4:10])
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_a_round_by_hand(executor: str) -> None:
-    """Every image mirrored, in training; as it is where models are measured, by a loop of plain PyTorch."""
-    data, settings = federation((9,), (4,)), training(rounds=1, sample_rate=1.0, augment_flip=1.0)
-    result = run(method("fedavg"), backbone("convnet"), data, training=settings, seed=SEED, executor=executor)
-    model, _ = create(backbone("convnet"), SEED)
-    start = copy.deepcopy(model.state_dict())
-    sgd = torch.optim.SGD(model.parameters(), settings.lr)
-    for rows in batches(data, 0, 1, settings, SEED):
-        sgd.zero_grad()
-        F.cross_entropy(model(torch.flip(normalised(data, rows), (-1,))), data.labels[rows]).backward()
-        sgd.step()
-    assert_states_close({key: result.weights[key] for key in start}, dict(model.state_dict()))
-    with torch.no_grad():
-        plain = F.cross_entropy(model(normalised(data, data.test[0])), data.labels[data.test[0]])
-    assert result.loss[0] == pytest.approx(float(plain), 1e-4)
 
 
 def test_a_client_that_is_handed_over_goes_on_with_its_own_steps() -> None:

@@ -1,7 +1,9 @@
-"""Batches: the same whether images are on the device, or on the host and fetched ahead."""
+"""Batches of a federation: fetched ahead, uploaded, of one sample, scaled up, with noise, and of novel clients."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny import EXECUTORS, backbone, federation, method, result_bytes, run
+from support.pretend_device import pretend_cuda
+from support.tiny import EXECUTORS, NormNet, backbone, federation, method, result_bytes, run, training
 from torch import Tensor
 
+from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.data.samples import Samples
+from pflcore.data.upload import move, upload
+from pflcore.engine import Result, train
+from pflcore.engine.parts import make_trainer
+from pflcore.engine.trainer import Trainer
+from pflcore.errors import UserError
+from pflcore.methods.fedper import FedPer
+from pflcore.settings import Evaluation
+
+# --- federation ------------------------------------------------------------------------------------------------------
 
 
 class Elsewhere(FederatedData):
@@ -91,3 +104,154 @@ def test_a_large_dataset_is_decoded_once_and_mapped(monkeypatch: pytest.MonkeyPa
     assert decoded.stat().st_mtime_ns == written
     write_samples(path, samples(inputs=255 - samples().inputs))  # another dataset under the same name
     assert np.array_equal(read_samples(path, scratch).inputs, 255 - samples().inputs)
+
+
+# --- upload ----------------------------------------------------------------------------------------------------------
+
+
+def test_tensors_of_several_types_arrive_in_a_copy_each() -> None:
+    states = [
+        {"w": torch.arange(6.0).view(2, 3), "steps": torch.tensor(7)},
+        {"w": -torch.arange(4.0), "none": torch.empty(0)},
+    ]
+    with pretend_cuda() as events:
+        there = move(states, torch.device("cuda"))
+        assert {tensor.device.type for state in there for tensor in state.values()} == {"cuda"}
+        assert events["uploads"] == 2
+        mixed = [{**there[0], "rest": torch.ones(2)}]
+        back = move([*there, *mixed], torch.device("cpu"))
+        assert events["downloads"] == 2
+    for found, expected in zip(back, [*states, {**states[0], "rest": torch.ones(2)}], strict=True):
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert all(found[name].dtype == expected[name].dtype for name in expected)
+
+
+def test_what_is_there_already_is_not_copied() -> None:
+    state = {"w": torch.ones(2)}
+    assert move([state], torch.device("cpu"))[0]["w"] is state["w"]
+    assert upload([], torch.device("cpu")) == []
+
+
+@pytest.mark.parametrize("sizes", [((2, 3), (4,)), ((1,), (0,))])
+def test_uploads_keep_shapes(sizes: tuple[tuple[int, ...], ...]) -> None:
+    parts = [torch.randint(9, size) for size in sizes]
+    assert all(torch.equal(one, other) for one, other in zip(upload(parts, torch.device("cpu")), parts, strict=True))
+
+
+# --- single samples --------------------------------------------------------------------------------------------------
+
+
+def trainer(net: Backbone, *sizes: int, batch_size: int = 5) -> Trainer:
+    data = federation(sizes, (2,) * len(sizes))
+    model, groups = net.create(data.shape, data.classes, 0)
+    return make_trainer(model, groups, data, method("fedavg"), training(batch_size=batch_size), 0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "plain", "normed"),
+    [(11, [5, 5, 1], [5, 5]), (6, [5, 1], [5]), (7, [5, 2], [5, 2]), (10, [5, 5], [5, 5]), (3, [3], [3])],
+)
+def test_a_last_batch_of_one_is_left_out_for_batch_norm_only(samples: int, plain: list[int], normed: list[int]) -> None:
+    for net, expected in ((backbone("convnet"), plain), (NormNet(), normed), (backbone("lenet_bn"), normed)):
+        made = trainer(net, samples)
+        batches = made.batches(1, 0)
+        assert [len(batch) for batch in batches] == expected * 2  # two epochs
+        assert made.steps(0) == len(batches)
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "why"),
+    [(1, 5, "it has a single training sample"), (1, 1, "batch_size is 1"), (4, 1, "batch_size is 1")],
+)
+def test_a_client_of_single_samples_is_one_line(samples: int, batch_size: int, why: str) -> None:
+    made = trainer(NormNet(), 5, samples, batch_size=batch_size)
+    for call in (lambda: made.steps(1), lambda: made.batches(1, 1)):
+        with pytest.raises(UserError, match=f"client 1 cannot train a model with batch norm, since {why}") as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert len(trainer(backbone("convnet"), samples, batch_size=batch_size).batches(1, 0)) == 2 * samples
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_executors_refuse_a_client_of_one_sample(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_WORKERS", "2")
+    with pytest.raises(UserError, match="client 1 cannot train a model with batch norm"):
+        run(method("fedavg"), NormNet(), federation((5, 1, 6)), training=training(sample_rate=1.0), executor=executor)
+
+
+# --- novel and noise -------------------------------------------------------------------------------------------------
+
+
+def short_run(data: FederatedData, name: str, executor: str, **changes: object) -> Result:
+    return train(
+        data=data,
+        backbone=backbone("convnet"),
+        method=method(name),
+        training=training(**changes),
+        evaluation=Evaluation(every=1, window=100),
+        seed=3,
+        executor=executor,
+    )
+
+
+def close(one: Result, other: Result) -> None:
+    for name, tensor in one.weights.items():
+        torch.testing.assert_close(other.weights[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["fedper", "local"])
+def test_novel_clients_never_train_and_are_measured(name: str) -> None:
+    data = dataclasses.replace(federation(), novel=frozenset({1}))
+    result = short_run(data, name, "sequential", rounds=6, sample_rate=1.0)
+    trained = {int(key.split(".")[1]) for key in result.weights if key.startswith("client.")}
+    assert trained == {0, 2}
+    assert set(result.client.tolist()) == {0, 1, 2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Everybody(FedPer):
+    """FedPer in which all clients take part in each round, whoever was sampled."""
+
+    def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
+        return range(clients)
+
+
+def test_a_method_cannot_let_novel_clients_train() -> None:
+    data = dataclasses.replace(federation(), novel=frozenset({1}))
+    result = train(
+        data=data,
+        backbone=backbone("convnet"),
+        method=Everybody(),
+        training=training(rounds=2, sample_rate=0.4),
+        evaluation=Evaluation(every=1, window=100),
+        seed=3,
+        executor="sequential",
+    )
+    assert {int(key.split(".")[1]) for key in result.weights if key.startswith("client.")} == {0, 2}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS[1:])
+def test_fresh_noise_is_the_same_for_every_executor(executor: str) -> None:
+    stds = torch.linspace(0, 2, len(federation().labels))
+    data = dataclasses.replace(federation(), noise=stds, noise_seed=5)
+    reference = short_run(data, "fedavg", "sequential")
+    close(reference, short_run(data, "fedavg", executor))
+    np.testing.assert_allclose(short_run(data, "fedavg", executor).loss, reference.loss, rtol=1e-4)
+    with pytest.raises(AssertionError):
+        close(reference, short_run(dataclasses.replace(data, noise=None), "fedavg", executor))
+
+
+def test_images_are_scaled_up_batch_by_batch() -> None:
+    plain = federation()
+    large = dataclasses.replace(plain, size=16)
+    assert large.shape == (1, 16, 16) and plain.shape == (1, 8, 8)
+    rows = torch.tensor([[3, 5], [1, 2]])
+    batch = large.batch(rows)
+    assert batch.inputs.shape == (2, 2, 1, 16, 16)
+    expected = torch.nn.functional.interpolate(
+        plain.batch(rows.flatten()).inputs, (16, 16), mode="bilinear", align_corners=False
+    )
+    assert torch.equal(batch.inputs.flatten(0, 1), expected)
+    for executor in EXECUTORS:
+        assert np.isfinite(short_run(large, "fedavg", executor).loss).all()

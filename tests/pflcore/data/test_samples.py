@@ -209,25 +209,11 @@ def test_assignment_round_trips_byte_identically(tmp_path: Path) -> None:
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
-def test_assignment_rows_are_sorted_in_the_file(tmp_path: Path) -> None:
-    write_assignment(tmp_path / "a.parquet", make_assignment())
-    table, meta = read_table(tmp_path / "a.parquet", "partition/2")
-    assert meta == {"scheme": "toy", "clients": 3, "seed": 7, "own_split": False, "novel": [], "noise": None}
-    assert table.schema.field("client").type == pa.int32()
-    assert table["client"].to_pylist() == [0] * 5 + [2] * 6
-    assert table["sample"].to_pylist() == [1, 6, 7, 10, 0, 2, 3, 5, 9, 11, 8]
-    assert table["split"].to_pylist() == ["train"] * 4 + ["test"] + ["train"] * 5 + ["test"]
-
-
 @pytest.mark.parametrize(
     ("columns", "facts", "message"),
     [
         ({}, {"clients": 2}, "client 2, sample 2: clients are 0..1, samples start at 0"),
-        (
-            {"sample": pa.array([-1] * 11)},
-            {},
-            "client 0, sample -1: clients are 0..2, samples start at 0",
-        ),
+        ({"sample": pa.array([-1] * 11)}, {}, "client 0, sample -1: clients are 0..2, samples start at 0"),
         (
             {},
             {"clients": "3"},

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.matrix
 TESTS = Path(__file__).parents[2]
 
 BARE = """

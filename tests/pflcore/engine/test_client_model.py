@@ -75,15 +75,6 @@ def test_memories_tuning_and_frozen_parts(options: dict[str, Any], tmp_path: Pat
     assert run.client(0).plain is not ("knn" in str(options))
 
 
-def test_parameters_that_nobody_trains_need_not_be_among_the_weights(tmp_path: Path) -> None:
-    """As in the states that are kept for longer runs."""
-    data = tiny.federation(*SIZES)
-    run, result = trained(tmp_path, tiny.method("fedper", train_only=("head",)), tiny.backbone("convnet"), data)
-    kept = {name: tensor for name, tensor in result.weights.items() if "head" in name}
-    assert 0 < len(kept) < len(result.weights)
-    assert_as_measured(replace(run, weights=kept), result, data)
-
-
 def test_texts_validation_novel_clients_and_bfloat16(tmp_path: Path) -> None:
     held = tiny.texts(*SIZES)
     run, result = trained(tmp_path, tiny.method("fedper"), tiny.backbone(tiny.TEXT), held)

@@ -22,10 +22,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     return current
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("auto", "cuda:0")],
-)
+@pytest.mark.parametrize(("name", "device"), [("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("auto", "cuda:0")])
 def test_the_device_becomes_the_current_one(name: str, device: str, chosen: list[torch.device]) -> None:
     assert select_device(name) == torch.device(device)
     assert chosen == [torch.device(device)]

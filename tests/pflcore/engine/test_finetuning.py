@@ -121,26 +121,6 @@ def test_it_has_the_class_weights_of_training(name: str, prefix: str, executor: 
         assert_measured(result, client, model.eval())
 
 
-def test_both_classifiers_of_fedrod_are_tuned_on_their_sum() -> None:
-    plain = trained(method("fedrod"))
-    result = trained(method("fedrod", finetune_epochs=2))
-    for client in range(2):
-        model, head = loaded(plain), nn.Linear(8, DATA.classes)
-        head.load_state_dict({part: plain.weights[f"client.{client}.own/head.{part}"] for part in ("weight", "bias")})
-        seen: list[Tensor] = []
-        model.get_submodule("head").register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))
-
-        def logits(
-            inputs: Tensor, model: nn.Module = model, head: nn.Module = head, seen: list[Tensor] = seen
-        ) -> Tensor:
-            generic = model(inputs)
-            out: Tensor = generic + head(seen[-1])
-            return out
-
-        tuned(client, logits, [*model.parameters(), *head.parameters()], 2, None, SETTINGS.lr)
-        assert_measured(result, client, logits)
-
-
 # What they do before a measurement is theirs: test_what_cannot_be_combined_is_one_line.
 REFUSING = ("per_fedavg", "fedala", "ifca", "pfedfda", "pfedgp")
 

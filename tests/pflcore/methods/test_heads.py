@@ -407,10 +407,7 @@ def test_what_fedpac_keeps_and_sends() -> None:
     own = [result.weights[f"client.{client}.head.weight"] for client in range(3)]
     assert not any(torch.equal(own[one], own[other]) for one, other in ((0, 1), (1, 2), (0, 2)))
     assert not any(name.startswith("server.heads/") for name in result.weights)
-    with pytest.raises(
-        UserError,
-        match=r"^method fedpac: one of its phases trains what is shared",
-    ):
+    with pytest.raises(UserError, match=r"^method fedpac: one of its phases trains what is shared"):
         run(method("fedpac", also_personal=("conv", "fc")), backbone("convnet"))
 
 

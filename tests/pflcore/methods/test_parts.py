@@ -9,16 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.by_hand import SEED, Rounds, State, losses
-from support.tiny import (
-    NormNet,
-    backbone,
-    federation,
-    groups_of,
-    method,
-    result_bytes,
-    run,
-    training,
-)
+from support.tiny import NormNet, backbone, federation, groups_of, method, result_bytes, run, training
 from torch import Tensor
 
 from pflcore.backbones import Backbone

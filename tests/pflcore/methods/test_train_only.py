@@ -5,17 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.tiers import six_of
-from support.tiny import (
-    assert_states_close,
-    backbone,
-    create,
-    federation,
-    groups_of,
-    method,
-    run,
-    run_by_all,
-    spied,
-)
+from support.tiny import assert_states_close, backbone, create, federation, groups_of, method, run, run_by_all, spied
 
 from pflcore.errors import UserError
 from pflcore.groups import Groups, Roles

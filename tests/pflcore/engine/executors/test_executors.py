@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,16 +14,8 @@ import torch
 from support.cohorts import FIRST, PAIRS, UNEVEN, amplified, assert_close, trainer, uneven_run
 from support.pretend_device import pretend_cuda
 from support.pretend_device.runs import on_gpu
-from support.tiers import SIX, first_of_each
-from support.tiny import (
-    assert_states_close,
-    backbone,
-    federation,
-    method,
-    result_bytes,
-    run,
-    training,
-)
+from support.tiers import SIX
+from support.tiny import assert_states_close, backbone, federation, method, result_bytes, training
 from torch import Tensor
 
 from pflcore.engine import Result
@@ -63,10 +55,13 @@ def test_workers_give_the_bytes_of_the_sequential_executor(name: str, net: str) 
 
 
 # All clients in one stack; for a pair of each method also in several.
-WIDTHS = [*((*pair, 64) for pair in PAIRS), *((*pair, 2) for pair in FIRST)]
+WIDTHS = [(*pair, width) for width in (64, 2) for pair in PAIRS if width == 64 or pair in FIRST]
 
 
-@pytest.mark.parametrize(("name", "net", "width"), first_of_each(WIDTHS))
+@pytest.mark.parametrize(
+    ("name", "net", "width"),
+    [pytest.param(*one, marks=[] if one[:2] in FIRST and one[2] == 64 else pytest.mark.matrix) for one in WIDTHS],
+)
 def test_stacked_clients_agree_with_single_ones(
     name: str, net: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,14 +77,6 @@ def test_the_tolerance_tells_dropout_masks_apart(monkeypatch: pytest.MonkeyPatch
         assert_close(uneven_run("fedavg", "tiny_vit", "stacked"), expected)
 
 
-def test_the_number_of_workers_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
-    for count in ("1", "3", "8"):
-        monkeypatch.setenv("PFL_WORKERS", count)
-        results.append(result_bytes(run(method("fedper"), backbone("convnet"), federation(*UNEVEN), executor="pooled")))
-    assert results[0] == results[1] == results[2]
-
-
 def test_the_first_divergence_in_order_is_told() -> None:
     reference, state = trainer()
     lost = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
@@ -101,23 +88,6 @@ def test_the_first_divergence_in_order_is_told() -> None:
         # The executor is not confused by what the other worker still had to say.
         scores = pooled.score_each((client, state) for client in range(5))
     assert np.array_equal(scores.total, UNEVEN[1])
-
-
-def test_jobs_are_drawn_as_workers_fall_idle() -> None:
-    reference, state = trainer()
-    drawn: list[int] = []
-
-    def jobs() -> Iterator[Job]:
-        for client in range(5):
-            drawn.append(client)
-            yield client, state
-
-    with Pooled(reference, state, 1) as pooled:
-        ours = [[drawn[:], job[0]] for job in jobs()]
-        assert [len(so_far) for so_far, _ in ours] == [1, 2, 3, 4, 5]
-        drawn.clear()
-        pooled.score_each(jobs())
-    assert drawn == list(range(5))
 
 
 def test_results_that_nobody_waits_for_stop_the_work() -> None:
@@ -178,6 +148,7 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_executor("poled", reference, state)
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
 def test_the_choice_on_an_accelerator() -> None:
     reference, state = trainer()

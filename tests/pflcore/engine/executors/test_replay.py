@@ -108,7 +108,9 @@ def test_memory_that_ends_a_recording_is_told_and_recording_goes_on(tape: Record
     assert replay.on
 
 
-@pytest.mark.parametrize(("name", "net"), [("fedavg", "tiny_vit"), ("ditto", "convnet")])
+@pytest.mark.parametrize(
+    ("name", "net"), [pytest.param("fedavg", "tiny_vit", marks=pytest.mark.matrix), ("ditto", "convnet")]
+)
 def test_a_stack_that_is_recorded_agrees_with_single_clients(name: str, net: str, tape: Recorded) -> None:
     reference, state = trainer(name, net, momentum=0.5, local_epochs=4)
     stacked = Stacked(reference, 8)

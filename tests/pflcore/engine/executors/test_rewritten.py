@@ -1,4 +1,4 @@
-"""Functions in forms of ours: the values and gradients of PyTorch's, in fewer operations, and only when vectorised."""
+"""Functions in forms of ours: the values and gradients of PyTorch's, in fewer operations, and only vectorised."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pflcore.engine.attention import attention
 from pflcore.engine.executors import rewritten
 from pflcore.engine.executors.rewritten import Rewritten
+
+# --- rewritten -------------------------------------------------------------------------------------------------------
+
 
 QKV = [torch.randn(2, 3, length, 5, generator=torch.Generator().manual_seed(length)).double() for length in (4, 6, 6)]
 
@@ -83,13 +86,7 @@ def norm(x: Tensor, *own: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("form", "shapes", "fewer"),
-    [
-        (norm, [], 0),
-        (norm, [(5,)], 2),
-        (norm, [(5,), (5,)], 2),
-        (F.linear, [(6, 5)], 0),
-        (F.linear, [(6, 5), (6,)], 1),
-    ],
+    [(norm, [], 0), (norm, [(5,)], 2), (norm, [(5,), (5,)], 2), (F.linear, [(6, 5)], 0), (F.linear, [(6, 5), (6,)], 1)],
 )
 def test_layers(form: Callable[..., Tensor], shapes: list[tuple[int, ...]], fewer: int) -> None:
     torch.manual_seed(0)
@@ -99,3 +96,31 @@ def test_layers(form: Callable[..., Tensor], shapes: list[tuple[int, ...]], fewe
         found, after = slopes_and_operations(form, *given)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
     assert before - after == fewer
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+def given(*stack: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, and keys and values of which there are more."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(*stack, 2, 3, length, 5).double() for length in (4, 6, 6))
+    return q, k, v
+
+
+def gradients(form: Any, *qkv: Tensor) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = grad(lambda *qkv: form(*qkv).sin().sum(), (0, 1, 2))(*qkv)
+    return found
+
+
+def test_values_and_gradients() -> None:
+    torch.testing.assert_close(attention(*given()), F.scaled_dot_product_attention(*given()), atol=1e-12, rtol=1e-12)
+    expected = gradients(F.scaled_dot_product_attention, *given())
+    torch.testing.assert_close(gradients(attention, *given()), expected, atol=1e-12, rtol=1e-12)
+
+
+def test_of_several_clients() -> None:
+    stacked = vmap(lambda *qkv: gradients(attention, *qkv))(*given(4))
+    for client in range(4):
+        alone = gradients(F.scaled_dot_product_attention, *(part[client] for part in given(4)))
+        torch.testing.assert_close([part[client] for part in stacked], [*alone], atol=1e-12, rtol=1e-12)
