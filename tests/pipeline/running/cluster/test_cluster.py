@@ -157,11 +157,11 @@ def test_nodes_are_sent_a_studys_own_parts(tmp_path: Path) -> None:
     assert results[0].keys() == results[1].keys() and results[0] != results[1]
 
 
+@pytest.mark.matrix
 def test_no_cluster_and_no_remote_are_one_line(tmp_path: Path) -> None:
     project = project_at(tmp_path / "a")
-    before = time.monotonic()
     done = project.call("pfl", "run", "--cluster", f"127.0.0.1:{free_port()}")
-    assert done.returncode == 2 and time.monotonic() - before < 120
+    assert done.returncode == 2
     assert "no Ray cluster answers there" in done.stderr and done.stderr.count("\n") == 1
     project.call("dvc", "remote", "remove", "store")
     done = project.call("pfl", "run", "--cluster", "127.0.0.1:1")
