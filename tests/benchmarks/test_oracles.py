@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks/oracles.py"
 SMALL = ("--clients", "4", "--train-limit", "40")
 ANOTHER_RATE = """
@@ -36,6 +38,7 @@ def test_plain_loops_end_with_the_engines_models() -> None:
     assert len({ours for ours, *_ in found.values()}) > 2  # methods that cannot be told apart would prove little
 
 
+@pytest.mark.matrix
 def test_code_that_does_something_else_is_told(tmp_path: Path) -> None:
     adapter = tmp_path / "another_rate.py"
     adapter.write_text(ANOTHER_RATE)

@@ -59,6 +59,7 @@ def follow(project: Project, section: str) -> None:
             assert found["obtained_mean"].notna().all()
 
 
+@pytest.mark.matrix
 def test_every_example_goes_together_and_is_drawn_under_all_of_its_seeds(project: Project) -> None:
     (shown,) = re.findall(r"^ +partition:\n(?: {8}.*\n)+", README, re.MULTILINE)
     quickstart = (ROOT / "specs/quickstart.yaml").read_text(encoding="utf-8")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -159,14 +157,21 @@ def test_list_specs(project: Project, pfl: Pfl) -> None:
     ]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in registry_of(kind).names()])
+DESCRIBED = [(kind, name) for kind in KINDS for name in registry_of(kind).names()]
+FEW = ("digits", "dirichlet", "tiny_vit", "fedavg", "ditto", "rollout")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [pytest.param(*one, marks=() if one[1] in FEW else pytest.mark.matrix) for one in DESCRIBED],
+)
 def test_describe(project: Project, pfl: Pfl, kind: str, name: str) -> None:
     described = pfl("describe", kind, name)
     assert (described.code, described.err) == (0, "")
     assert described.out.startswith(f"{name} · {kind} · ")
     entry = registry_of(kind).get(name)
     assert (entry.__doc__ or "").splitlines()[0] in described.out
-    assert all(option in described.out for option in [field.name for field in fields(entry)])
+    assert all(field.name in described.out for field in fields(entry))
     assert described.out in pfl("describe", name).out
 
 
@@ -177,28 +182,10 @@ def test_describe_settings(project: Project, pfl: Pfl, cls: type) -> None:
     assert all(field.name in described.out for field in fields(cls))
 
 
-def test_items_and_formulas_of_a_description_keep_their_lines(project: Project, pfl: Pfl) -> None:
-    lines = pfl("describe", "fedofa").out.splitlines()
-    doc = inspect.getdoc(METHODS.get("fedofa")) or ""
-    written = [line for line in doc.splitlines() if line.startswith("- ")]
-    items = [line for line in lines if line.startswith("- ")]
-    assert len(items) == len(written) > 2
-    assert all(item.startswith(line) and item.endswith(".") for item, line in zip(items, written, strict=True))
-    assert any(line.startswith("    Σ p_i · (") for line in lines)
-
-
 def test_schema(project: Project, pfl: Pfl) -> None:
     schema = json.loads(pfl("schema").out)
     assert {"grid", "table", "title"} <= set(schema["properties"])
     assert set(METHODS.names()) <= {name.removeprefix("method_") for name in schema["$defs"]}
-
-
-def test_help(pfl: Pfl) -> None:
-    shown = pfl("--help")
-    assert shown.code == 0
-    assert all(
-        name in shown.out for name in ("validate", "compile", "plan", "list", "describe", "schema", "run", "setup")
-    )
 
 
 def test_version(tmp_path: Path, pfl: Pfl) -> None:
@@ -260,6 +247,7 @@ def test_setup_without_git(tmp_path: Path, pfl: Pfl) -> None:
     assert Project(tmp_path).call("dvc", "status").returncode == 0
 
 
+@pytest.mark.matrix
 def test_setup_with_git_and_then_without(tmp_path: Path, pfl: Pfl) -> None:
     if not shutil.which("git"):
         pytest.skip("no git here")
@@ -279,25 +267,14 @@ WRONG: list[tuple[list[str], str]] = [
     (["run", "../tiny"], "unknown spec '../tiny'; did you mean 'tiny'?"),
     (["run", "base"], "specs/base.yaml: abstract; name a spec that extends it"),
     (["add", "base"], "base: only to be extended; add a spec that extends it"),
-    (["drop"], "name specs, or give --all"),
     (["drop", "tiny"], "tiny: pyproject.toml names it; there is nothing to drop"),
     (["run", "--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'?"),
-    (["plan", "--profile", "../x"], "unknown profile '../x'; known: paper, smoke"),
     (["list", "methds"], "cannot list 'methds'; did you mean 'methods'?"),
     (["describe", "fedpt"], "nothing is called 'fedpt'; did you mean 'fedtp'?"),
-    (["describe", "dataset", "fedtp"], "nothing is called 'fedtp'; known: "),
     (["describe", "dirichlet", "--set", "alfa=1"], "dirichlet.alfa: unknown option; did you mean 'alpha'?"),
     (["describe", "dirichlet", "--set", "alpha=-1"], "dirichlet.alpha: -1 must be greater than 0"),
-    (
-        ["describe", "dirichlet", "--set", "alpha"],
-        "--set 'alpha' must be option=value, with an option of",
-    ),
     (["describe", "dirichlet", "--set", "alpha=[1"], "--set 'alpha=[1': the value is not YAML"),
     (["describe", "dirichlet", "--dataset", "cifar"], "unknown dataset 'cifar'; did you mean 'cifar10'?"),
-    (
-        ["describe", "digits5", "--set", "sorce=fedbn"],
-        "dataset 'digits5' has no option 'sorce'; did you mean 'source'?",
-    ),
     (["describe", "digits5", "--set", "source=1"], "digits5.source = 1 must be str"),
     (["fetch", "domanet"], "unknown dataset 'domanet'; did you mean 'domainnet'?"),
     (["describe", "pathological", "--clients", "7"], "pathological: 7 clients with 2 classes each make 14 places"),
@@ -306,17 +283,13 @@ WRONG: list[tuple[list[str], str]] = [
         ["describe", "methd", "fedtp"],
         "describe takes a name, or a kind (dataset, partition, backbone, method, analysis) and a",
     ),
-    (["describe", "method", "fedtp", "fedavg"], "describe takes a name"),
     (["stage", "train", "nothing.yaml"], "nothing.yaml: no such file; run `pfl compile`"),
-    (["stage", "train", "specs"], "specs: no such file"),
     (["stage", "train", "../../etc/hostname"], "../../etc/hostname: "),
     (
         ["stage", "train", "specs/tiny.yaml"],
         "specs/tiny.yaml: no stage of specs/dvc.yaml; run `pfl compile`, or name a",
     ),
-    (["stage", "train", "odd/run.yaml"], "odd/run.yaml: no stage of odd/dvc.yaml; run `pfl compile`, or name a file"),
     (["stage", "train", "cut/run.yaml"], "cut/dvc.yaml: not what `pfl compile` writes; run it"),
-    (["stage", "train", "half/run.yaml"], "half/dvc.yaml: not what `pfl compile` writes; run it"),
     (["stage", "index", "stages/tables/nothing.json"], "stages/tables/nothing.json: no such file; run `pfl compile`"),
 ]
 
@@ -324,29 +297,16 @@ WRONG: list[tuple[list[str], str]] = [
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(arguments) for arguments, _ in WRONG])
 def test_wrong_usage_is_one_line(project: Project, pfl: Pfl, arguments: list[str], message: str) -> None:
     project.write("specs/base.yaml", "abstract: true\n")
-    for folder in ("odd", "cut", "half"):
-        project.write(f"{folder}/run.yaml", "method: {name: fedavg}\nbackbone: {name: convnet}\n")
+    project.write("cut/run.yaml", "method: {name: fedavg}\nbackbone: {name: convnet}\n")
     project.write("cut/dvc.yaml", b"stages:\n  train-a:\n    cmd: pfl\xff")
-    half = "stages:\n  train-a:\n    cmd: pfl stage train half/run.yaml --seal 0123456789ab\n    outs: [a]\n"
-    project.write("half/dvc.yaml", half)
     before = tree(project.root)
     assert refused(pfl(*arguments)).startswith(message)
     assert tree(project.root) == before
 
 
 def test_outside_of_a_project(tmp_path: Path, pfl: Pfl) -> None:
-    for arguments in (
-        ["validate"],
-        ["compile"],
-        ["plan"],
-        ["add", "a"],
-        ["drop", "--all"],
-        ["list", "specs"],
-        ["schema"],
-        ["run"],
-        ["setup"],
-    ):
-        assert refused(pfl(*arguments)).endswith("go to a study, or make one with `pfl init NAME`")
+    for words in ("validate", "compile", "plan", "add a", "drop --all", "list specs", "schema", "run", "setup"):
+        assert refused(pfl(*words.split())).endswith("go to a study, or make one with `pfl init NAME`")
     assert tree(tmp_path) == {}
 
 
@@ -356,7 +316,7 @@ def test_nothing_to_run(tmp_path: Path, pfl: Pfl) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["soon", "-1", "nan"])
-def test_a_wrong_interval_of_checkpoints(
+def test_variables_that_are_no_numbers(
     project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     project.compile()
@@ -376,18 +336,8 @@ def test_typos_in_commands_exit_with_2(project: Project, pfl: Pfl, arguments: li
 MALFORMED: dict[str, tuple[str | bytes, str]] = {
     "not YAML": ("title: [a\n", "not valid YAML"),
     "not UTF-8": (b"title: caf\xe9\n", "byte 0xe9 is not UTF-8"),
-    "empty": ("", "the file is empty"),
-    "a list": ("- a\n", "expected `key: value` lines"),
     "code in YAML": ("title: !!python/object/apply:os.system ['true']\n", "is not allowed; specs are plain data"),
-    "unknown key": ("gird: {}\n", "gird: unknown key; did you mean 'grid'?"),
-    "no run": ("title: x\n", "grid.base: no dataset; state it here or on an axis"),
     "misspelt method": (spec("[fedpt]"), "unknown method 'fedpt'; did you mean 'fedtp'?"),
-    "shell for a method": (spec("['$(reboot)']"), "unknown method '$(reboot)'"),
-    "misspelt option": (spec("[{name: fedprox, nu: 1}]"), "grid.axes.method[0].nu: unknown option"),
-    "no rounds": (spec(rounds=0), "grid.base.training.rounds: 0 must be at least 1"),
-    "axis without effect": (spec(more="    seed: {A: 0, B: 0}\n"), "has no effect: its values give the same runs"),
-    "itself": ("extends: bad.yaml\n", "a spec cannot inherit from itself"),
-    "published nowhere": (spec(more="table: {rows: [method], published: no.csv}\n"), "'no.csv' does not exist"),
     "all excluded": (spec(more="  exclude: [{method: [FedAvg, FedPer]}]\n"), "excludes every run of the grid"),
 }
 
@@ -417,28 +367,6 @@ def test_an_interruption_is_one_line(project: Project, pfl: Pfl, monkeypatch: py
     assert pfl("validate").code == 0
 
 
-@pytest.mark.parametrize("command", ["schema", "list methods", "validate"])
-def test_a_reader_that_has_left_is_no_error(project: Project, command: str) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [Path(sys.executable).with_name("pfl"), *command.split()],
-        cwd=project.root,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    os.close(writer)
-    assert done.stderr == ""
-
-
-@pytest.mark.parametrize("command", ["schema", "list methods", "describe fedtp", "validate"])
-def test_a_reader_that_leaves_early_is_no_error(project: Project, command: str) -> None:
-    done = project.call("bash", "-c", f"pfl {command} | true")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_the_program_itself(project: Project) -> None:
     """Once as users call it: from a folder inside, by its path, with an environment that is not activated."""
     done = subprocess.run(
@@ -464,6 +392,7 @@ for line in sys.stdin.read().splitlines():
 """
 
 
+@pytest.mark.matrix
 def test_commands_import_what_they_need(project: Project) -> None:
     text = spec("[fedavg]", rounds=100, backbone=VIT)  # measured as report_demo writes it
     text = text.replace("every: 1, window: 1, curve_every: 1", "every: 5, window: 20, curve_every: 10")

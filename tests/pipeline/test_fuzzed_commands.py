@@ -20,7 +20,7 @@ from pipeline import cli
 from pipeline.cli.commands import app
 
 # These train, download, wait, or prepare a checkout: with the right words they do what they are for.
-_LONG = {"run", "verify", "probe", "check", "fetch", "setup", "stage", "status"}
+_LONG = {"run", "verify", "check", "fetch", "setup", "stage", "status"}
 _WAITING = {"--install-completion", "--show-completion", "--cluster"}
 _WORDS = [
     "", " ", "-", "--", "-1", "0", "1", "nan", "inf", "1e999", "9" * 20, "é", "\udcff", "A" * 3000, "a\nb", "%s", "{}",

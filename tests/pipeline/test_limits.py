@@ -48,6 +48,7 @@ def test_names_beyond_what_a_system_takes(text: str, where: str, tmp_path: Path)
     assert str(refusal.value).startswith(where) and len(str(refusal.value)) < 600
 
 
+@pytest.mark.matrix
 def test_a_process_that_compiles_again_and_again_does_not_grow(tmp_path: Path) -> None:
     project, objects = make_project(tmp_path), []
     for count in range(6):

@@ -117,6 +117,7 @@ def call(study: Project, *command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.matrix
 def test_they_run_in_workers_and_are_in_the_report(study: Project) -> None:
     call(study, "pfl", "run")
     lines = squeezed((study.root / "reports/own/report.md").read_text(encoding="utf-8"))

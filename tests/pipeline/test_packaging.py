@@ -26,7 +26,7 @@ SPECS = {
 }
 DATA = {
     path.relative_to(ROOT).as_posix()
-    for pattern in ("report/templates/*.j2", "compile/engine.txt", "probe/*.txt", "probe/*.csv")
+    for pattern in ("report/templates/*.j2", "compile/engine.txt")
     for path in (ROOT / "pipeline").glob(pattern)
 }
 CODE = {

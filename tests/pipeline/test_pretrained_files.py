@@ -78,6 +78,7 @@ def test_stages_depend_on_what_they_must(project: Project) -> None:
     assert "specs" in by_kind["guard"][0].deps and FILE not in read.command
 
 
+@pytest.mark.matrix
 def test_an_absent_file_is_no_mistake_of_a_spec_but_of_who_runs_it(project: Project) -> None:
     (project.root / FILE).unlink()
     assert project.call("pfl", "validate").returncode == 0
@@ -131,6 +132,7 @@ def test_a_file_that_changed_since_is_not_read(project: Project) -> None:
     assert not (project.root / "out.safetensors").exists()
 
 
+@pytest.mark.matrix
 def test_training_begins_there_and_a_changed_file_trains_anew(project: Project) -> None:
     """The models of a run of no learning are those in the file, however it was written."""
     still = naming("files/vit.pth").replace("lr: 0.1", "lr: 1.0e-30")
@@ -146,6 +148,7 @@ def test_training_begins_there_and_a_changed_file_trains_anew(project: Project) 
     assert project.call("pfl", "run", "a").returncode == 0 and tree(project.root / "artifacts") == again
 
 
+@pytest.mark.matrix
 def test_a_classifier_that_begins_anew_is_told(project: Project) -> None:
     place(project, FILE, classes=4)
     done = project.call("pfl", "run", "a", PFL_DEVICE="cpu")
@@ -198,6 +201,7 @@ def pretrain() -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
+@pytest.mark.matrix
 def test_ways_of_tuning_a_transformer_that_was_trained_before(tmp_path: Path) -> None:
     """All begin where the file is and stay ahead of a random body; what they send is what they train and share."""
     project, weights = make_project(tmp_path, {}), pretrain()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support.tiers import first_of_each
 
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.specs import find_specs, load_spec
@@ -44,8 +43,8 @@ def run_smoke(name: str, root: Path) -> None:
         assert "SMOKE PROFILE" in page and title.split(":")[0] in page
 
 
-# One stands for all.
-@pytest.mark.parametrize("name", first_of_each(zip(ONE_PER_PAPER), by=lambda name: ["spec"]))
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", ONE_PER_PAPER)
 def test_one_spec_of_each_paper_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
     run_smoke(name, tmp_path)
 

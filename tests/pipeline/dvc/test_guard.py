@@ -159,7 +159,6 @@ def kill_while_training(project: Project) -> None:
         process.wait()
 
 
-@pytest.mark.matrix
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     killed, calm = (make_project(tmp_path / name, {"specs/a.yaml": long_run()}) for name in ("killed", "calm"))
     for project in (killed, calm):

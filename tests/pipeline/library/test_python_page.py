@@ -57,6 +57,7 @@ def there(small: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     return small
 
 
+@pytest.mark.matrix
 def test_every_block_of_the_page_runs(there: Project, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
@@ -69,6 +70,7 @@ def test_every_block_of_the_page_runs(there: Project, capsys: pytest.CaptureFixt
     assert len(names["own"].results) == 15
 
 
+@pytest.mark.matrix
 def test_the_block_of_the_readme_runs(there: Project) -> None:
     (block,) = re.findall(r"^```python\n(import pipeline\n.*?)^```", README, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
@@ -76,6 +78,7 @@ def test_the_block_of_the_readme_runs(there: Project) -> None:
     assert names["model"].method.name == "fedtp" and names["model"].client == 7
 
 
+@pytest.mark.matrix
 def test_models_of_tuned_runs_have_what_was_chosen(there: Project) -> None:
     study = pipeline.open()
     runs = study.runs("quickstart")
@@ -87,6 +90,7 @@ def test_models_of_tuned_runs_have_what_was_chosen(there: Project) -> None:
         assert json.loads(file.metadata()["settings"])["training"]["lr"] == chosen["training.lr"]
 
 
+@pytest.mark.matrix
 def test_every_cell_of_the_notebook_runs(there: Project) -> None:
     names: dict[str, Any] = {}
     code = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]

@@ -11,9 +11,10 @@ from support.project import Project, make_project, spec
 from pflcore.errors import UserError
 
 
-def test_a_split_goes_out_and_comes_back_as_a_spec(saved: Project, tmp_path: Path) -> None:
+@pytest.mark.matrix
+def test_a_split_goes_out_and_comes_back_as_a_spec(original: Project, tmp_path: Path) -> None:
     """CSV → a spec, whose partition is the one that was exported; a change of the file is another."""
-    done = saved.call("pfl", "export-split", "saved", "--out", str(tmp_path / "out"))
+    done = original.call("pfl", "export-split", "tiny", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     (origin, *_) = sorted((tmp_path / "out").glob("*-s0-*.csv"))
     project = make_project(tmp_path / "study", {"specs/own.yaml": ""}, ["own"])

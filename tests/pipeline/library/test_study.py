@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,6 @@ import pytest
 from support.project import Project, spec
 
 import pipeline
-from pipeline.library.found import Found
 from pipeline.library.frames import tidy
 from pipeline.results.keep import keep
 from pipeline.spec.run import Run
@@ -106,7 +107,7 @@ def test_one_stale_run_leaves_the_others(reproduced: Project) -> None:
 def test_kept_results_are_there_without_artifacts(reproduced: Project) -> None:
     study = pipeline.open(reproduced.root)
     before = study.results("tiny")
-    assert len(keep(reproduced.workspace(), ["tiny"]).paths) == 2
+    assert len(keep(reproduced.workspace(), "tiny").runs) == 2
     shutil.rmtree(reproduced.root / "artifacts")
     after = study.results("tiny")
     assert after["loss"].isna().all() and before["loss"].notna().all()  # a mean over clients is no client's
@@ -116,22 +117,17 @@ def test_kept_results_are_there_without_artifacts(reproduced: Project) -> None:
         study.partition("tiny")
 
 
-class Measured(Found):
-    """A run with any artifact, at any place."""
-
-    def __init__(self, columns: dict[str, list[float]], facts: dict[str, object], *places: dict[str, str]) -> None:
+def test_texts_detectors_and_axes_called_like_columns() -> None:
+    def measured(columns: dict[str, list[float]], facts: dict[str, object], *places: dict[str, str]) -> Any:
         rows = {"client": [0, 1], "round": [5, 5], "population": ["test", "novel"], "correct": [1, 0], "total": [4, 0]}
         table = pa.table({**rows, "loss": [0.5, 0.25], "last_correct": [1, 0], **columns})
-        object.__setattr__(self, "rounds", lambda run: (table, facts))
-        object.__setattr__(self, "labels", lambda run: list(places))
+        return SimpleNamespace(rounds=lambda run: (table, facts), labels=lambda run: places)
 
-
-def test_texts_detectors_and_axes_called_like_columns() -> None:
     run = Run({"method": {"name": "fedavg"}, "backbone": {"name": "b"}, "dataset": {"name": "d"}, "seed": 3})
-    text = tidy(Measured({}, {"positions": 8}, {"loss": "plain", "seed": "3"}), run)
+    text = tidy(measured({}, {"positions": 8}, {"loss": "plain", "seed": "3"}), run)
     assert list(text["last_correct"]) == [1, 0] and set(text["loss (axis)"]) == {"plain"}
     assert list(text["accuracy"].isna()) == [False, True] and set(text["seed"]) == {3}
-    boxes = tidy(Measured({"precision": [0.5, 0.75]}, {}, {"method": "A"}, {"method": "B"}), run)
+    boxes = tidy(measured({"precision": [0.5, 0.75]}, {}, {"method": "A"}, {"method": "B"}), run)
     assert list(boxes["precision"]) == [0.5, 0.75] * 2 and list(boxes["method"]) == ["A", "A", "B", "B"]
     assert "last_correct" not in boxes
 

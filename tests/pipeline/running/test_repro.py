@@ -24,6 +24,7 @@ from support.project import make_project, spec
 from pipeline.compile.compiler import source_folder
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+matrix = pytest.mark.matrix
 PATIENCE = 60.0  # seconds that nothing here needs
 
 # Stands for DVC: executes what it is told, one after the other.
@@ -203,6 +204,7 @@ def test_each_dvc_has_its_own_and_it_ends_with_it(dvc: Dvc) -> None:
     assert dvc.sockets() == []
 
 
+@matrix
 def test_it_does_not_outlive_a_dvc_that_ends_while_it_imports(folder: Path) -> None:
     (folder / "warm.py").write_text("import time; open('importing', 'w').close(); time.sleep(600)")
     dvc = begin(folder)
@@ -213,7 +215,7 @@ def test_it_does_not_outlive_a_dvc_that_ends_while_it_imports(folder: Path) -> N
     wait_for(lambda: not dvc.sockets())
 
 
-@pytest.mark.parametrize("edited", ["VALUE = 2\n", None])
+@pytest.mark.parametrize("edited", ["VALUE = 2\n", pytest.param(None, marks=matrix)])
 def test_edited_code_is_never_forked(dvc: Dvc, edited: str | None) -> None:
     shared, path = dvc.warm(), dvc.folder / "warm.py"
     value = "import os, pipeline.running.warm as warm; print(warm.VALUE, os.getppid())"
@@ -229,7 +231,7 @@ def test_edited_code_is_never_forked(dvc: Dvc, edited: str | None) -> None:
     wait_for(lambda: not lives(shared))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=matrix)])
 def test_a_command_that_is_killed_takes_its_fork_along(dvc: Dvc, number: signal.Signals) -> None:
     shared = dvc.warm()
     command = dvc.start("import os, time; open('fork', 'w').write(str(os.getpid())); time.sleep(600)")
@@ -269,7 +271,7 @@ except KeyboardInterrupt:
 INTERRUPTED = "pfl: interrupted; the same command goes on from the last checkpoint\n"
 
 
-@pytest.mark.parametrize("everyone", [True, False])
+@pytest.mark.parametrize("everyone", [pytest.param(True, marks=matrix), False])
 def test_an_interruption_is_one(dvc: Dvc, everyone: bool) -> None:
     """Whether it comes from the terminal to all, or to the command alone."""
     dvc.warm()
@@ -283,6 +285,7 @@ def test_an_interruption_is_one(dvc: Dvc, everyone: bool) -> None:
         assert dvc.end() == End(130, "orderly\n", INTERRUPTED)
 
 
+@matrix
 def test_an_interruption_may_come_before_the_command_knows_that_it_has_begun(dvc: Dvc) -> None:
     shared = dvc.warm()
     os.kill(shared, signal.SIGSTOP)
@@ -308,6 +311,7 @@ def is_asking(process: int) -> bool:
     return False
 
 
+@matrix
 def test_a_shared_process_that_vanished_is_not_missed(dvc: Dvc) -> None:
     shared = dvc.warm()
     os.kill(shared, signal.SIGKILL)
@@ -315,6 +319,7 @@ def test_a_shared_process_that_vanished_is_not_missed(dvc: Dvc) -> None:
     assert dvc.run("print('by itself')") == End(0, "by itself\n", "")
 
 
+@matrix
 def test_one_that_does_not_answer_is_not_waited_for(dvc: Dvc) -> None:
     shared = dvc.warm()
     os.kill(shared, signal.SIGSTOP)
@@ -386,6 +391,7 @@ def parent(folder: Path) -> int:
     return 0
 
 
+@matrix
 def test_a_terminal_sees_the_bar_and_interrupts(terminal: Terminal, tmp_path: Path) -> None:
     """Everything as it is: DVC, a short run, a long one that begins when all has been imported, and Ctrl-C."""
     while not list(tmp_path.glob(".pfl/checkpoints/fedper-*/round-*")):

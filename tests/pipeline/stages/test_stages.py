@@ -37,7 +37,10 @@ def stop_after(round_: int) -> Callable[[Progress], None]:
 
 
 # What can lie between two rounds: personal parts, what the server keeps, nothing but the shared model.
-KINDS = [("fedper", CONVNET), ("fedtp", VIT), ("local", CONVNET), ("fedavg", VIT)]
+KINDS = [
+    ("fedper", CONVNET),
+    *(pytest.param(*one, marks=pytest.mark.matrix) for one in (("fedtp", VIT), ("local", CONVNET), ("fedavg", VIT))),
+]
 
 
 @pytest.mark.parametrize(("method", "backbone"), KINDS)
@@ -54,19 +57,12 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path, method: str, bac
     assert set(tree(calm.out)) == {"rounds.parquet", "weights.safetensors"}
     assert tree(torn.out) == tree(calm.out)
     assert torn.said == [f"{torn.run.id}: continued from the checkpoint after round 3"]
-    assert calm.said == []
+    assert calm.said == [] and torn.checkpoints() == []
+    timing = json.loads((tmp_path / f"torn/.pfl/timings/{torn.run.id}.json").read_text(encoding="utf-8"))
+    assert timing["rounds"] == ROUNDS - 3 and timing["seconds"] > 0 and timing["device"].startswith("cpu (")
 
 
-def test_a_finished_run_leaves_no_checkpoints_but_its_timing(tmp_path: Path) -> None:
-    done = runner(tmp_path)
-    with pytest.raises(Interrupted):
-        done.train(checkpoint_every=0.0, on_round=stop_after(3))
-    done.train(checkpoint_every=0.0)
-    assert done.checkpoints() == []
-    timing = json.loads((tmp_path / f".pfl/timings/{done.run.id}.json").read_text(encoding="utf-8"))
-    assert timing["rounds"] == ROUNDS - 2 and timing["seconds"] > 0 and timing["device"].startswith("cpu (")
-
-
+@pytest.mark.matrix
 def test_waiting_is_no_work_of_cores_and_that_of_other_processes_is(tmp_path: Path) -> None:
     done = runner(tmp_path)
 
@@ -81,17 +77,14 @@ def test_waiting_is_no_work_of_cores_and_that_of_other_processes_is(tmp_path: Pa
     assert 0.5 <= timing["core_seconds"] < timing["seconds"] - 1.0
 
 
-def test_checkpoints_are_a_minute_apart_unless_said(tmp_path: Path) -> None:
-    quick = runner(tmp_path)
-    with pytest.raises(Interrupted):
-        quick.train(on_round=stop_after(ROUNDS))
-    assert quick.checkpoints() == []
-
-
-def test_other_code_does_not_continue_a_run(tmp_path: Path) -> None:
+def test_checkpoints_are_a_minute_apart_and_other_code_does_not_continue_a_run(tmp_path: Path) -> None:
     changed = runner(tmp_path)
     with pytest.raises(Interrupted):
+        changed.train(on_round=stop_after(ROUNDS))
+    assert changed.checkpoints() == []
+    with pytest.raises(Interrupted):
         changed.train(checkpoint_every=0.0, on_round=stop_after(3))
+    assert changed.checkpoints()
     changed.train(code={"train.txt": "other"})
     assert changed.said == []
 
@@ -162,16 +155,12 @@ def rows_outside(path: Path) -> None:
 
 DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("dataset", truncated, "not a readable Parquet file"),
-    ("dataset", garbage, "not a readable Parquet file"),
     ("dataset", another_schema, "expected the artifact schema dataset/2, found dataset/9"),
     ("dataset", Path.unlink, "no such dataset artifact; run the stage that makes it"),
-    ("partition", truncated, "not a readable Parquet file"),
-    ("partition", another_schema, "expected the artifact schema partition/2, found dataset/9"),
     ("partition", rows_outside, "is outside the dataset of 1797 samples"),
     ("partition", Path.unlink, "no such partition artifact"),
     ("record", Path.unlink, "no such file; run `pfl compile`"),
     ("record", garbage, "expected the keys"),
-    ("record", lambda path: path.write_text("a: [", encoding="utf-8") and None, "not YAML"),
     ("record", lambda path: path.write_bytes(b"\xff\xfe\x00") and None, "not YAML"),
 ]
 
@@ -190,15 +179,12 @@ def test_damaged_inputs_are_one_error_and_no_output(
 
 CHANGES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda record: record.update(method="fedper"), "method: 'fedper' is not what `pfl compile` writes"),
-    (lambda record: record.update(backbone={"kernel": 3}), "backbone: {'kernel': 3} is not what `pfl compile` writes"),
     (lambda record: record.update(training=[]), "training: [] is not what `pfl compile` writes"),
     (lambda record: record.pop("seed"), "expected the keys"),
     (lambda record: record["method"].update(name="../fedper"), "unknown method '../fedper'"),
-    (lambda record: record["method"].update(mu=1), "method 'fedper' has no option 'mu'"),
     (lambda record: record["backbone"].update(kernel="big"), "kernel"),
     (lambda record: record["training"].update(round=1), "unexpected keyword argument 'round'; run `pfl compile`"),
     (lambda record: record["training"].update(rounds="x"), "Training.rounds = 'x' must be int"),
-    (lambda record: record["evaluation"].update(every=0), "every"),
 ]
 
 
@@ -244,7 +230,7 @@ def test_a_partition_that_is_impossible(tmp_path: Path) -> None:
     assert not (tmp_path / "out.parquet").exists()
 
 
-@pytest.mark.parametrize("damage", [truncated, garbage, another_schema, Path.unlink])
+@pytest.mark.parametrize("damage", [truncated, garbage, Path.unlink])
 def test_measurements_that_are_damaged(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     done = runner(tmp_path)
     done.train()
@@ -255,7 +241,7 @@ def test_measurements_that_are_damaged(tmp_path: Path, damage: Callable[[Path], 
     assert not (done.out / "evaluation.parquet").exists()
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"spec": "a"}', "\xff"])
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"spec": "a"}', "\xff"])
 def test_tables_that_are_damaged(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "table.json"
     if text is not None:
@@ -267,23 +253,10 @@ def test_tables_that_are_damaged(tmp_path: Path, text: str | None) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_table_is_told_where(tmp_path: Path) -> None:
-    made = runner(tmp_path)
-    path = made.project.root / "stages/tables/a.json"
-    table = json.loads(path.read_text(encoding="utf-8"))
-    table["cells"][0]["runs"] = "a run"
-    path.write_text(json.dumps(table), encoding="utf-8")
-    with pytest.raises(UserError) as error:
-        report.run(path, made.project.root, tmp_path / "out")
-    words = "not a resolved table (cells.0.runs: Input should be a valid array); run `pfl compile`"
-    assert str(error.value) == f"{path}: {words}"
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (lambda record: record.pop("backbone"), "expected the keys "),
-        (lambda record: record["evaluation"].update(each=5), "unexpected keyword argument 'each'; run `pfl compile`"),
         (None, "no such file; run `pfl compile`"),
     ],
 )

@@ -1,19 +1,24 @@
-"""Viewers of curves: what they are told while a run trains, and that none of them can stop it."""
+"""Curves of runs while they are trained: what viewers are told, what an interruption leaves, how it is shown."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from rich.console import Console
 from support.project import Project, make_project, spec
 
 from pflcore.artifacts import read_table
 from pflcore.engine import Progress
 from pflcore.errors import UserError
 from pflcore.protocols import curve
+from pipeline.running.board import Board, StageState
+from pipeline.running.display import live_view, show_status
 from pipeline.spec.run import Run
 from pipeline.stages import tracking
+from pipeline.stages.live import LiveCurve, live_curves, sparkline
 from pipeline.stages.tracking import open_sinks, tracked
 from pipeline.workspace import run_path
 
@@ -72,36 +77,91 @@ def test_who_is_asked_for_is_told_of_every_round(
     assert viewer.closed and told == [1, 2, 1, 2]
 
 
-def test_a_viewer_that_fails_is_let_go_with_a_line(
-    original: Project, notes: type[Notes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PFL_TRACK", "notes")
-    notes.fails = 1
-    told: list[int] = []
-    training(a_run(original), told)
-    assert told == [1, 2] and notes.made[0].figures == {} and not notes.made[0].closed
-    line = capsys.readouterr().err
-    assert line == "pfl: notes is told no more of this run (ConnectionError: the server is away)\n"
-
-
-def test_a_viewer_that_cannot_be_opened_costs_a_line_and_not_the_run(
+@pytest.mark.parametrize(
+    ("fails", "line"),
+    [
+        (0, "not told of this run: notes: ConnectionError: no server there"),
+        (1, "notes is told no more of this run (ConnectionError: the server is away)"),
+    ],
+)
+def test_a_viewer_that_fails_costs_a_line_and_not_the_run(
     original: Project,
     notes: type[Notes],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    fails: int,
+    line: str,
 ) -> None:
     monkeypatch.setenv("PFL_TRACK", "notes")
-    notes.fails = 0
+    notes.fails = fails
     told: list[int] = []
     training(a_run(original), told)
-    assert told == [1, 2]
-    assert capsys.readouterr().err == "pfl: not told of this run: notes: ConnectionError: no server there\n"
+    assert told == [1, 2] and not any(one.figures or one.closed for one in notes.made)
+    assert capsys.readouterr().err == f"pfl: {line}\n"
 
 
 def test_an_unknown_viewer_is_one_line(original: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_TRACK", "tensorbord")
     with pytest.raises(UserError, match="unknown viewer 'tensorbord'; did you mean 'tensorboard'"):
         training(a_run(original), [])
+
+
+# --- the curves that `pfl status` shows ------------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_goes_on_with_its_curve(tmp_path: Path) -> None:
+    first = LiveCurve("a", tmp_path)
+    for round_, accuracy in ((2, 10.0), (4, 20.0), (6, 30.25)):
+        first.add(round_, accuracy)
+    assert live_curves(tmp_path) == {"a": [(2, 10.0), (4, 20.0), (6, 30.25)]}
+    again = LiveCurve("a", tmp_path)  # killed; the checkpoint was of round 4
+    again.add(6, 31.0)
+    again.add(8, 40.0)
+    assert live_curves(tmp_path)["a"] == [(2, 10.0), (4, 20.0), (6, 31.0), (8, 40.0)]
+    again.end()
+    assert live_curves(tmp_path) == {}
+    again.end()
+
+
+def test_a_line_that_is_being_written_does_not_count(tmp_path: Path) -> None:
+    LiveCurve("a", tmp_path).add(1, 12.5)
+    path = tmp_path / "live/a.csv"
+    path.write_text(path.read_text("utf-8") + "nonsense\n2,1", encoding="utf-8")
+    assert live_curves(tmp_path) == {"a": [(1, 12.5)]}
+    (tmp_path / "live/b.csv").write_bytes(b"\xff\xfe")
+    assert live_curves(tmp_path) == {"a": [(1, 12.5)]}
+
+
+def test_sparklines() -> None:
+    assert sparkline([]) == "" and sparkline([5.0, 5.0]) == "▁▁"
+    assert sparkline([0.0, 7.0, 3.5]) == "▁█▅"
+    rising = sparkline([float(n) for n in range(100)], width=8)
+    assert rising == "▁▂▃▄▅▆▇█"
+
+
+def test_training_notes_its_curve_and_a_kill_leaves_it(original: Project, tmp_path: Path) -> None:
+    run = next(iter(original.compiled().runs.values()))
+    with tracked(run, tmp_path, lambda _: None) as on_round:
+        on_round(Progress(1, 2, 1.0, 0.5))
+        assert live_curves(tmp_path) == {run.id: [(1, 50.0)]}
+    assert live_curves(tmp_path) == {}
+    with pytest.raises(KeyboardInterrupt), tracked(run, tmp_path, lambda _: None) as on_round:
+        on_round(Progress(1, 2, 1.0, None))
+        on_round(Progress(2, 2, 1.0, 0.75))
+        raise KeyboardInterrupt
+    assert live_curves(tmp_path) == {run.id: [(2, 75.0)]}
+
+
+def test_status_shows_curves_where_they_can_be_printed(tmp_path: Path) -> None:
+    for round_, accuracy in ((1, 10.0), (2, 80.0)):
+        LiveCurve("a", tmp_path).add(round_, accuracy)
+    entries = {name: StageState(name, "train", name, "running", began=time.time(), round=2, rounds=4) for name in "ab"}
+    board = Board("pfl run", entries=entries, path=tmp_path / "run.json")
+    console = Console(width=200, record=True, force_terminal=True)
+    show_status(board, console, False)
+    console.print(live_view(board))
+    text = console.export_text()
+    assert text.count("▁█") == 2
 
 
 @pytest.mark.slow

@@ -141,6 +141,7 @@ def test_a_mistake_in_a_backbone_is_found(study: Project) -> None:
     assert "trains" in failing(study, "backbone", wrong)
 
 
+@pytest.mark.matrix
 def test_the_verdict_on_the_command_line(study: Project) -> None:
     study.write("methods/mine.py", PLAIN)
     good = CliRunner().invoke(app, ["check", "mine", "--with", "tiny_vit", "--set", "scale=0.5"])

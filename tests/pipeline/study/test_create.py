@@ -21,6 +21,7 @@ from pflcore.registry import use_study
 from pipeline.cli.commands import app
 from pipeline.compile.compiler import compile_workspace
 from pipeline.compile.generated import compare
+from pipeline.spec.catalog import load_catalog
 from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.study import create as creating
@@ -49,19 +50,7 @@ def test_a_new_study_is_complete_and_compiled(tmp_path: Path) -> None:
     assert {"run": "pfl run --profile smoke"}.items() <= checks["jobs"]["specs"]["steps"][-1].items()
 
 
-def test_editors_find_the_schema(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    create(folder, "fedtp/table2")
-    settings = json.loads((folder / ".vscode/settings.json").read_text())
-    ((schema, pattern),) = settings["yaml.schemas"].items()
-    known = json.loads((folder / schema).read_text())
-    assert "grid" in known["properties"] and list(folder.glob(pattern))
-    for path in folder.glob("specs/**/*.yaml"):
-        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# yaml-language-server: $schema=")
-        assert (path.parent / first).resolve() == (folder / schema).resolve()
-    assert str(folder / "specs/fedtp/table2.yaml") in map(str, folder.glob("specs/**/*.yaml"))
-
-
+@pytest.mark.matrix
 def test_commands_keep_the_schema_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = CliRunner().invoke(app, ["init", "mine"])
@@ -80,20 +69,25 @@ def test_a_papers_table_has_the_runs_and_published_values_of_the_paper(tmp_path:
     folder = tmp_path / "mine"
     assert create(folder, "fedtp/table2") == ["fedtp/table2"]
     assert (folder / "specs/fedtp/README.md").is_file() and not (folder / "specs/fedtp/table3.yaml").exists()
-    compilation = compile_workspace(Workspace.find(folder))
-    original = find_specs(paper_specs())["fedtp/table2"]
-    from pipeline.spec.catalog import load_catalog
-
-    catalog = load_catalog(folder)
-    resolved = resolve(load_spec(original, paper_specs(), catalog), catalog)
-    assert resolved.table is not None
-    assert {run.id for run in resolved.runs} == set(compilation.runs)
+    compilation, catalog = compile_workspace(Workspace.find(folder)), load_catalog(folder)
+    resolved = resolve(load_spec(find_specs(paper_specs())["fedtp/table2"], paper_specs(), catalog), catalog)
+    assert resolved.table is not None and {run.id for run in resolved.runs} == set(compilation.runs)
     published = [cell.published for cell in resolved.table.cells]
     assert [cell.published for cell in compilation.tables["fedtp/table2"].cells] == published
     assert any(one is not None for one in published)
+    # Editors find the schema.
+    settings = json.loads((folder / ".vscode/settings.json").read_text())
+    ((schema, pattern),) = settings["yaml.schemas"].items()
+    assert "grid" in json.loads((folder / schema).read_text())["properties"]
+    for path in folder.glob("specs/**/*.yaml"):
+        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+        assert (path.parent / first).resolve() == (folder / schema).resolve()
+    assert str(folder / "specs/fedtp/table2.yaml") in map(str, folder.glob(pattern))
 
 
-@pytest.mark.parametrize("paper", ["fedtp", "fedperfix", "pfedla", "fedofa"])
+@pytest.mark.parametrize(
+    "paper", ["fedtp", *(pytest.param(one, marks=pytest.mark.matrix) for one in ("fedperfix", "pfedla", "fedofa"))]
+)
 def test_all_of_a_paper_can_be_taken(paper: str, tmp_path: Path) -> None:
     names, files = needed(paper)
     concrete = [name for name in find_specs(paper_specs()) if name.startswith(f"{paper}/") and name in names]
@@ -102,26 +96,26 @@ def test_all_of_a_paper_can_be_taken(paper: str, tmp_path: Path) -> None:
     assert sorted(project.compiled().tables) == names
 
 
-def test_a_folder_of_a_git_repository(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_git_takes_what_a_study_consists_of_and_nothing_of_dvcs_own(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
     create(tmp_path / "studies/mine")
     assert "no_scm" not in (tmp_path / "studies/mine/.dvc/config").read_text()
-    ignored = subprocess.run(
-        ["git", "add", "-An", "."], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
-    added = {line.split("'")[1].removeprefix("studies/mine/") for line in ignored.splitlines()}
+    for name in (".dvc/cache/files/md5/aa/b", ".dvc/tmp/lock", ".dvc/config.local", "artifacts/a", "reports/a"):
+        path = tmp_path / "studies/mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    told = git(tmp_path, "add", "-An", ".")
+    added = {line.split("'")[1].removeprefix("studies/mine/") for line in told.splitlines()}
     assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml"} <= added
-    assert not [name for name in added if name.startswith((".pfl", "artifacts", "reports"))]
-
-
-def test_an_empty_git_repository_becomes_one(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path / "mine")], check=True)
-    create(tmp_path / "mine")
-    assert "no_scm" not in (tmp_path / "mine/.dvc/config").read_text()
+    assert [name for name in added if name.startswith((".pfl", "artifacts", "reports", ".dvc/"))] == [".dvc/config"]
 
 
 def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("scratch/\n")
     (tmp_path / "scratch").mkdir()
     with pytest.raises(UserError, match=r"mine: git ignores this folder, by \S*\.gitignore:1:scratch/; take the rule"):
@@ -131,16 +125,7 @@ def test_where_a_study_cannot_be_is_one_line_and_nothing_is_left(tmp_path: Path)
     assert not (tmp_path / "scratch/mine").exists() and not (tmp_path / "data{v2}/mine").exists()
 
 
-def test_git_that_comes_later_takes_nothing_of_dvcs_own(tmp_path: Path) -> None:
-    create(tmp_path)
-    for name in (".dvc/cache/files/md5/aa/b", ".dvc/tmp/lock", ".dvc/config.local"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    told = subprocess.run(["git", "add", "-An", "."], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert [line for line in told.splitlines() if "'.dvc/" in line] == ["add '.dvc/config'"]
-
-
+@pytest.mark.matrix
 def test_what_a_study_requires_is_installed_from_a_wheel_beside_it(tmp_path: Path) -> None:
     create(tmp_path / "mine")
     wheel, about = (

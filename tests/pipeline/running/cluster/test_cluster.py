@@ -157,11 +157,11 @@ def test_nodes_are_sent_a_studys_own_parts(tmp_path: Path) -> None:
     assert results[0].keys() == results[1].keys() and results[0] != results[1]
 
 
+@pytest.mark.matrix
 def test_no_cluster_and_no_remote_are_one_line(tmp_path: Path) -> None:
     project = project_at(tmp_path / "a")
-    before = time.monotonic()
     done = project.call("pfl", "run", "--cluster", f"127.0.0.1:{free_port()}")
-    assert done.returncode == 2 and time.monotonic() - before < 120
+    assert done.returncode == 2
     assert "no Ray cluster answers there" in done.stderr and done.stderr.count("\n") == 1
     project.call("dvc", "remote", "remove", "store")
     done = project.call("pfl", "run", "--cluster", "127.0.0.1:1")
@@ -185,16 +185,16 @@ def test_code_is_compared_module_by_module(tmp_path: Path) -> None:
     assert theirs.altered(code, theirs.on_disk(code)) == "pipeline/report/templates/report.md.j2"
 
 
-def test_a_node_needs_a_probed_engine_of_the_same_results_version(tmp_path: Path) -> None:
+def test_a_node_needs_a_tested_engine_of_the_same_version(tmp_path: Path) -> None:
     for package in ("pflcore", "pipeline"):
         shutil.copytree(source_folder() / package, tmp_path / package)
     here, there = Engine.recorded(Code(source_folder())), Code(tmp_path)
     assert _other(there, ENGINE, f"{here.title}\n") is None
     (tmp_path / "pflcore/errors.py").write_text("class UserError(Exception): ...\n")
     assert _other(Code(tmp_path), ENGINE, f"{here.title}\n") == "pflcore.errors"
-    Engine.on_disk(Code(tmp_path), here.version).write(there)
+    Engine.on_disk(Code(tmp_path)).write(there)
     assert _other(Code(tmp_path), ENGINE, f"{here.title}\n") is None  # spelled otherwise, with the same results
-    assert _other(Code(tmp_path), ENGINE, "results version 0-000000\n") == "the results version of the engine"
+    assert _other(Code(tmp_path), ENGINE, "engine version 0\n") == "the version of the engine"
 
 
 class _Ray:
