@@ -106,7 +106,7 @@ def test_one_stale_run_leaves_the_others(reproduced: Project) -> None:
 def test_kept_results_are_there_without_artifacts(reproduced: Project) -> None:
     study = pipeline.open(reproduced.root)
     before = study.results("tiny")
-    assert len(keep(reproduced.workspace(), ["tiny"]).paths) == 2
+    assert len(keep(reproduced.workspace(), "tiny").runs) == 2
     shutil.rmtree(reproduced.root / "artifacts")
     after = study.results("tiny")
     assert after["loss"].isna().all() and before["loss"].notna().all()  # a mean over clients is no client's
