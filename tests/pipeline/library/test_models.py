@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import json
 import re
 from pathlib import Path
+=======
+import shutil
+>>>>>>> checkpoints
 
 import pytest
 from safetensors import safe_open
@@ -71,11 +75,14 @@ def test_a_cell_is_named_by_its_labels_and_seed(study: pipeline.Study) -> None:
         study.model("saved: FedAvg", client=0, seed=7)
 
 
-def test_weights_that_were_not_saved_are_one_line(original: Project) -> None:
+def test_weights_that_were_not_saved_are_of_the_last_checkpoint_or_one_line(reproduced: Project) -> None:
+    model = pipeline.open(reproduced.root).model("tiny: FedPer", client=1)
+    assert model.method.name == "fedper"
+    shutil.rmtree(reproduced.root / ".pfl/states")
     with pytest.raises(
         pipeline.UserError, match=r"its weights were not saved, and .* say `training: \{save_weights: true\}`"
     ):
-        pipeline.open(original.root).model("tiny: FedAvg", client=0)
+        pipeline.open(reproduced.root).model("tiny: FedAvg", client=0)
 
 
 def test_stale_weights_are_refused(saved: Project) -> None:
