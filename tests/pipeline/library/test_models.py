@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import json
 import re
-from pathlib import Path
-=======
 import shutil
->>>>>>> checkpoints
+from pathlib import Path
 
 import pytest
 from safetensors import safe_open
