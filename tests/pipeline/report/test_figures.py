@@ -27,7 +27,7 @@ from support.figure_demo import (
     write_noise,
     write_rounds,
 )
-from support.pages import Document, squeezed
+from support.pages import HOSTILE, Document, squeezed
 from support.project import CONVNET, make_project, spec, tree
 from support.report_demo import HEADINGS, RECORD, cell, claim, results_of, table, with_records, write_metrics
 from support.report_demo import report as write_report
@@ -37,6 +37,7 @@ from pflcore.errors import UserError
 from pipeline.report.figures import build_sections
 from pipeline.report.figures.gain import density
 from pipeline.report.figures.rollout import overlaid
+from pipeline.report.pages.render import escape_latex
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
@@ -133,22 +134,6 @@ def test_resources_are_those_of_fedperfix_table_2(tmp_path: Path) -> None:
     data = columns(out, "resources.csv")
     assert data["stored"] == ["22050664", "25601896", "44101328"]  # exact, not in scientific notation
     assert data["relative"] == ["1", "1.15217", "2"]
-
-
-def test_resources_relative_to_the_cheapest_where_there_is_no_fedavg(tmp_path: Path) -> None:
-    # Two backbones: FedAvg runs on one of them, with other options than the method; the other has none.
-    known = {"a": ("fedavg", 100, {"depth": 1}), "b": ("fedtp", 150, {"depth": 2}), "c": ("fedavg", 300, {"depth": 2})}
-    runs: Runs = {}
-    for row, (method, macs, options) in known.items():
-        runs[row, "x"] = {row: record(method, **options)}
-        write_rounds(tmp_path, row, [1], macs=macs)
-    for row, macs in {"d": 40, "e": 50}.items():
-        runs[row, "x"] = {row: {**record("fedtp"), "backbone": {"name": "convnet"}, "seed": macs}}
-        write_rounds(tmp_path, row, [1], macs=macs)
-    lines, _ = report(tmp_path, runs, "resources")
-    relative = [row[9] for row in rows_after(lines, "| method | model")[1:]]
-    assert relative == ["1.00", "0.50", "1.00", "1.00\\*", "1.25\\*"]
-    assert any("with a star, where there is no FedAvg, against the cheapest method" in line for line in lines)
 
 
 def test_gain_over_local_pools_the_clients_of_all_seeds(tmp_path: Path) -> None:
@@ -347,6 +332,23 @@ def test_an_analysis_without_a_drawing_shows_its_numbers(tmp_path: Path) -> None
     data = columns(out, "odd.csv")
     assert list(data) == ["method", "setting", "run", "client", "item", "index", "value"]
     assert len(data["value"]) == 68 and data["value"][5] == "14" and data["run"][5] == "a1"
+
+
+def test_hostile_labels_stay_text_in_figures(tmp_path: Path) -> None:
+    for run, correct in {"local": [100, 110], "a": [120, 110]}.items():
+        write_rounds(tmp_path, run, correct)
+    rows = [("adaptation", 0, f"{HOSTILE}.{item}", epoch, 1.0) for item in ("correct", "total") for epoch in (0, 1)]
+    write_analysis(tmp_path, "a", [*rows, ("mixing", 0, f"{HOSTILE}.{HOSTILE}", 0, 1.0)])
+    runs = {("Local", HOSTILE): {"local": record("local")}, (HOSTILE, HOSTILE): {"a": record("fedtp")}}
+    figures = ("resources", "gain", "adaptation", "mixing")
+    _, out = report(tmp_path, runs, *figures)
+    text = {kind: (out / f"report.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex", "html")}
+    assert "<script" not in text["md"]
+    document = Document(text["html"])
+    assert document.tags.count("script") == 1 and document.text.count(HOSTILE) >= 6
+    assert escape_latex(HOSTILE) in text["tex"] and HOSTILE not in text["tex"]
+    for name in ("gain", "adaptation"):
+        ET.fromstring((out / f"figures/{name}.svg").read_text(encoding="utf-8"))
 
 
 def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_path: Path) -> None:

@@ -98,6 +98,15 @@ def test_characters_can_be_seen(tmp_path: Path) -> None:
     assert any("from ' ' to '\\x0b'" in line for line in drawn(text, held))
 
 
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    samples, held = small()
+    hostile = dataclasses.replace(samples, class_names=("<script>alert(1)</script>", "a|b $x$ _y_"))
+    write_partition_page(record(2), hostile, held, tmp_path)
+    html = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "<script>" not in html and "&lt;script&gt;" in html
+    assert "a\\|b \\$x\\$ \\_y\\_" in (tmp_path / "index.md").read_text(encoding="utf-8")
+
+
 def drawn(samples: Samples, held: Assignment) -> list[str]:
     buffer = StringIO()
     Drawing(record(held.clients), samples, held).show(Console(file=buffer, width=120))

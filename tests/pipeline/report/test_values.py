@@ -179,13 +179,6 @@ def test_boxes_show_the_runs_of_each_cell(tmp_path: Path, drawn: list[Figure]) -
     assert rows[5] == {"mix": "0.5", "run": "b0", "accuracy": "80"}
 
 
-@pytest.mark.parametrize("name", ["values", "boxes"])
-def test_nothing_obtained_is_one_line(tmp_path: Path, name: str) -> None:
-    markdown, out = report(tmp_path, make({"method": METHODS}, {}, published=True), name)
-    assert "\nNo number of this table has been obtained yet.\n" in markdown
-    assert not list(out.rglob(f"{name}.*"))
-
-
 def test_more_panels_than_there_is_room_for(tmp_path: Path, drawn: list[Figure]) -> None:
     settings = [f"s{index}" for index in range(9)]
     resolved = make({"method": ["A", "B"]}, {"setting": settings, "part": ["P", "D"]})
