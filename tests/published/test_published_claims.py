@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.paper_specs import SPECS, resolve_specs
+from support.papers import PAPERS, occurs
 
+from pflcore.settings import Evaluation, Training
 from pipeline.report.claims.claims import Judgement, judge_claims
 from pipeline.report.table.results import Results
 
@@ -84,3 +86,34 @@ def test_averages_and_ranges_that_the_papers_tell() -> None:
     assert second.difference == pytest.approx((44.88 + 89.74 + 24.23) / 3 - (44.42 + 92.63 + 23.67) / 3)
     assert second.verdict == "within noise"
     assert second.chance.between_clients
+
+
+TEXTS = {"fedofa": "fedofa", "fedperfix": "fedperfix", "pfedla": "pfedla-local-attention"}
+CSVS = [(paper, path.stem) for paper in TEXTS for path in sorted((SPECS / paper).glob("*.csv"))]
+TYPED = [one for one in CSVS if one[1] != "contents" and one != ("fedofa", "table3")]  # which adds up what is printed
+
+
+@pytest.mark.skipif(PAPERS is None, reason="no texts of papers beside the checkout")
+@pytest.mark.parametrize(("paper", "name"), TYPED)
+def test_published_values_are_in_the_paper(paper: str, name: str) -> None:
+    assert PAPERS is not None
+    assert occurs(PAPERS / f"{TEXTS[paper]}.txt", SPECS / f"{paper}/{name}.csv") == []
+
+
+# The checks of our own: what makes their comparisons fair.
+
+
+def test_every_method_on_mnist_has_as_many_trainings_of_a_client_and_measurements() -> None:
+    resolved = resolve_specs("checks", ["mnist"])["mnist"]
+    trials = {run.id for one in resolved.selections.values() for trial in one.trials for run in trial.runs}
+    schedules: dict[tuple[str, bool], tuple[int, list[int]]] = {}
+    for run in resolved.runs:
+        training, evaluation = Training(**run.record["training"]), Evaluation(**run.record["evaluation"])
+        cohort = training.cohort_size(run.record["clients"])
+        trainings = [cohort * round_ for round_ in evaluation.due(training.rounds)]
+        assert schedules.setdefault((run.method, run.id in trials), (cohort, trainings)) == (cohort, trainings)
+    assert schedules["pfedhn", False] == schedules["fedofa", False] == (1, [150, 175, 200])
+    assert schedules["pfedla_layerwise", False] == (20, [160, 180, 200])
+    assert schedules["fedavg", False] == (5, [150, 175, 200])
+    assert {(trial, trainings[-1]) for (_, trial), (_, trainings) in schedules.items()} == {(False, 200), (True, 100)}
+    assert {len(trainings) for _, trainings in schedules.values()} == {3}

@@ -62,18 +62,6 @@ def test_digits5_tells_which_of_the_five_are_here(facts: Facts, data: Path) -> N
     assert photographs.startswith("missing; by hand: BSR_bsds500.tgz, 71 MB, no hash is known: unverified, from https")
 
 
-def test_digits5_of_fedbn(facts: Facts, data: Path) -> None:
-    shown = facts("digits5", source="fedbn")
-    assert shown["samples"].startswith("3,715 + 147,509 ")
-    assert shown["FedBN's files"].startswith(
-        "missing; fetched when a run needs it: digit_dataset.zip, 278 MB, sha256 6c006e41"
-    )
-    (data / "digits5" / "USPS").mkdir(parents=True)
-    shown = facts("digits5", source="fedbn")
-    assert shown["state"] == "ready; 1 of 5 parts are here"
-    assert shown["FedBN's USPS"] == f"here, {data}/digits5/USPS (a folder says neither hash nor version)"
-
-
 def test_domainnet_tells_versions_sizes_and_hashes(facts: Facts, data: Path) -> None:
     shown = facts("domainnet", lists="fedbn", version="original")
     assert shown["state"] == "needs folder; 0 of 7 parts are here"
@@ -94,21 +82,6 @@ def test_domainnet_tells_versions_sizes_and_hashes(facts: Facts, data: Path) -> 
         f"here, {data}/domainnet/clipart.zip ({size:,} bytes; its hash is checked when it is read)"
     )
     assert shown["sketch"] == f"here, {data}/domainnet/sketch (a folder says neither hash nor version)"
-
-
-def test_what_an_archive_of_several_domains_unpacks_to_is_told_by_domain(facts: Facts, data: Path) -> None:
-    missing = facts("officehome")["Art, Clipart, Product, Real World"]
-    assert missing.startswith("missing; by hand: OfficeHomeDataset_10072016.zip, 1.1 GB, md5 b1c148")
-    write_files(data / "officehome" / "OfficeHomeDataset_10072016", {"Art/Bed/1.jpg": b"x"})
-    shown = facts("officehome")
-    assert shown["state"] == "ready; 1 of 4 parts are here" and shown["Real World"].startswith("missing; looked for: ")
-
-
-def test_options_are_checked(facts: Facts) -> None:
-    with pytest.raises(UserError, match="did you mean 'version'"):
-        facts("domainnet", verson="original")
-    with pytest.raises(UserError, match="no option 'source'"):
-        facts("domainnet", source="fedbn")
 
 
 # --- fetching ------------------------------------------------------------------------------------------------------

@@ -6,42 +6,52 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command import Pfl
+from support.command import pfl as pfl
 from support.figure_demo import demo as figures
 from support.pages import HOSTILE, Document, squeezed
 from support.paper_specs import SPECS
 from support.project import Project, make_project, spec
 from support.report_demo import (
+    RECORD,
     cell,
     changed,
-    claim,
     demo,
+    report,
     results_of,
+    rounds_table,
     runs_of,
     table,
     with_note,
+    with_records,
+    write_evaluation,
     write_metrics,
     write_run,
 )
 
 from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.errors import UserError
+from pflcore.files import write_text
+from pflcore.protocols import summarise
+from pflcore.settings import Evaluation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as papers_module
 from pipeline.papers import paper_page
-from pipeline.papers.contents import read_contents
+from pipeline.papers.contents import Place, read_contents
 from pipeline.papers.coverage import Claims, Coverage, cover
+from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.papers.pages import Papers
-from pipeline.papers.paper import Paper, Summary, papers_of, summary
+from pipeline.papers.paper import Brief, Paper, Summary, papers_of, summary
 from pipeline.papers.paper_page import write_paper
 from pipeline.papers.refresh import refresh
-from pipeline.report.drawing.curves import draw_curves
-from pipeline.report.drawing.hover import MOST_POINTS, hover_data
+from pipeline.report.claims.agreement import Agreement
+from pipeline.report.drawing.hover import hover_data
 from pipeline.report.pages.study import examine
+from pipeline.report.statistics.noise import BEYOND, NO_VERDICT
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import run_path
 
@@ -151,22 +161,17 @@ def test_coverage_of_a_paper_is_that_of_its_tables_and_figures(project: Project)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("place,spec", "specs/mine/contents.csv:1: the columns are place, holds, specs, reason"),
-        ("Table 1,x,two,", "specs/mine/contents.csv:2: 'two' is no spec of this paper; known: one"),
-        ("Table 1,x,,", "specs/mine/contents.csv:2: either specs are about Table 1, or there is a reason why none is"),
-        (
-            "Table 1,x",
-            "specs/mine/contents.csv:2: a line has a place, what it holds, specs and, without these, a reason",
-        ),
+        ("place,spec", "1: the columns are place, holds, specs, reason"),
+        ("Table 1,x,two,", "2: 'two' is no spec of this paper; known: one"),
+        ("Table 1,x,,", "2: either specs are about Table 1, or there is a reason"),
+        ("Table 1,x", "2: a line has a place, what it holds, specs and"),
     ],
 )
 def test_contents_that_make_no_sense(tmp_path: Path, line: str, message: str) -> None:
-    (tmp_path / "mine").mkdir()
     text = f"{line}\n" if line.startswith("place") else f"place,holds,specs,reason\n{line}\n"
-    (tmp_path / "mine/contents.csv").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError) as error:
+    write_text(tmp_path / "mine/contents.csv", text)
+    with pytest.raises(UserError, match=f"^specs/mine/contents.csv:{message}"):
         read_contents(tmp_path, "mine", ["one"])
-    assert str(error.value) == message
 
 
 def test_the_papers_contents_name_every_table_and_figure_of_their_specs() -> None:
@@ -178,15 +183,8 @@ def test_the_papers_contents_name_every_table_and_figure_of_their_specs() -> Non
         listed = {name for place in places for name in place.specs}
         shown = {name for name in names if name.startswith(("table", "fig"))}
         # Other readings of what is listed, and other data.
-        readings = {
-            "table2_all",
-            "table3_settings",
-            "table3_partition",
-            "table4_last",
-            "fig10_released",
-            "table3_commands",
-        }
-        assert shown - listed <= readings | {"table1_jpeg", "table1_part", "table3_jpeg"}
+        readings = {"table2_all", "table3_settings", "table3_partition", "table4_last", "fig10_released"}
+        assert shown - listed <= readings | {"table1_jpeg", "table1_part", "table3_jpeg", "table3_commands"}
 
 
 def test_summary_of_the_demo_survives_json(tmp_path: Path) -> None:
@@ -229,34 +227,20 @@ def test_a_page_has_what_the_specs_reports_have(tmp_path: Path) -> None:
     assert text["tex"].count("includegraphics{demo/table2/curves.png}") == 1
 
 
-def test_links_lead_somewhere(tmp_path: Path) -> None:
-    resolved = demo(tmp_path)
-    href = "../partitions/digits-iid-n3-s0-00000000/index"
-    assert f"{href}.html" not in write(tmp_path, resolved)["html"]
-    for name in (f"reports/papers/{href}.html", "reports/demo/table2/report.html"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("made")
-    text = write(tmp_path, resolved)
-    assert f'<a href="{href}.html">' in text["html"] and f"]({href}.md)" in text["md"]
-    for target in re.findall(r'href="([^"#]+)"', text["html"]):
-        assert target == "../index.html" or (tmp_path / "reports/papers" / target).exists(), target
-    for anchor in re.findall(r'href="#([^"]+)"', text["html"]):
-        assert f'id="{anchor}"' in text["html"], anchor
-
-
 def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper_page, "MOST_TABLES", 2)
+    monkeypatch.setattr(paper_page, "MOST_TABLES", 1)
     href = "../partitions/digits-iid-n3-s0-00000000/index"
     for name in (f"reports/papers/{href}.html", "reports/demo/t1/report.html"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("made")
-    tables = [changed(figures(tmp_path), spec=f"demo/t{i}", notes=["In all."]) for i in (1, 2, 3)]
+    one = changed(figures(tmp_path), notes=["In all."], figures=["resources"])
+    tables = [changed(one, spec=f"demo/t{i}") for i in (1, 2)]
     first = write(tmp_path, *tables)["html"]
     papers = tmp_path / "reports/papers"
     parts = {path.name: path.read_text(encoding="utf-8") for path in papers.glob("demo/*.html")}
-    assert set(parts) == {f"t{i}.html" for i in (1, 2, 3)}
+    assert set(parts) == {"t1.html", "t2.html"}
     assert "In all." in first and all(text.count("<li>In all.</li>") == 1 for text in parts.values())
     assert "../../demo/t1/report.html" in parts["t1.html"] and f"../{href}.html" in parts["t1.html"]
     for folder, text in [(papers, first), *((papers / "demo", text) for text in parts.values())]:
@@ -286,18 +270,6 @@ def test_details_of_a_cell_and_its_runs(tmp_path: Path) -> None:
     assert len(data["parts"]) == 6  # what all runs share is there once
 
 
-def test_commands_of_real_runs(tmp_path: Path) -> None:
-    project = make_project(tmp_path, default=["tiny"])
-    workspace = project.workspace()
-    papers = Papers.of(workspace, compile_workspace(workspace))
-    assert papers.write(["tiny"]) == ["tiny"]
-    data = data_of(papers.page("tiny").read_text(encoding="utf-8"))
-    stages = {f"{stage.file}:{stage.name}" for stage in compile_workspace(workspace).stages}
-    assert len(data["runs"]) == 2 and {run["train"] for run in data["runs"].values()} <= stages
-    parts = data["runs"][next(iter(data["runs"]))]["parts"]
-    assert data["parts"][parts["training"]]["lr"] == 0.1
-
-
 def test_hover_points_lie_where_the_curves_are_drawn(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
     study = examine(resolved, runs_of(resolved, tmp_path), tmp_path)
@@ -317,62 +289,6 @@ def test_hover_points_lie_where_the_curves_are_drawn(tmp_path: Path) -> None:
     assert any(abs(float(a) - x) < 0.1 and abs(float(b) - y) < 0.1 for a, b in ends)
 
 
-def test_long_curves_are_thinned(tmp_path: Path) -> None:
-    resolved = demo(tmp_path)
-    study = examine(resolved, runs_of(resolved, tmp_path), tmp_path)
-    long = study.curves[0]
-    points = type(long.points)([50.0] * 1501, index=range(1, 1502))
-    layout, curves = study.results.layout, [type(long)(long.row, long.column, points)]
-    found = hover_data(layout, curves, draw_curves(layout, curves))
-    (panel,), (rounds,) = found["panels"], found["rounds"]
-    assert len(panel["curves"][0][2]) == MOST_POINTS
-    assert rounds[0] == 1 and rounds[-1] == 1501
-
-
-def test_a_run_that_diverged_at_once_has_no_curve(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", 80.0, diverged=True)
-    path = tmp_path / run_path("a", "rounds.parquet")
-    rounds, meta = read_table(path, "rounds/2")
-    write_table(path, rounds.slice(0, 0), "rounds/2", **meta | {"diverged": {"round": 1, "client": 3}})
-    text = write(tmp_path, table([cell({"method": "A"}, ["a"])], ["method"], []))
-    assert "Test accuracy (%) over rounds, 1 curve." in text["md"]
-    data = data_of(text["html"])
-    assert [panel["curves"] for panel in data["curves"]["s1"]["panels"]] == [[]]
-    assert data["runs"]["a"]["diverged"] == {"round": 1, "client": 3}
-
-
-def test_smoke_is_on_every_page(tmp_path: Path) -> None:
-    text = write(tmp_path, demo(tmp_path, profile="smoke"))
-    assert text["md"].startswith("# FedTP (SMOKE PROFILE)\n\n> **SMOKE PROFILE: ")
-    assert "<title>FedTP (SMOKE PROFILE)</title>" in text["html"] and 'class="banner"' in text["html"]
-    assert r"\pagestyle{myheadings}" in text["tex"] and "SMOKE PROFILE" in text["tex"].split(r"\begin{document}")[0]
-    assert data_of(text["html"])["tables"]["s1"]["command"] == "pfl run demo/table2 --profile smoke"
-    assert "SMOKE" not in "".join(write(tmp_path, demo(tmp_path)).values())
-
-
-def test_hostile_words_stay_text(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", 80.0)
-    hostile = HOSTILE.replace("<script>", "</script><script>")
-    cells = [
-        cell({"method": hostile}, ["a"], (80.0, 0.1), note=hostile),
-        cell({"method": "B"}, [], (80.0, 0.1), note=hostile),
-    ]
-    resolved = table(
-        cells,
-        ["method"],
-        [],
-        **dict.fromkeys(("title", "caption"), hostile),
-        paper={"name": hostile, "citation": hostile, "table": hostile},
-        claims=[claim({"method": [hostile]}, {"method": ["B"]}, text=hostile)],
-        notes=[hostile],
-    )
-    text = write(tmp_path, resolved)
-    document = Document(text["html"])
-    assert document.tags.count("script") == 1 and document.text.count(hostile) >= 8
-    assert data_of(text["html"])["tables"]["s1"]["cells"][0][0]["note"] == hostile
-    assert hostile not in text["tex"] and "<script" not in text["md"]
-
-
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex here")
 @pytest.mark.parametrize("hostile", [False, True])
 def test_plain_pdflatex_compiles_it_without_overfull_lines(tmp_path: Path, hostile: bool) -> None:
@@ -385,17 +301,6 @@ def test_plain_pdflatex_compiles_it_without_overfull_lines(tmp_path: Path, hosti
     assert "Overfull" not in done.stdout
     packages = re.findall(r"usepackage(?:\[.*\])?\{(.*)\}", (tmp_path / "reports/papers/demo.tex").read_text())
     assert packages == ["geometry", "booktabs,longtable,graphicx,color"]
-
-
-def test_html_loads_nothing(tmp_path: Path) -> None:
-    page = write(tmp_path, demo(tmp_path), changed(figures(tmp_path), spec="demo/more"))["html"]
-    assert not {"link", "img", "iframe"} & set(Document(page).tags)
-    rest = re.sub(r'xmlns(:xlink)?="http://www\.w3\.org/\S+"', "", page)
-    assert "http:" not in rest and "https:" not in rest
-    for target in re.findall(r'href="([^"]{0,20})', page):
-        assert target.startswith(("#", "data:image/png;", "../")), target
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
 
 
 @pytest.fixture
@@ -471,19 +376,6 @@ def test_one_paper_alone_and_the_index_of_all(project: Project) -> None:
         papers.chosen(["mine/two"])
 
 
-def test_the_end_of_a_run_refreshes_what_it_touched(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project.root)
-    workspace = project.workspace()
-    compilation = compile_workspace(workspace)
-    line = refresh(workspace, compilation, ["mine/one"])
-    assert line == "By paper: reports/papers/mine.html; all papers: reports/index.html"
-    assert (project.root / "reports/papers/mine.html").is_file()
-    assert not (project.root / "reports/papers/tiny.html").exists()
-    run = artifact(project, "mine/one")
-    (project.root / run_path(run, "evaluation.parquet")).write_text("{")
-    assert refresh(workspace, compilation, ["mine/one"]).startswith("pages of papers: ")
-
-
 def test_the_end_of_a_trial_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.root)
     workspace = project.workspace("smoke")
@@ -507,18 +399,104 @@ def test_the_end_of_a_trial_run(project: Project, monkeypatch: pytest.MonkeyPatc
     assert refresh(workspace, compilation, ["mine/one"]) == line and index.is_file()
 
 
-def test_the_command(project: Project) -> None:
-    def pfl(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pipeline", *arguments]
-        return subprocess.run(command, cwd=project.root / "specs", capture_output=True, text=True, check=False)
+def test_the_command(project: Project, pfl: Pfl) -> None:
+    specs = project.root / "specs"
+    assert pfl(specs, "report", "mine") == (0, "../reports/papers/mine.html\n../reports/index.html\n", "")
+    index = "../reports/papers/tiny.html\n../reports/index.html\n"
+    assert pfl(specs, "report")[1] == f"../reports/papers/mine.html (up to date)\n{index}"
+    assert pfl(specs, "report", "mines") == (2, "", "pfl: unknown paper 'mines'; did you mean 'mine'?\n")
 
-    done = pfl("report", "mine")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "../reports/papers/mine.html\n../reports/index.html\n"
-    again = pfl("report")
-    assert (
-        again.stdout == "../reports/papers/mine.html (up to date)\n../reports/papers/tiny.html\n../reports/index.html\n"
+
+# Published numbers with what was obtained: verdicts, other protocols, and what the index says of them.
+
+
+def measured(root: Path, run: str, percents: list[int]) -> None:
+    """A run of two clients with 100 samples each, which after round i both classify `percents[i]` of them."""
+    rounds = [round_ for round_ in range(1, len(percents) + 1) for _ in range(2)]
+    correct = [percent for percent in percents for _ in range(2)]
+    made = rounds_table(rounds, [0, 1] * len(percents), correct, [100] * len(rounds), [1.0] * len(rounds))
+    write_table(root / "artifacts/runs" / run / "rounds.parquet", made, "rounds/2", run=run, diverged=None)
+    write_evaluation(root, run, summarise(made, Evaluation(every=1, window=0, curve_every=1), len(percents)))
+
+
+def of_seeds(root: Path, runs: list[str], published: Any, metric: str = "final") -> ResolvedTable:
+    """A table of one cell that shows the last round of some runs, each with a seed of its own."""
+    one = table([cell({"method": "FedTP"}, runs, published)], ["method"], [], metric=metric)
+    return with_records(root, one, {run: {**RECORD, "seed": seed} for seed, run in enumerate(runs)})
+
+
+def only(resolved: ResolvedTable, root: Path) -> Obtained:
+    (one,) = collect_obtained(results_of(resolved, root))
+    return one
+
+
+def test_of_one_seed_there_is_no_verdict(tmp_path: Path) -> None:
+    measured(tmp_path, "a", [10, 20, *[80] * 9, 90])
+    one = only(of_seeds(tmp_path, ["a", "later"], (85.5, 3.0)), tmp_path)
+    assert (one.difference, one.verdict, one.noise, one.runs, one.ids) == (4.5, NO_VERDICT, None, (1, 2), ("a",))
+    assert (one.published, one.obtained, one.last, one.compared) == ("85.50±3.00", "90.00", "", "+4.50")
+    assert one.reached == 12  # the others end at 80
+    assert one.elsewhere["last ten"] == 81.0 and one.elsewhere["best by test"] == 90.0
+    assert "last round" not in one.elsewhere  # which is what the table shows
+
+
+def test_of_three_seeds_there_is_one(tmp_path: Path) -> None:
+    for run, last in zip("abc", (70, 73, 79), strict=True):
+        measured(tmp_path, run, [*[10] * 11, last])
+    one = only(of_seeds(tmp_path, ["a", "b", "c"], (60.0, None)), tmp_path)
+    # 70, 73, 79 are 4, 1 and 5 from their mean; Student's quantile with two degrees of freedom is 4.3027.
+    assert one.noise == pytest.approx(4.302653 * ((16 + 1 + 25) / 2 / 3) ** 0.5, abs=1e-4)
+    assert (one.difference, one.verdict, one.reached, one.compared) == (14.0, BEYOND, 12, "+14.00 beyond noise (11.38)")
+    assert one.elsewhere["last ten"] == pytest.approx((16 + 16.3 + 16.9) / 3, abs=1e-6)
+
+
+def test_where_a_paper_names_no_round_it_is_the_mean_of_the_last_ten_beside_the_last(tmp_path: Path) -> None:
+    measured(tmp_path, "a", [10, 20, *[80] * 9, 90])
+    measured(tmp_path, "b", [40, 50])
+    resolved = of_seeds(tmp_path, ["a", "b"], (62.0, None), "last_ten")
+    one = only(resolved, tmp_path)
+    assert (one.obtained, one.last, one.difference) == ("63.00±18.00", "70.00±20.00", 1.0)
+    assert "last ten" not in one.elsewhere and "last round" not in one.elsewhere
+    out = tmp_path / "out"
+    report(resolved, tmp_path, out)
+    assert "**63.00±18.00** / 70.00±20.00 (**62.00**)" in (out / "report.md").read_text("utf-8")
+    assert "</span> / 70.00±20.00</span>" in (out / "report.html").read_text("utf-8")
+    assert r"/ 70.00$\pm$20.00" in (out / "report.tex").read_text("utf-8")
+    (row,) = read_table(out / "table.parquet", "table/2")[0].to_pylist()
+    assert (row["obtained_mean"], row["last_round"]) == (63.0, 70.0)
+
+
+def test_what_is_not_published_or_not_obtained_is_left_out_and_clients_count_by_themselves(tmp_path: Path) -> None:
+    measured(tmp_path, "a", [50, 51])
+    cells = [
+        cell({"method": "both"}, ["a"], (51.0, None, "quoted")),
+        cell({"method": "own"}, ["a"]),
+        cell({"method": "later"}, ["b"], (51.0, None)),
+        cell({"method": "client"}, ["a"], (49.0, 0.2), client=0),
+    ]
+    resolved = table(cells, ["method"], [], metric="final", clients={"method": {"client": 0}})
+    record = {**RECORD, "training": {"rounds": 2}, "evaluation": {"every": 1, "window": 0, "curve_every": 1}}
+    resolved = with_records(tmp_path, resolved, {"a": record})
+    both, client = collect_obtained(results_of(resolved, tmp_path))
+    assert both.labels == ("both",) and both.quoted and count_published(resolved) == 3
+    assert client.labels == ("client",) and client.difference == 2.0 and client.elsewhere["best by test"] == 51.0
+
+
+def some(difference: float) -> Obtained:
+    return Obtained(
+        "p/table1", ("x",), "1.00", "2.00", "", difference, NO_VERDICT, None, (1, 1), False, {"window": 1.5}, "", ("a",)
     )
-    wrong = pfl("report", "mines")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == "pfl: unknown paper 'mines'; did you mean 'mine'?\n"
+
+
+def test_a_paper_counts_each_of_its_tables_once() -> None:
+    briefs = [
+        Brief("p/table1", "", Coverage(), Claims(), 30, (some(1.0),), Agreement(30, (1.0,))),
+        Brief("p/table1_again", "", Coverage(), Claims(), 30, (some(3.0),), Agreement(30, (3.0,))),
+        Brief("p/own", "", Coverage(), Claims(), 7),
+    ]
+    places = [Place("Table 1", "all", ("table1", "table1_again"))]
+    paper = Summary("p", "P", "Somebody", briefs, places)
+    assert paper.published == 30 and len(paper.obtained) == 2
+    assert paper.agreement == Agreement(30, (1.0, 3.0))
+    assert Summary("p", "P", "Somebody", briefs).published == 67
+    assert Summary.from_json(json.loads(json.dumps(paper.to_json()))) == paper

@@ -128,15 +128,6 @@ def test_the_added_parameters_of_a_method_are_told_from_the_backbone(tmp_path: P
     assert added.mean == pytest.approx(100 * prompts / (every.mean - prompts))
 
 
-def test_what_is_counted_has_no_spread_over_seeds(tmp_path: Path) -> None:
-    quantity = Quantity(metric="parameters")
-    made = table([cell({"m": "A"}, ["a", "b"]).model_copy(update={"quantity": quantity})], ["m"], [])
-    record = {**RECORD, "backbone": {"name": "convnet", "kernel": 3, "padding": 1}, "training": {"rounds": 1}}
-    records = {name: {**record, "seed": seed} for seed, name in enumerate("ab")}
-    (one,) = results_of(with_records(tmp_path, made, records), tmp_path).cells
-    assert one.obtained and one.obtained.std is None and one.complete
-
-
 def shown(root: Path, quantity: Quantity, **more: Any) -> Value | None:
     """The obtained value of a cell of one trained run."""
     made = table([cell({"m": "A"}, ["run"], **more).model_copy(update={"quantity": quantity})], ["m"], [])

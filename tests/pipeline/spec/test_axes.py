@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from support.fake_catalog import BASE, CATALOG, resolved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fake_catalog import BASE, resolved, write_specs
+from support.paper_specs import catalog_of_all
 
 from pflcore.errors import UserError
 from pipeline.spec.fields import Fields
+from pipeline.spec.inherit import inherit
 from pipeline.spec.resolve import Resolved
+from pipeline.spec.run import COMPONENTS, RUN_FIELDS
+from pipeline.spec.yamlfile import Address, Document, Mark
 
 
 def records(result: Resolved) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -59,28 +64,6 @@ def test_it_is_the_run_that_an_override_makes(tmp_path: Path) -> None:
     assert resolved(tmp_path / "two", grid(row)) == one
 
 
-def test_values_of_a_list_have_settings_too(tmp_path: Path) -> None:
-    found = records(resolved(tmp_path, grid("      - fedavg\n      - {name: fedtp, seed: 4}\n")))
-    assert [record["seed"] for record in found.values()] == [0, 4]
-    assert list(found) == [("fedavg",), ("fedtp",)]
-
-
-def test_settings_come_after_what_other_axes_choose(tmp_path: Path) -> None:
-    """Whether the axis of the row or that of the backbone is written first."""
-    rows = "    method: {A: fedavg, B: {name: fedavg, backbone: {dropout: 0.5}}}\n"
-    backbones = "    backbone: {Deep: vit, Flat: {name: vit, depth: 1}}\n"
-    for name, axes in {"one": rows + backbones, "two": backbones + rows}.items():
-        found = records(resolved(tmp_path / name, f"grid:\n  base: {BASE}\n  axes:\n{axes}"))
-        key = ("B", "Flat") if name == "one" else ("Flat", "B")
-        assert found[key]["backbone"] == {"name": "vit", "depth": 1, "dropout": 0.5}
-
-
-def test_an_axis_of_an_option_survives_a_row_with_another_component(tmp_path: Path) -> None:
-    axes = "      A: fedavg\n      B: {name: fedavg, backbone: {name: vit, dropout: 0.5}}\n"
-    found = records(resolved(tmp_path, grid(axes, "    backbone.depth: [1, 2]\n")))
-    assert found["B", "2"]["backbone"] == {"name": "vit", "depth": 2, "dropout": 0.5}
-
-
 def test_an_axis_of_an_option_survives_an_override_with_another_component(tmp_path: Path) -> None:
     """As far as the other has that option, and the override does not state it."""
     text = f"""\
@@ -100,45 +83,6 @@ grid:
     assert found["0.1", "stated"] == found["3", "stated"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
     assert found["0.1", "other"] == found["3", "other"] == {"name": "pathological", "classes_per_client": 2}
     assert found["3", "plain"] == {"name": "dirichlet", "alpha": 3.0, "min_samples": 10}
-
-
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        (
-            "      FedTP: {name: fedtp, trainig: {lr: 1}}\n",
-            "5: grid.axes.method.FedTP.trainig: unknown option; did you mean 'training'?",
-        ),
-        (
-            "      FedTP:\n        name: fedtp\n        training.lr: 1\n",
-            "7: grid.axes.method.FedTP.training.lr: unknown option; write training: {lr: …}",
-        ),
-        (
-            "      FedTP:\n        name: fedtp\n        training:\n          lr: -1\n",
-            "8: grid.axes.method.FedTP.training.lr: -1 must be greater than 0",
-        ),
-        (
-            "      FedTP:\n        name: fedtp\n        training: 0.1\n",
-            "7: grid.axes.method.FedTP.training: 0.1 must be `option: value` lines",
-        ),
-        (
-            "      FedTP: {name: fedtp, embeding: 1, training: {lr: 1}}\n",
-            "5: grid.axes.method.FedTP.embeding: unknown option; did you mean 'embedding'?",
-        ),
-        (
-            "      FedTP:\n        name: fedtp\n        method: fedavg\n",
-            "7: grid.axes.method.FedTP.method: unknown option; known: embedding, server_lr, normalised, variant",
-        ),
-        (
-            "      - fedavg\n      - name: fedtp\n        backbone: {deep: 1, name: vit}\n",
-            "7: grid.axes.method[1].backbone.deep: unknown option; did you mean 'depth'?",
-        ),
-    ],
-)
-def test_mistakes_in_a_row(tmp_path: Path, axes: str, expected: str) -> None:
-    with pytest.raises(UserError) as caught:
-        resolved(tmp_path, grid(axes))
-    assert str(caught.value) == f"specs/a.yaml:{expected}"
 
 
 @pytest.mark.parametrize(
@@ -164,18 +108,9 @@ def test_two_axes_that_set_the_same_thing(tmp_path: Path, settings: str, other: 
 
 def test_what_is_called_like_an_option_is_the_option() -> None:
     """Of the real entries as well: only images of MNIST-M are drawn with a seed of their own."""
-    assert Fields(CATALOG).beside("method") == [
-        "dataset", "partition", "clients", "seed", "backbone", "training", "evaluation", "analyses",
-    ]  # fmt: skip
-    code = (
-        "from pipeline.spec.catalog import build_catalog\n"
-        "from pipeline.spec.fields import Fields\n"
-        "from pipeline.spec.run import COMPONENTS, RUN_FIELDS\n"
-        "fields = Fields(build_catalog())\n"
-        "print([(kind, one) for kind in COMPONENTS for one in RUN_FIELDS if one not in (kind, *fields.beside(kind))])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[('dataset', 'seed')]\n"
+    fields = Fields(catalog_of_all())
+    hidden = [(kind, one) for kind in COMPONENTS for one in RUN_FIELDS if one not in (kind, *fields.beside(kind))]
+    assert hidden == [("dataset", "seed")]
 
 
 IN_VAIN = {
@@ -207,3 +142,179 @@ def test_what_is_inherited_may_be_overridden(tmp_path: Path) -> None:
     told = ["b.yaml:3: grid.base.partition has no effect: axis partition sets partition everywhere",
             "a.yaml:3: grid.base.training.lr has no effect: axis training.lr sets training.lr everywhere"]  # fmt: skip
     assert resolved(tmp_path, child, b_yaml=parent).idle == [f"specs/{line}" for line in told]
+
+
+# A part of the axes, with what is said of the rest left standing.
+
+TABLE = f"""\
+grid:
+  base: {BASE}
+  axes:
+    method: {{A: fedavg, B: {{name: fedtp, embedding: 4}}, C: fedtp,
+      D: {{name: fedtp, embedding: 2}}, E: {{name: fedtp, embedding: 3}}}}
+    clients: [5, 9, 20]
+  overrides:
+    - {{when: {{method: [A, B]}}, set: {{training: {{lr: 0.5}}}}}}
+  exclude:
+    - {{method: A, clients: 5}}
+    - {{method: [D, E], clients: [5, 20]}}
+table:
+  rows: [method]
+  columns: [clients]
+  published: t.csv
+  clients: {{clients: {{5: 0, 20: 1}}}}
+"""
+CSV = "method,clients,mean,std,quoted,note\nC,5,50,,,\nA,9,60,,,\nB,5,70,,,\n"
+
+
+def test_what_is_kept_is_as_in_the_whole_table(tmp_path: Path) -> None:
+    whole = resolved(tmp_path / "whole", TABLE, t_csv=CSV).table
+    text = "extends: b.yaml\ngrid: {only: {method: [A, D, C], clients: [20, 9]}}\n"
+    result = resolved(tmp_path / "part", text, t_csv=CSV, b_yaml=TABLE)
+    part = result.table
+    assert whole is not None and part is not None
+    assert part.labels == {"method": ["C", "D", "A"], "clients": ["9", "20"]}  # in the order of the whole
+    assert whole.labels == {"method": ["C", "D", "E", "A", "B"], "clients": ["5", "9", "20"]}
+    kept = [cell for cell in whole.cells if cell.labels["method"] in "ACD" and cell.labels["clients"] in ("9", "20")]
+    assert {tuple(cell.labels.values()): cell for cell in part.cells} == {
+        tuple(cell.labels.values()): cell for cell in kept
+    }
+    assert sum(cell.published is not None for cell in part.cells) == 1
+    assert part.clients == {"clients": {"20": 1}}
+    assert {run.id for run in result.runs} == {run for cell in kept for run in cell.runs}
+    assert len(result.runs) == 5
+
+
+def test_only_is_inherited_lifted_and_added_to(tmp_path: Path) -> None:
+    middle = "extends: b.yaml\nabstract: true\ngrid: {only: {method: [A], clients: [9]}}\n"
+    for name, more, expected in (
+        ("inherited", "", ["A"]),
+        ("lifted", "grid: {only: {method: null}}\n", ["A", "B", "C", "D", "E"]),
+        ("added to", "grid: {only: {method+: [F]}, axes: {method: {F: {name: fedtp, embedding: 8}}}}\n", ["A", "F"]),
+    ):
+        text = f"extends: c.yaml\n{more}table: {{clients: {{clients: null}}}}\n"
+        result = resolved(tmp_path / name, text, t_csv=CSV, b_yaml=TABLE, c_yaml=middle)
+        assert result.table is not None
+        assert sorted(result.table.labels["method"]) == expected
+        assert result.table.labels["clients"] == ["9"]
+
+
+# Specs that extend several files, and lists that are added to.
+
+
+def read(folder: Path, **texts: str) -> tuple[Document, tuple[str, ...]]:
+    """Spec ``a`` with what it inherits, of files given by name without ``.yaml``."""
+    specs = write_specs(folder, {f"specs/{name}.yaml": text for name, text in texts.items()})
+    return inherit(specs / "a.yaml", specs)
+
+
+def test_a_file_inherited_in_two_ways_is_merged_once(tmp_path: Path) -> None:
+    """Else the second way would undo what the first has changed, and add to lists twice."""
+    document, files = read(
+        tmp_path,
+        base="notes: [n]\ngrid: {base: {clients: 1, seed: 1}}\n",
+        b="extends: base.yaml\nnotes+: [b]\ngrid: {base: {clients: 2}}\n",
+        c="extends: base.yaml\nnotes+: [c]\ngrid: {base: {seed: 2}}\n",
+        a="extends: [b.yaml, c.yaml]\nnotes+: [a]\n",
+    )
+    assert files == ("specs/a.yaml", "specs/c.yaml", "specs/b.yaml", "specs/base.yaml")
+    assert document.data["grid"]["base"] == {"clients": 2, "seed": 2}
+    assert document.data["notes"] == ["n", "b", "c", "a"]
+
+
+def test_a_list_is_replaced_or_added_to_anywhere(tmp_path: Path) -> None:
+    document, _ = read(
+        tmp_path,
+        b="notes: [one]\n"
+        "grid:\n"
+        "  base:\n"
+        "    analyses: [weights]\n"
+        "    method: {name: x, parts: [p]}\n"
+        "  axes:\n"
+        "    clients: [5]\n"
+        "    method: {C+: {name: x, parts: [p]}}\n"
+        "table: {rows: [r]}\n",
+        a="extends: b.yaml\n"
+        "notes+: [two, three]\n"
+        "claims+: [c]\n"
+        "grid:\n"
+        "  base: {analyses+: [maps], method: {parts+: [q]}}\n"
+        "  axes:\n"
+        "    clients+: [9]\n"
+        "    method: {C+: {parts+: [q]}}\n"
+        "table: {rows: [s]}\n",
+    )
+    del document.data["extends"]
+    method = {"name": "x", "parts": ["p", "q"]}
+    assert document.data == {
+        "notes": ["one", "two", "three"],
+        "claims": ["c"],  # nothing is inherited, so it is the list
+        "grid": {
+            "base": {"analyses": ["weights", "maps"], "method": method},
+            "axes": {"clients": [5, 9], "method": {"C+": method}},  # a label may end in anything
+        },
+        "table": {"rows": ["s"]},
+    }
+    assert document.marks["notes",] == document.marks["notes", 0] == Mark("specs/b.yaml", 1)
+    assert document.marks["notes", 2] == Mark("specs/a.yaml", 2)
+    assert document.marks["claims",] == document.marks["claims", 0] == Mark("specs/a.yaml", 3)
+    assert document.marks["grid", "base", "method", "parts", 1] == Mark("specs/a.yaml", 5)
+    assert document.marks["grid", "axes", "clients", 1] == Mark("specs/a.yaml", 7)
+
+
+# Files of mappings and lists whose numbers are 1000 · file + line, so that each tells where it was written.
+KEYS = st.sampled_from("pqr")
+SHAPES = st.recursive(
+    st.just(0), lambda inner: st.dictionaries(KEYS, inner, max_size=3) | st.lists(st.just(0), max_size=3), max_leaves=8
+)
+FILES = st.lists(st.dictionaries(KEYS, SHAPES, min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+def written(tree: Any, file: int, lines: list[str], adds: bool, indent: str = "") -> None:
+    """The file's text in block style, a line for each value."""
+    for key, value in tree.items() if isinstance(tree, dict) else ((None, item) for item in tree):
+        head = indent + (f"{key}{'+' if adds and isinstance(value, list) and value else ''}:" if key else "-")
+        if isinstance(value, dict | list) and value:
+            lines.append(head)
+            written(value, file, lines, adds, indent + "  ")
+        else:
+            lines.append(f"{head} {1000 * file + len(lines) + 1 if value == 0 else value}")
+
+
+def leaves(value: Any, address: Address = ()) -> list[tuple[Address, int]]:
+    if isinstance(value, int):
+        return [(address, value)]
+    items = enumerate(value) if isinstance(value, list) else value.items()
+    return [leaf for key, item in items for leaf in leaves(item, (*address, key))]
+
+
+def laid_over(base: Any, child: Any) -> Any:
+    """What merging means, on plain data."""
+    if not isinstance(child, dict):
+        return child
+    base = base if isinstance(base, dict) else {}
+    return {**base, **{key: laid_over(base.get(key), item) for key, item in child.items()}}
+
+
+@given(FILES, st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_every_value_remembers_its_line_however_files_are_merged(trees: list[dict[str, Any]], chained: bool) -> None:
+    """A list of files and a chain of them are the same, and each number is found where it says that it was written."""
+    texts = {}
+    for index, tree in enumerate(trees, start=1):
+        before = f"f{index - 1}.yaml" if chained and index > 1 else ""
+        lines = [f"extends: {before}" if before else "title: x"]
+        written(tree, index, lines, adds=False)
+        texts[f"f{index}"] = "\n".join(lines) + "\n"
+    last = f"f{len(trees)}.yaml" if chained else "[" + ", ".join(f"{name}.yaml" for name in texts) + "]"
+    with TemporaryDirectory() as folder:
+        document, files = read(Path(folder), **texts, a=f"extends: {last}\n")
+    assert files == ("specs/a.yaml", *(f"specs/f{index}.yaml" for index in range(len(trees), 0, -1)))
+    data = {key: value for key, value in document.data.items() if key not in ("extends", "title")}
+    for address, number in leaves(data):
+        file, line = divmod(number, 1000)
+        assert document.marks[address] == Mark(f"specs/f{file}.yaml", line)
+    merged: dict[str, Any] = {}
+    for tree in trees:
+        merged = laid_over(merged, tree)
+    assert [address for address, _ in leaves(data)] == [address for address, _ in leaves(merged)]

@@ -11,7 +11,7 @@ from support.fake_catalog import CATALOG, FedPer, FedTP, Vit
 
 from pflcore.registry import KINDS, registry_of
 from pipeline.spec import catalog as module
-from pipeline.spec.catalog import STAND_IN, Catalog, describe_entry, load_catalog
+from pipeline.spec.catalog import Catalog, describe_entry, load_catalog
 from pipeline.spec.run import COMPONENTS, LISTS
 
 
@@ -31,13 +31,6 @@ def test_json_round_trip_keeps_order_and_types() -> None:
     assert again == CATALOG
     assert again.to_json() == CATALOG.to_json()
     assert again.entries["backbone"]["convnet"].options[0].default == (16, 32)
-
-
-def test_datasets_can_be_stood_in_for() -> None:
-    assert CATALOG.options("dataset", "ten") == (STAND_IN,)
-    assert STAND_IN not in CATALOG.options("method", "fedtp")
-    evaluation = [option.name for option in CATALOG.options("evaluation", "evaluation")]
-    assert evaluation == ["every", "window", "curve_every"]
 
 
 def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,10 @@ def test_links_that_lead_out(tmp_path: Path) -> None:
     (specs / "c").symlink_to(tmp_path / "c")
     with pytest.raises(UserError, match=r"^specs/c: a linked folder"):
         find_specs(specs)
+
+
+def test_a_path_out_of_the_folder(tmp_path: Path) -> None:
+    specs = write_specs(tmp_path, {"specs/a.yaml": "title: a", "b.yaml": "title: b"})
     with pytest.raises(UserError, match=r"^specs/\.\./b\.yaml: leads out of specs/"):
         load_spec(specs / ".." / "b.yaml", specs, CATALOG)
 

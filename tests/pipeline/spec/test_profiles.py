@@ -18,8 +18,7 @@ from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from pipeline.compile import generated
 from pipeline.compile.compilation import Compilation
-from pipeline.spec.catalog import load_catalog
-from pipeline.spec.profiles import smoke_clients, smoke_patch
+from pipeline.spec.profiles import smoke_clients
 
 PAPER = """\
 title: Every method as published
@@ -125,13 +124,3 @@ def test_what_is_smaller_already_stays(tmp_path: Path) -> None:
     (run,) = project.compiled("smoke").runs.values()
     assert run.record["dataset"]["stand_in"] == 60
     assert run.record["clients"] == 3
-
-
-def test_entries_say_how_they_shrink(tmp_path: Path) -> None:
-    project = make_project(tmp_path, {"specs/a.yaml": published("digits", ["fedtp"], ["dirichlet"])})
-    (run,) = project.compiled().runs.values()
-    catalog = load_catalog(project.root)
-    patch = smoke_patch(run.record, catalog)
-    for kind in ("backbone", "method", "partition"):
-        assert patch[kind] == catalog.entries[kind][run.record[kind]["name"]].smoke
-    assert patch["method"]["hidden"] < run.record["method"]["hidden"]

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_catalog import BASE, CATALOG, resolved, write_specs
+from support.fake_catalog import BASE, CATALOG, resolved
 
 from pflcore.errors import UserError
 from pflcore.options import describe_options
 from pflcore.settings import Training
-from pipeline.spec.catalog import Catalog, build_catalog
+from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields
-from pipeline.spec.profiles import smoke_clients
-from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import Run
-from pipeline.spec.specs import load_spec
 
 TABLE = """\
 title: Accuracy
@@ -83,7 +81,7 @@ def by_label(resolved: Resolved, **labels: str) -> list[Run]:
     return [runs[run] for run in cell.runs]
 
 
-def test_a_record_has_every_default(table: Resolved) -> None:
+def test_a_record_has_every_default(table: Resolved, tmp_path: Path) -> None:
     assert len(table.runs) == 8
     first, second = by_label(table, method="FedTP", dataset="hundred")
     assert first.record == {
@@ -104,6 +102,7 @@ def test_a_record_has_every_default(table: Resolved) -> None:
         "profile": "paper",
     }  # fmt: skip
     assert second.record == {**first.record, "seed": 1}
+    assert resolved(tmp_path, "abstract: true\ngrid: {base: {seed: 1}}") == Resolved([], None)
 
 
 def test_axes_overrides_and_exclusion(table: Resolved) -> None:
@@ -140,46 +139,14 @@ def test_the_table(table: Resolved) -> None:
     shown = {partition["words"]: partition["federation"] for partition in dump.pop("partitions")}
     assert set(shown) == {words.format("ten", 50), words.format("hundred", 50), words.format("ten", 100)}
     assert set(shown.values()) == federations
-    del dump["cells"], dump["labels"]
-    assert dump == {
-        "spec": "a",
-        "title": "Accuracy",
-        "profile": "paper",
-        "paper": {"name": "FedTP", "citation": "Somebody", "table": "Table II"},
-        "notes": ["A note."],
-        "caption": "Accuracy in percent.",
-        "rows": ["method"],
-        "columns": ["dataset"],
-        "clients": {},
-        "quantities": [],
-        "tuned": {},
-        "metric": "clients",
-        "better": "higher",
-        "decimals": 1,
-        "figures": None,
-        "analyses": {},
-        "derived": [],
-        "claims": [
-            {
-                "text": "FedTP beats every other method.",
-                "form": "better",
-                "side": {"method": ["FedTP"]},
-                "than": {"method": ["Big", "Avg"]},
-                "over": [],
-                "where": {"dataset": ["ten"]},
-                "margin": 2.0,
-            },
-            {
-                "text": "Not so.",
-                "form": "better",
-                "side": {"method": ["Avg"]},
-                "than": {"method": ["FedTP"]},
-                "over": [],
-                "where": {},
-                "margin": 0.0,
-            },
-        ],
-    }
+    first, second = dump.pop("claims")
+    assert first["than"] == {"method": ["Big", "Avg"]} and first["margin"] == 2.0 and not second["where"]
+    assert dump["paper"] == {"name": "FedTP", "citation": "Somebody", "table": "Table II"}
+    told = ("spec", "title", "profile", "notes", "caption", "rows", "columns", "metric", "better", "decimals")
+    assert [dump[name] for name in told] == [
+        "a", "Accuracy", "paper", ["A note."], "Accuracy in percent.", ["method"], ["dataset"], "clients", "higher", 1,
+    ]  # fmt: skip
+    assert not any(dump[name] for name in ("clients", "quantities", "tuned", "figures", "analyses", "derived"))
 
 
 def test_claims_on_groups_of_cells(tmp_path: Path) -> None:
@@ -201,14 +168,6 @@ def test_claims_on_groups_of_cells(tmp_path: Path) -> None:
         {**sides, "form": "steadier", **others, "than": theirs},
         {**sides, "form": "within", **alone, "margin": 2.0},
     ]
-
-
-def test_the_same_run_is_one_run(tmp_path: Path) -> None:
-    text = f"grid: {{base: {BASE}, axes: {{method: {{A: fedtp, B: {{name: fedtp, embedding: 32}}, C: fedavg}}}}}}"
-    result = resolved(tmp_path, text)
-    assert len(result.runs) == 2
-    assert result.table is not None
-    assert result.table.cells[0].runs == result.table.cells[1].runs != result.table.cells[2].runs
 
 
 def test_ids(tmp_path: Path) -> None:
@@ -240,28 +199,18 @@ def test_settings_that_came_later_are_in_no_record_at_their_defaults(catalog: Ca
     assert later & given.keys() == {"milestones", "schedule", "gamma"}
 
 
-def test_a_list_that_came_later_is_left_out_of_a_catalog_that_was_made_and_of_one_that_was_read() -> None:
-    made = build_catalog()
-    for catalog in (made, Catalog.from_json(made.to_json())):
-        validate = Fields.of(catalog).validate
-        assert validate("method", {"name": "fedavg"}).keys() == {"name", "knn", "neighbours", "also_personal"}
-        tuned = validate("method", {"name": "fedavg", "finetune_steps": 1, "finetune_groups": ["head"]})
-        assert tuned["finetune_groups"] == ["head"]
+EQUAL = {
+    "training: {lr: 1}": "training: {lr: 1.0}",
+    "training: {lr: 1e-2}": "evaluation: {}",
+    "partition: {name: dirichlet, alpha: 3}": "partition: {alpha: 3.0, name: dirichlet}",
+    "backbone: vit": "backbone: {name: vit, depth: 8, dropout: null}",
+    "seed: 0": "clients: 20",
+}
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("training: {lr: 1}", "training: {lr: 1.0}"),
-        ("training: {lr: 1e-2}", "evaluation: {}"),
-        ("partition: {name: dirichlet, alpha: 3}", "partition: {alpha: 3.0, name: dirichlet}"),
-        ("backbone: vit", "backbone: {name: vit, depth: 8, dropout: null}"),
-        ("backbone: {dropout: 0}", "backbone: {dropout: 0.0}"),
-        ("seed: 0", "clients: 20"),
-    ],
-)
-def test_equal_settings_have_equal_ids(tmp_path: Path, one: str, other: str) -> None:
-    texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in (one, other))
+@pytest.mark.parametrize("one", EQUAL)
+def test_equal_settings_have_equal_ids(tmp_path: Path, one: str) -> None:
+    texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in (one, EQUAL[one]))
     ids = [resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts]
     assert ids[0] == ids[1]
 
@@ -308,42 +257,6 @@ grid:
     assert found["0.1", "few", "none"]["training"] == {**found["0.1", "noisy", "none"]["training"], "rounds": 7}
 
 
-def test_prose_is_one_line(tmp_path: Path) -> None:
-    text = f'title: |\n  Two\n  lines\nnotes: ["a\\tb"]\ngrid: {{base: {BASE}}}'
-    table = resolved(tmp_path, text).table
-    assert table is not None
-    assert (table.title, table.notes) == ("Two lines", ["a b"])
-
-
-def test_without_axes_there_is_one_cell(tmp_path: Path) -> None:
-    result = resolved(tmp_path, f"grid: {{base: {BASE}}}")
-    assert result.table is not None
-    assert [(cell.labels, cell.runs) for cell in result.table.cells] == [({}, [result.runs[0].id])]
-
-
-def test_an_axis_with_one_value_need_not_be_placed(tmp_path: Path) -> None:
-    text = f"grid: {{base: {BASE}, axes: {{method: [fedavg, fedtp], clients: [5]}}}}\ntable: {{rows: [method]}}"
-    result = resolved(tmp_path, text)
-    assert result.table is not None
-    assert [cell.labels for cell in result.table.cells] == [{"method": "fedavg"}, {"method": "fedtp"}]
-
-
-def test_an_abstract_spec_compiles_to_nothing(tmp_path: Path) -> None:
-    assert resolved(tmp_path, "abstract: true\ngrid: {base: {seed: 1}}") == Resolved([], None)
-
-
-def test_published_values_are_found_from_the_file_that_names_them(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {
-        "specs/sub/b.yaml": TABLE.replace("t.csv", "../csv/t.csv"),
-        "specs/csv/t.csv": CSV,
-        "specs/a.yaml": "extends: sub/b.yaml",
-    }
-    specs = write_specs(tmp_path, files)
-    table = resolve(load_spec(specs / "a.yaml", specs, CATALOG), CATALOG).table
-    assert table is not None
-    assert sum(cell.published is not None for cell in table.cells) == 3
-
-
 def test_comments_on_top_of_published_values_are_passed_over(tmp_path: Path) -> None:
     commented = f"# specs/t.csv\r\n\n# of the paper's, \"table 1\n{CSV}"
     assert resolved(tmp_path, TABLE, t_csv=commented) == resolved(tmp_path, TABLE, t_csv=CSV)
@@ -353,28 +266,21 @@ def test_comments_on_top_of_published_values_are_passed_over(tmp_path: Path) -> 
         resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
 
 
-def test_smoke_shrinks_everything(tmp_path: Path) -> None:
+def test_smoke_shrinks_everything(table: Resolved, tmp_path: Path) -> None:
     result = resolved(tmp_path, TABLE, "smoke", t_csv=CSV)
-    assert result.table is not None
-    assert result.table.profile == "smoke"
-    record = by_label(result, method="FedTP", dataset="hundred")[0].record
+    assert result.table is not None and result.table.profile == "smoke"
+    whole, record = (by_label(one, method="FedTP", dataset="hundred")[0].record for one in (table, result))
     assert record == {
-        "dataset": {"name": "hundred", "source": "original", "stand_in": 1000},
-        "partition": {"name": "dirichlet", "alpha": 0.3, "min_samples": 1},
+        "dataset": {**whole["dataset"], "stand_in": 1000},
+        "partition": {**whole["partition"], "min_samples": 1},
         "clients": 8,
         "seed": 0,
-        "backbone": {"name": "vit", "depth": 1, "dropout": None},
-        "method": {
-            "name": "fedtp", "embedding": 8, "server_lr": 1.0, "normalised": False, "variant": "as_written",
-        },
-        "training": {
-            "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "local_steps": None,
-            "batch_size": 16, "lr": 0.1, "momentum": 0.0,
-            "weight_decay": 0.0, "clip": None, "precision": "fp32", "save_weights": False,
-        },
+        "backbone": {**whole["backbone"], "depth": 1},
+        "method": {**whole["method"], "embedding": 8},
+        "training": {**whole["training"], "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
         "evaluation": {"every": 1, "window": 2, "curve_every": 1},
         "profile": "smoke",
-    }  # fmt: skip
+    }
     assert by_label(result, method="FedTP", dataset="ten")[0].record["dataset"]["stand_in"] == 320
 
 
@@ -436,12 +342,6 @@ def test_smoke_shrinks_analyses_to_the_clients_that_are_left(tmp_path: Path) -> 
     assert analyses_of(resolved(tmp_path, lost, "smoke"))["both", "0"][0]["clients"] == [0]
 
 
-def test_figures_name_analyses(tmp_path: Path) -> None:
-    text = f"grid: {{base: {BASE}}}\nfigures: [weights, gain]"
-    table = resolved(tmp_path, text).table
-    assert table is not None and table.analyses == {"weights": "Learned weights"}
-
-
 def test_what_smoke_makes_equal_is_run_once(tmp_path: Path) -> None:
     text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp]}}}}\n"
     text += "table: {rows: [method], average_over: [clients]}"
@@ -452,43 +352,43 @@ def test_what_smoke_makes_equal_is_run_once(tmp_path: Path) -> None:
     assert [len(cell.runs) for cell in result.table.cells] == [1, 1]
 
 
+# Ids: of a run, its federation and its data; what they depend on, and that they never change.
+
+RECORD = {
+    "dataset": {"name": "digits", "stand_in": None},
+    "partition": {"name": "dirichlet", "alpha": 0.3},
+    "clients": 10,
+    "seed": 0,
+    "backbone": {"name": "convnet", "channels": [8, 16]},
+    "method": {"name": "fedavg"},
+    "training": {"rounds": 40, "lr": 0.1},
+    "evaluation": {"every": 1},
+    "profile": "paper",
+}
+
+
+def test_ids_never_change() -> None:
+    run = Run(RECORD)
+    assert run.id == "fedavg-convnet-digits-c70697d7"
+    assert run.federation_id == "digits-dirichlet-n10-s0-d5a4b076"
+    assert run.data_id == "digits-302ab2f1"
+    again = Run(dict(reversed(RECORD.items())))
+    assert (again.id, again.federation_id, again.data_id) == (run.id, run.federation_id, run.data_id)
+
+
 @pytest.mark.parametrize(
-    ("clients", "each", "classes", "expected"),
+    ("field", "value", "same"),
     [
-        (50, None, 10, 8),
-        (5, None, 10, 5),
-        (5, 2, 10, 5),
-        (50, 2, 10, 5),
-        (100, 10, 100, 10),
-        (100, 5, 10, 4),
-        (20, 1, 20, 20),
-        (64, 1, 64, 64),
+        ("profile", "smoke", {"federation_id", "data_id"}),
+        ("method", {"name": "fedprox", "mu": 0.1}, {"federation_id", "data_id"}),
+        ("training", {"rounds": 41, "lr": 0.1}, {"federation_id", "data_id"}),
+        ("seed", 1, {"data_id"}),
+        ("clients", 20, {"data_id"}),
+        ("partition", {"name": "dirichlet", "alpha": 1.0}, {"data_id"}),
+        ("dataset", {"name": "digits", "stand_in": 8}, set()),
     ],
 )
-def test_smoke_clients(clients: int, each: int | None, classes: int, expected: int) -> None:
-    assert smoke_clients(clients, each, classes) == expected
-
-
-def test_resolving_is_deterministic(tmp_path: Path, table: Resolved) -> None:
-    again = resolved(tmp_path / "again", TABLE, t_csv=CSV)
-    assert [run.id for run in again.runs] == [run.id for run in table.runs]
-    assert again.table is not None and table.table is not None
-    assert again.table.model_dump_json() == table.table.model_dump_json()
-
-
-def test_components_are_validated_once_each(tmp_path: Path, monkeypatch: Any) -> None:
-    from pipeline.spec import fields
-
-    validated = []
-    original = fields.Fields.model
-    monkeypatch.setattr(fields.Fields, "model", lambda self, *key: validated.append(key) or original(self, *key))
-    text = f"""
-grid:
-  base: {BASE}
-  axes:
-    method: [fedavg, fedtp]
-    seed: {list(range(100))}
-    clients: {list(range(2, 7))}
-"""
-    assert len(resolved(tmp_path, text).runs) == 1000
-    assert len(validated) < 30
+def test_what_ids_depend_on(field: str, value: object, same: set[str]) -> None:
+    before, after = Run(RECORD), Run({**RECORD, field: value})
+    ids = ("id", "federation_id", "data_id")
+    assert {name for name in ids if getattr(before, name) == getattr(after, name)} == same

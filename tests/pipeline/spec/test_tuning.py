@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.project import Project, make_project, spec
+from support.fake_catalog import write_specs
+from support.paper_specs import catalog_of_all
+from support.project import make_project, spec
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
+from pipeline.spec.resolve import Resolved, resolve
+from pipeline.spec.specs import load_spec
 from pipeline.workspace import PAPER
 
 HELD_BACK = "{name: iid, validation_share: 0.2}"
@@ -95,53 +99,12 @@ def test_an_axis_may_be_whether_runs_are_tuned(tmp_path: Path) -> None:
         make_project(tmp_path / "b", {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
 
 
-def test_some_runs_have_other_values_of_a_setting(tmp_path: Path) -> None:
-    also = "also: [{when: {method: FedTP}, space: {training.lr: [1, 2, 3]}}]"
-    tune = f"tune: {{space: {{training.lr: [0.1, 0.2]}}, {also}}}\n"
-    found = selections(compiled(tmp_path, tune))
-    tried = {method: [trial.chosen["training.lr"] for trial in one.trials] for method, one in found.items()}
-    assert tried == {"fedavg": [0.1, 0.2], "fedtp": [1, 2, 3]} and found["fedtp"].size == 3
-
-
-def test_a_default_is_a_value_like_others(tmp_path: Path) -> None:
-    more = ", training.server_optimizer: [none, adam], training.server_lr: [null, 0.1]"
-    found = selections(compiled(tmp_path, f"tune: {{space: {{training.optimizer: [sgd, adam]{more}}}}}\n"))
-    tried = [tuple(trial.chosen.values()) for trial in found["fedavg"].trials]
-    assert len(set(tried)) == 8 and ("sgd", "none", None) in tried and ("adam", "adam", 0.1) in tried
-
-
-def test_trials_are_shrunk_with_their_runs(tmp_path: Path) -> None:
-    tune = "tune: {space: {training.lr: [0.1, 0.2]}, seeds: [1], trial: {training: {rounds: 500}}}\n"
-    compilation = compiled(tmp_path, tune, seeds="[3, 5]", profile="smoke")
-    final = {run.training.rounds for run in compilation.runs.values() if run.tuned}
-    assert {run.training.rounds for run in compilation.runs.values()} == final and max(final) < 10
-
-
 def test_a_space_without_end_is_one_line(tmp_path: Path) -> None:
     values = ", ".join(str(number / 1000) for number in range(1, 900))
     names = ["lr", "momentum", "beta1", "beta2", "eps", "clip", "gamma"]
     space = ", ".join(f"training.{name}: [{values}]" for name in names)
     with pytest.raises(UserError, match=r"tune: 5e\+20 combinations for fedavg.*narrow the space"):
         compiled(tmp_path, f"tune: {{space: {{{space}}}, trials: 5}}\n")
-
-
-def test_labels_that_are_left_out_may_have_settings_of_their_own(tmp_path: Path) -> None:
-    text = spec("{FedAvg: fedavg, FedTP: fedtp}", partition=HELD_BACK, backbone=VIT) + TUNE
-    text = text.replace("grid:\n", "grid:\n  only: {method: FedAvg}\n", 1)
-    compilation = make_project(tmp_path, {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
-    assert list(selections(compilation)) == ["fedavg"]
-
-
-def test_equal_runs_with_other_spaces_are_tuned_apart(tmp_path: Path) -> None:
-    more = "    space: {narrow: {}, wide: {}}\n"
-    tune = """\
-tune:
-  space: {training.lr: [0.01, 0.1]}
-  also: [{when: {space: wide}, space: {training.local_epochs: [1, 2]}}]
-"""
-    text = spec("{FedAvg: fedavg}", partition=HELD_BACK, more=more) + "table: {rows: [space]}\n" + tune
-    compilation = make_project(tmp_path, {"specs/tiny.yaml": text}, default=["tiny"]).compiled()
-    assert sorted(len(one.trials) for one in compilation.selections.values()) == [2, 4]
 
 
 def test_what_is_chosen_comes_before_the_run_and_the_report(tmp_path: Path) -> None:
@@ -171,14 +134,6 @@ def test_a_random_set_of_equal_budget(tmp_path: Path) -> None:
     other = selections(compiled(tmp_path / "c", TUNE + "  trials: 5\n  draw: 1\n"))
     assert other["fedtp"].id != found["fedtp"].id
     assert len(selections(compiled(tmp_path / "d", TUNE + "  trials: 9\n"))["fedavg"].trials) == 6
-
-
-def test_only_some_runs_are_tuned(tmp_path: Path) -> None:
-    compilation = compiled(tmp_path, "tune:\n  where: {method: FedAvg}\n  space: {training.lr: [0.1, 0.2]}\n")
-    assert list(selections(compilation)) == ["fedavg"]
-    assert {run.method for run in compilation.runs.values() if run.tuned} == {"fedavg"}
-    (fedtp,) = (run for run in compilation.runs.values() if run.method == "fedtp" and run.seed == 0)
-    assert "tuned" not in fedtp.record
 
 
 @pytest.mark.parametrize(
@@ -227,7 +182,76 @@ def test_an_axis_states_its_own_values(tmp_path: Path) -> None:
         compiled(tmp_path, more="    training.lr: [0.1, 0.2]\n").tables["tiny"]
 
 
-def test_a_spec_without_it_stays_as_it_was(tmp_path: Path) -> None:
-    compilation = compiled(tmp_path, "")
-    assert not compilation.selections and len(compilation.runs) == 4
-    assert Project(tmp_path).compiled().runs.keys() == compilation.runs.keys()
+# Choosing a round: by validation, where samples are held back for it.
+
+SPEC = """\
+grid:
+  base:
+    dataset: digits
+    partition: {name: iid, validation_share: 0.2}
+    clients: 10
+    backbone: convnet
+  axes:
+    method: [fedavg, local]
+table:
+  rows: [method]
+  metric: best_by_validation
+"""
+
+
+def resolved(folder: Path, text: str, profile: str = "paper") -> Resolved:
+    specs = write_specs(folder, {"specs/a.yaml": text})
+    return resolve(load_spec(specs / "a.yaml", specs, catalog_of_all()), catalog_of_all(), profile)
+
+
+def refused(folder: Path, text: str) -> str:
+    with pytest.raises(UserError) as error:
+        resolved(folder, text)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("profile", ["paper", "smoke"])
+def test_by_validation(tmp_path: Path, profile: str) -> None:
+    found = resolved(tmp_path, SPEC, profile)
+    assert found.table and found.table.metric == "best_by_validation"
+    assert [run.record["partition"]["validation_share"] for run in found.runs] == [0.2, 0.2]
+
+
+@pytest.mark.parametrize("partition", ["iid", "{name: iid, validation_share: 0}"])
+def test_by_validation_without_any(tmp_path: Path, partition: str) -> None:
+    told = refused(tmp_path, SPEC.replace("{name: iid, validation_share: 0.2}", partition))
+    assert told.startswith("specs/a.yaml:11: table.metric: 'best_by_validation' needs validation samples")
+
+
+def test_ids_are_those_from_before(tmp_path: Path) -> None:
+    plain = SPEC.replace("metric: best_by_validation", "metric: final")
+    without = [plain.replace(", validation_share: 0.2", rest) for rest in ("", ", validation_share: 0")]
+    ids = [{run.id for run in resolved(tmp_path, text).runs} for text in (plain, *without)]
+    assert ids[1] == ids[2] and not ids[0] & ids[1]
+
+
+PATIENT = SPEC.replace("best_by_validation", "final").replace(
+    "backbone: convnet", "backbone: convnet\n    training: {patience: 3}\n    evaluation: {window: 0, curve_every: 5}"
+)
+
+
+@pytest.mark.parametrize("profile", ["paper", "smoke"])
+def test_early_stopping(tmp_path: Path, profile: str) -> None:
+    found = resolved(tmp_path, PATIENT, profile)
+    assert [(run.training.patience, run.evaluation.window) for run in found.runs] == [(3, 0)] * 2
+    assert found.runs[0].evaluation.curve_every > 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (", validation_share: 0.2", "", "needs validation samples; set the partition's validation_share"),
+        ("window: 0", "window: 9", "needs evaluation.window: 0, not 9"),
+        ("window: 0, ", "", "needs evaluation.window: 0, not 200"),
+        ("every: 5", "every: 0", "needs evaluation.curve_every"),
+    ],
+)
+def test_early_stopping_without_what_it_needs(tmp_path: Path, before: str, after: str, message: str) -> None:
+    assert before in PATIENT
+    told = refused(tmp_path, PATIENT.replace(before, after))
+    assert told.startswith(f"specs/a.yaml:7: grid.base.training.patience: {message}")

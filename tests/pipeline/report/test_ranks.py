@@ -8,12 +8,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from scipy.stats import ttest_rel
+from support.claim_demo import by_seed
 from support.figure_demo import record, write_counts
-from support.pages import squeezed
+from support.pages import Document, squeezed
 from support.report_demo import cell, report, results_of, table, with_records
 
-from pflcore.errors import UserError
+from pipeline.report.table.apart import tied_with
 from pipeline.report.table.derived import derive
+from pipeline.report.table.ranks import ranks_as_printed, ranks_by_seeds
 from pipeline.spec.table import ResolvedTable
 
 # Correct of 200 samples per client and seed, so one is half a percent.
@@ -22,11 +25,7 @@ HARD = {
     "FedAvg": [[90, 110, 130, 190], [90, 110, 130, 110]],
     "FedTP": [[140, 140, 140, 140], [150, 150, 150, 150]],
 }
-EASY = {
-    "Local": [[160] * 4, [162] * 4],
-    "FedAvg": [[160] * 4, [162] * 4],
-    "FedTP": [[100] * 4, [101] * 4],
-}
+EASY = {"Local": [[160] * 4, [162] * 4], "FedAvg": [[160] * 4, [162] * 4], "FedTP": [[100] * 4, [101] * 4]}
 RANK: dict[str, Any] = {"over": ["partition"]}
 EACH: dict[str, Any] = {"over": []}
 
@@ -75,11 +74,6 @@ def test_what_lacks_a_run_has_no_number_and_no_rank(tmp_path: Path) -> None:
     assert values(three(tmp_path, [EACH], lacking), tmp_path)["FedTP"] == [2, None]
 
 
-def test_lower_is_better_turns_ranks_over(tmp_path: Path) -> None:
-    ranks = values(three(tmp_path, [RANK], better="lower"), tmp_path)
-    assert ranks == {"Local": [(2 + 2.5) / 2], "FedAvg": [(2 + 2.5) / 2], "FedTP": [(2 + 1) / 2]}
-
-
 def test_every_format_has_them(tmp_path: Path) -> None:
     report(three(tmp_path, [EACH, RANK]), tmp_path, tmp_path / "out")
     lines = squeezed((tmp_path / "out/report.md").read_text("utf-8"))
@@ -106,20 +100,91 @@ def test_files_have_a_column_each(tmp_path: Path) -> None:
     assert line["rank"] == "2" and line["rank_over_partition"] == "1.75"
 
 
-def test_published_values_and_their_differences_stay_beside(tmp_path: Path) -> None:
-    resolved = three(tmp_path, [RANK])
+# What cannot be told apart from the best of its column: paired over seeds, marked in every format, and in ranks.
+
+# Seeds are worth ten points, methods a few: by unpaired deviations nothing could be told apart.
+SEEDS = {
+    "A": [70.0, 80.0, 90.0],
+    "B": [69.5, 79.0, 89.6],  # one less in about each seed
+    "C": [69.9, 80.5, 88.0],  # sometimes more
+    "D": [60.0, 70.5, 80.2],
+}
+
+
+ONE_SEED = "Where two cells do not share two seeds, their difference is not judged"
+
+
+def results(root: Path, rows: dict[str, Any], **changes: Any) -> ResolvedTable:
+    return by_seed(root, {method: {"here": values} for method, values in rows.items()}, **changes)
+
+
+def test_the_test_is_paired_and_corrected_for_the_comparisons_of_a_column() -> None:
+    best, *others = (dict(enumerate(values)) for values in SEEDS.values())
+    ps = [float(ttest_rel(SEEDS["A"], SEEDS[name]).pvalue) for name in "BCD"]
+    assert sorted(ps) == [ps[2], ps[0], ps[1]] and ps[2] < 0.05 / 3 and ps[0] > 0.05 / 2
+    assert tied_with(best, others) == [True, True, False]
+    close = {0: 69.5, 1: 79.45, 2: 89.53}  # p is below 5 % and above a third of it
+    assert float(ttest_rel(SEEDS["A"], list(close.values())).pvalue) / 2 < 0.05 / 3
+    assert tied_with(best, [close]) == [False]
+
+
+def test_seeds_are_paired_by_their_number_and_one_decides_nothing() -> None:
+    assert tied_with({0: 70.0, 1: 80.0, 2: 90.0}, [{2: 79.8, 0: 60.0, 1: 70.1}, {2: 10.0}, {3: 1.0, 4: 2.0}]) == [
+        False,
+        None,
+        None,
+    ]
+
+
+def test_marks_stand_in_every_format(tmp_path: Path) -> None:
+    report(results(tmp_path, SEEDS), tmp_path, tmp_path / "out")
+    lines = squeezed((tmp_path / "out/report.md").read_text("utf-8"))
+    deviation = "8.16"  # of 70, 80, 90
+    assert f"| A | **80.00±{deviation}** |" in lines
+    assert "| B | 79.37±8.21‡ |" in lines and "| D | 70.23±8.25 |" in lines
+    words = "‡: not told apart from the best of its column"
+    assert any(words in line for line in lines)
+    assert not any(ONE_SEED in line for line in lines)
+    assert r"B & 79.37$\pm$8.21$\ddagger$ \\" in (tmp_path / "out/report.tex").read_text("utf-8")
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    assert '<span class="sd">±8.21</span><span class="tied">‡</span>' in page and page.count('class="tied"') == 2
+    assert words in Document(page).text
+    frame = results_of(results(tmp_path, SEEDS), tmp_path).to_arrow().to_pandas().set_index("method")
+    assert frame["tied"].to_dict() == {"A": None, "B": True, "C": True, "D": False}
+
+
+def test_one_seed_marks_nothing_and_the_legend_says_so(tmp_path: Path) -> None:
+    report(results(tmp_path, {"A": [80.0], "B": [79.99]}), tmp_path, tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text("utf-8")
+    assert ONE_SEED in text and "‡" not in text and "**80.00" in text and "- seeds per cell: 1\n" in text
+
+
+def test_numbers_of_a_trial_are_neither_best_nor_compared(tmp_path: Path) -> None:
+    resolved = results(tmp_path, SEEDS, profile="smoke")
     cells = resolved.model_dump()["cells"]
-    cells[0]["published"] = {"mean": 60.0, "std": None, "quoted": False, "note": ""}
+    for one, mean in zip(cells, (80.0, 10.0, 79.0, 60.0), strict=True):
+        one["published"] = {"mean": mean, "std": None, "quoted": False, "note": ""}
     resolved = ResolvedTable.model_validate(resolved.model_dump() | {"cells": cells})
     report(resolved, tmp_path, tmp_path / "out")
     lines = squeezed((tmp_path / "out/report.md").read_text("utf-8"))
-    assert "| method | hard | easy | mean rank |" in lines and "| method | hard | easy |" in lines
-    tex = (tmp_path / "out/report.tex").read_text("utf-8")
-    assert r" & \published{\textbf{60.00}} &  &  \\" in tex  # the second line of a row has nothing derived
+    assert "| A | 80.00±8.16 (**80.00**) |" in lines and "| B | 79.37±8.21 (10.00) |" in lines
+    text = "\n".join(lines)
+    assert "4 trial" in text and "Bold: the highest of its column" in text
+    assert not any(word in text for word in ("‡", "no verdict,", "are obtained", "Obtained minus published"))
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    assert '"o best"' not in page and "+69.37" not in page
 
 
-def test_an_axis_called_like_a_derived_column(tmp_path: Path) -> None:
-    write_counts(tmp_path, "a", [100] * 4)
-    resolved = table([cell({"rank": "A"}, ["a"])], ["rank"], [], derived=[EACH])
-    with pytest.raises(UserError, match="an axis cannot be named 'rank', which is a derived column"):
-        report(resolved, tmp_path, tmp_path / "out")
+@pytest.mark.parametrize(
+    ("rows", "by_seeds", "printed"),
+    [
+        (SEEDS, [2, 2, 2, 4], [1, 3, 2, 4]),
+        ({"A": [80.0], "B": [70.0], "C": [80.001]}, [1.5, 3, 1.5], [1.5, 3, 1.5]),
+        ({"A": [50.0, 60.0], "B": [50.0, 60.0], "C": [50.0, 60.0]}, [2, 2, 2], [2, 2, 2]),
+        ({"A": SEEDS["D"], "B": SEEDS["B"], "C": [None, None, 5.0], "D": SEEDS["A"]}, [3, 1.5, 1.5], [3, 2, 1]),
+    ],
+)
+def test_ranks(tmp_path: Path, rows: dict[str, Any], by_seeds: list[float], printed: list[float]) -> None:
+    found = results_of(results(tmp_path, rows), tmp_path)
+    assert list(ranks_by_seeds(found, ("here",)).values()) == by_seeds
+    assert list(ranks_as_printed(found, ("here",)).values()) == printed

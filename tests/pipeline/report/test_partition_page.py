@@ -19,8 +19,7 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import heterogeneity
 from pflcore.data.noise import Noise
 from pflcore.data.samples import Attribute, Samples
-from pflcore.errors import UserError
-from pflcore.partitions import PARTITIONS, partition
+from pflcore.partitions import PARTITIONS
 from pipeline.browse.partition_view import Drawing, example_record
 from pipeline.report.partitions.page import write_partition_page
 from pipeline.spec.catalog import build_catalog
@@ -108,23 +107,6 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "a\\|b \\$x\\$ \\_y\\_" in (tmp_path / "index.md").read_text(encoding="utf-8")
 
 
-def test_many_clients_are_sampled_for_the_page_and_whole_in_the_table(tmp_path: Path) -> None:
-    samples = make_samples(3000, 1500)
-    write_partition_page(record(700), samples, partition(PARTITIONS.create("iid"), samples, 700, 0), tmp_path)
-    assert len(pd.read_csv(tmp_path / "clients.csv")) == 700
-    markdown = (tmp_path / "index.md").read_text(encoding="utf-8")
-    assert "100 of them, evenly spaced; all are in [clients.csv](clients.csv)." in markdown
-
-
-def test_noise_and_novel_clients_are_columns(tmp_path: Path) -> None:
-    samples, held = small()
-    noisy = dataclasses.replace(held, noise=Noise((0.0, 5.0), False, 0), novel=(1,))
-    write_partition_page(record(2), samples, noisy, tmp_path)
-    table = pd.read_csv(tmp_path / "clients.csv")
-    assert table["noise"].tolist() == [0, 5] and table["novel"].tolist() == [0, 1]
-    assert "2, 1 of them novel" in (tmp_path / "index.md").read_text(encoding="utf-8")
-
-
 def drawn(samples: Samples, held: Assignment) -> list[str]:
     buffer = StringIO()
     Drawing(record(held.clients), samples, held).show(Console(file=buffer, width=120))
@@ -153,16 +135,3 @@ def test_every_partition_is_drawn_on_what_it_suggests(name: str, tmp_path: Path)
     Drawing.make(shown, tmp_path).show(Console(file=buffer, width=120))
     text = buffer.getvalue()
     assert "over clients" in text and "Drawn with generated labels" in text
-
-
-def test_of_many_clients_some_are_drawn(tmp_path: Path) -> None:
-    many = example_record("iid", CATALOG, dataset="digits", clients=30, seed=0, options=[])
-    buffer = StringIO()
-    Drawing.make(many, tmp_path).show(Console(file=buffer, width=120))
-    assert "; 24 of 30 clients are shown" in " ".join(buffer.getvalue().split())
-
-
-def test_a_partition_that_does_not_suit_says_so(tmp_path: Path) -> None:
-    wrong = example_record("domains", CATALOG, dataset="digits", clients=None, seed=0, options=[])
-    with pytest.raises(UserError, match="digits has no attribute 'domain'"):
-        Drawing.make(wrong, tmp_path)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support.pages import HOSTILE, Document, squeezed
+from support.pages import squeezed
 from support.report_demo import cell, changed, results_of, table, write_metrics, write_run
 from support.report_demo import report as write_report
 
@@ -114,14 +113,6 @@ def test_numbers_have_a_true_scale_where_it_can_be_read(tmp_path: Path, labels: 
     assert found.numeric and found.even == (at != sorted(map(float, labels)))
 
 
-def test_names_lie_in_the_order_of_the_table(tmp_path: Path) -> None:
-    resolved = make({"method": METHODS}, {"part": ["P", "D"]})
-    found = arranged(tmp_path, resolved)
-    assert not found.numeric and found.at == {"P": 0, "D": 1} and found.tick_words == ["P", "D"]
-    shifts = [found.shift(key) for key in found.series]
-    assert shifts == pytest.approx([-found.slot, 0, found.slot]) and 3 * found.slot < found.gap
-
-
 def test_a_line_per_row_that_breaks_where_a_number_is_missing(tmp_path: Path, drawn: list[Figure]) -> None:
     resolved = make({"method": ["A", "B"]}, {"training.rate": ["1", "2", "3"]})
     for run, mean in {"a0": 50.0, "c0": 54.0, "d0": 60.0, "e0": 61.5, "f0": 62.0}.items():
@@ -186,48 +177,6 @@ def test_boxes_show_the_runs_of_each_cell(tmp_path: Path, drawn: list[Figure]) -
     rows = rows_of(out / "figures/boxes.csv")
     assert [float(row["accuracy"]) for row in rows] == [x for means in spread.values() for x in means]
     assert rows[5] == {"mix": "0.5", "run": "b0", "accuracy": "80"}
-
-
-def test_boxes_leave_out_a_cell_of_which_a_run_diverged(tmp_path: Path) -> None:
-    for seed in range(5):
-        write_metrics(tmp_path, f"a{seed}", 80.0 + seed)
-        write_metrics(tmp_path, f"b{seed}", 90.0)
-    write_run(tmp_path, "b4", 60.0, diverged=True)
-    _, out = report(tmp_path, make({"method": ["A", "B"]}, {}, seeds=5), "boxes")
-    assert {row["method"] for row in rows_of(out / "figures/boxes.csv")} == {"A"}
-
-
-def test_a_cell_about_one_client_shows_that_client(tmp_path: Path) -> None:
-    cells = [
-        cell({"method": "A", "domain": "Mean"}, ["a0"]),
-        cell({"method": "A", "domain": "Webcam"}, ["a0"], client=2),
-    ]
-    resolved = table(cells, ["method"], ["domain"], clients={"domain": {"Webcam": 2}})
-    write_run(tmp_path, "a0", 60.0)
-    _, out = report(tmp_path, resolved, "values", "boxes")
-    mean, webcam = (float(row["obtained_mean"]) for row in rows_of(out / "figures/values.csv"))
-    assert mean != webcam
-    assert [float(row["accuracy"]) for row in rows_of(out / "figures/boxes.csv")] == pytest.approx([mean, webcam])
-
-
-@pytest.mark.parametrize("name", ["values", "boxes"])
-def test_nothing_obtained_is_one_line(tmp_path: Path, name: str) -> None:
-    markdown, out = report(tmp_path, make({"method": METHODS}, {}, published=True), name)
-    assert "\nNo number of this table has been obtained yet.\n" in markdown
-    assert not list(out.rglob(f"{name}.*"))
-
-
-def test_hostile_and_long_labels(tmp_path: Path, drawn: list[Figure]) -> None:
-    labels = [HOSTILE, "_" + "a method with a long name " * 2, "$x_1$"]
-    resolved = make({"method": labels}, {"setting": labels})
-    for index in range(9):
-        write_metrics(tmp_path, f"{chr(ord('a') + index)}0", 60.0 + index)
-    _, out = report(tmp_path, resolved, "values", "boxes")
-    for name, figure in zip(("values", "boxes"), drawn, strict=True):
-        ET.fromstring((out / f"figures/{name}.svg").read_text(encoding="utf-8"))
-        assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == labels
-        assert {label.get_rotation() for label in figure.axes[0].get_xticklabels()} == {35.0}
-    assert Document((out / "report.html").read_text(encoding="utf-8")).tags.count("script") == 1
 
 
 def test_more_panels_than_there_is_room_for(tmp_path: Path, drawn: list[Figure]) -> None:
