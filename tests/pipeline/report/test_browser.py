@@ -26,8 +26,6 @@ TOOLS = """
 const seen = {}, all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 const first = section => all(".results tbody tr", section).map(row => row.cells[0].textContent);
 const column = (section, i) => all(".results tbody tr", section).map(row => row.cells[i].innerText.trim());
-const move = (target, type, clientX, clientY) =>
-  target.dispatchEvent(new PointerEvent(type, { clientX, clientY, bubbles: true, pointerType: "mouse" }));
 const errors = [];
 addEventListener("error", event => errors.push(event.message));
 """
