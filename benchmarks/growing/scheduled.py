@@ -100,7 +100,7 @@ def scheduled(runs: int, folder: Path) -> list[Grown]:
         stages.append(Stage("dvc.yaml", f"report-{number}", command, deps, (f"reports/study{number}/report.md",)))
     graph = Graph(stages)
     order = [stage.address for stage in stages]
-    work = Work(graph, order, dict.fromkeys(order, "not made yet"), dict.fromkeys(order, 1.0), {}, folder)
+    work = Work(graph, order, dict.fromkeys(order, "not made yet"), dict.fromkeys(order, 1.0), folder)
     board = Board(title="pfl run", path=folder / "run.json", entries=work.states())
     speed, resident = Grown("ms of the scheduler per run", 2.0), Grown("resident MiB, nothing trained", 1.15)
     Scheduler(work, _Clerk(), _Workers(), board, _Told(speed, resident)).run()

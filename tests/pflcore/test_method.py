@@ -317,7 +317,7 @@ def test_what_nobody_said_is_none() -> None:
 
 def test_the_number_of_rounds_must_be_asked_for() -> None:
     assert Federation(3, 7, planned=12).rounds == 12
-    with pytest.raises(UserError, match=r"test_server_view\.py:\d+: federation\.rounds must be asked for"):
+    with pytest.raises(UserError, match=r"test_method\.py:\d+: federation\.rounds must be asked for"):
         print(Federation(3, 7).rounds)
 
 

@@ -13,8 +13,6 @@ from support.fuzzing import fuzz
 from support.project import Project, make_project, spec
 
 from pflcore.artifacts import read_meta, read_table
-from pflcore.engine.checkpoint import read as read_checkpoint
-from pflcore.engine.checkpoint import write as write_checkpoint
 from pipeline.dvc.program import read_lock
 from pipeline.ledger import Ledger
 from pipeline.papers.contents import read_contents
@@ -40,12 +38,6 @@ def _sealed_lines(path: Path, content: bytes) -> tuple[Path, bytes]:
             line = json.dumps({**head, "digest": digest, **known}, ensure_ascii=False).encode()
         lines.append(line)
     return path, b"\n".join(lines)
-
-
-def _named_checkpoint(path: Path, content: bytes) -> tuple[Path, bytes]:
-    """A checkpoint under the name of what is in it."""
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    return path.with_name(f"round-000001-{digest}.safetensors"), content
 
 
 @pytest.fixture(params=[FEW, pytest.param(MANY, marks=pytest.mark.matrix)])
@@ -94,15 +86,6 @@ def test_the_state_of_a_run(copies: int, tmp_path: Path) -> None:
     Board("tiny", entries={"train a": StageState("train a", "train", "a")}, path=path).save(now=True)
     assert Board.load(path)
     assert fuzz(path, Board.load, copies=copies, seed=10) > 0
-
-
-def test_checkpoints(copies: int, tmp_path: Path) -> None:
-    import torch
-
-    path = write_checkpoint(tmp_path, "identity", 1, {"a": torch.arange(9.0), "b": torch.ones(2, 3, dtype=torch.int64)})
-    why = lambda path: read_checkpoint(path, "identity", lambda tensors: "")  # noqa: E731
-    fuzz(path, why, copies=copies, seed=4)
-    fuzz(path, why, copies=copies, seed=5, seal=_named_checkpoint)
 
 
 PUBLISHED = 'method,share,mean,std,quoted,note\nFedAvg,0.5,61.25,0.3,,\n"Fed, Per",1,72.5,,yes,a note\n'

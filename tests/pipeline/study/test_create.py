@@ -109,7 +109,8 @@ def test_git_takes_what_a_study_consists_of_and_nothing_of_dvcs_own(tmp_path: Pa
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     told = git(tmp_path, "add", "-An", ".")
-    added = {line.split("'")[1].removeprefix("studies/mine/") for line in told.splitlines()}
+    names = (line.split("'")[1] for line in told.splitlines())
+    added = {name.removeprefix("studies/mine/") for name in names if name.startswith("studies/mine/")}
     assert {"specs/first.yaml", "dvc.yaml", ".dvc/config", "pyproject.toml"} <= added
     assert [name for name in added if name.startswith((".pfl", "artifacts", "reports", ".dvc/"))] == [".dvc/config"]
 
