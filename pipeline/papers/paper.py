@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ class Summary:
                 {
                     **vars(brief),
                     "obtained": [vars(one) for one in brief.obtained],
-                    "agreement": asdict(brief.agreement),
+                    "agreement": brief.agreement.to_json(),
                 }
                 for brief in self.briefs
             ],

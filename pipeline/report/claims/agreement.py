@@ -105,6 +105,10 @@ class Agreement:
             decided=sum((one.decided for one in all_), Counter()),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return its attributes as JSON has them, for :meth:`from_json`."""
+        return {**vars(self), "orders": [vars(order) for order in self.orders]}
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Agreement:
         """From its attributes as JSON has them."""
