@@ -56,6 +56,7 @@ class Entry:
         seconds: Duration on an accelerator, or seconds of work of CPU cores; None where that is not known.
         facts: Those of :data:`FACTS`.
         measurements: As :mod:`pipeline.measurements` makes them.
+        machine: Processor, instruction sets, threads and libraries; "" of results that were kept without them.
     """
 
     run: Run
@@ -64,6 +65,7 @@ class Entry:
     seconds: float | None
     facts: dict[str, Any]
     measurements: dict[str, Any]
+    machine: str = ""
 
     def rounds(self) -> pa.Table:
         """Return the measurements as a ``rounds/2`` table. Raises :class:`UserError` if they are damaged."""
@@ -77,6 +79,7 @@ class Entry:
     def line(self) -> str:
         """Return the line of the ledger."""
         content = {"obtained": self.obtained, "seconds": self.seconds, "made_by": self.made_by, "facts": self.facts}
+        content |= {"machine": self.machine} if self.machine else {}
         return _line("run", self.run.id, {**content, "settings": self.run.record, "measurements": self.measurements})
 
 
@@ -137,6 +140,7 @@ class Ledger:
                 seconds=content["seconds"],
                 facts={name: _fact(name, content["facts"].get(name)) for name in FACTS},
                 measurements=dict(content["measurements"]),
+                machine=str(content.get("machine", "")),
             )
             name = entry.run.id
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -19,12 +19,14 @@ class Timing:
         rounds: That were trained in them.
         core_seconds: For how long cores worked for it, which does not depend on what else the machine does; None on an
             accelerator.
+        machine: Of which machine (:func:`pipeline.stages.machine.describe_machine`); "" where not known.
     """
 
     seconds: float
     device: str
     rounds: int
     core_seconds: float | None = None
+    machine: str = ""
 
     @property
     def finite(self) -> bool:
@@ -43,6 +45,7 @@ def read_timing(path: Path) -> Timing | None:
             device=str(content["device"]),
             rounds=int(content["rounds"]),
             core_seconds=None if cores is None else float(cores),
+            machine=str(content.get("machine", "")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

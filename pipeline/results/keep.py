@@ -20,7 +20,7 @@ from pipeline.dvc.program import locked_stages
 from pipeline.ledger import FACTS, Entry, Ledger, Versions
 from pipeline.measurements import from_table
 from pipeline.spec.run import Run
-from pipeline.timing import read_timing
+from pipeline.timing import Timing, read_timing
 from pipeline.workspace import Workspace, run_path, selection_path
 
 
@@ -76,17 +76,19 @@ def keep(workspace: Workspace, spec: str) -> Kept:
 def _entry(workspace: Workspace, run: Run, made_by: Versions) -> Entry:
     path = workspace.root / run_path(run.id, "rounds.parquet")
     rounds, meta = read_table(path, "rounds/2")
-    obtained, seconds = _time(workspace.private / "timings" / f"{run.id}.json", rounds_trained(rounds, run.training))
+    time_file = workspace.private / "timings" / f"{run.id}.json"
+    timing = read_timing(time_file)
+    obtained, seconds = _time(time_file, timing, rounds_trained(rounds, run.training))
+    machine = timing.machine if timing else ""
     facts = {name: meta.get(name) for name in FACTS}
     try:
-        return Entry(run, made_by, obtained, seconds, facts, from_table(rounds, meta["positions"]))
+        return Entry(run, made_by, obtained, seconds, facts, from_table(rounds, meta["positions"]), machine)
     except UserError as error:
         raise UserError(f"{path}: {error}, so it cannot be kept") from None
 
 
-def _time(path: Path, rounds: int) -> tuple[str, float | None]:
+def _time(path: Path, timing: Timing | None, rounds: int) -> tuple[str, float | None]:
     """The day on which a run of `rounds` was trained and how much it took, as far as this machine knows."""
-    timing = read_timing(path)
     if not timing or not timing.rounds:
         return datetime.datetime.now(datetime.UTC).date().isoformat(), None
     seconds = timing.seconds if timing.core_seconds is None else timing.core_seconds

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import random
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
+from pipeline.report.statistics.noise import FEWEST_SEEDS
 from pipeline.running.cells import cell_name, cells_meant
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
+from pipeline.spec.run import Run
+from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
 
 _COUNTS = ("round", "client", "correct", "total", "last_correct")
-_ERRORS = 3.0  # standard errors by which another machine's accuracy may differ
+_ERRORS = 3.0  # standard errors over clients that a difference on another machine may have
 _LEAST = 0.5  # points that are never too much on another machine
+_FEWEST = 10  # measurements that are averaged at least
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Comparison:
 
     Attributes:
         cell: In words.
-        kept, again: Pooled accuracy in percent after the last round.
+        kept, again: Pooled accuracy in percent, mean over the last measurements.
         allowed: By how many points they may differ here; 0 where every count has to agree.
         verdict: In words.
     """
@@ -81,54 +86,79 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     ledger = Ledger(workspace.root)
     comparisons = []
     for name, runs in chosen.items():
-        for run in runs:
-            entry = ledger.find(compilation.runs[run], compilation.made_by[run])
-            if entry is None:
-                raise UserError(f"{run}: dropped from the ledger meanwhile")
-            again, facts = read_table(apart.root / run_path(run, "rounds.parquet"), "rounds/2")
-            comparisons.append(compare(name, entry, again, facts))
+        entries = [entry for run in runs if (entry := ledger.get(run))]
+        accuracies = [_last(entry.run, entry.rounds()).mean for entry in entries]
+        spread = float(np.std(accuracies)) if len(accuracies) >= FEWEST_SEEDS else 0.0
+        for entry in entries:
+            again, facts = read_table(apart.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
+            timing = read_timing(apart.private / "timings" / f"{entry.run.id}.json")
+            comparisons.append(compare(name, entry, again, facts, timing.machine if timing else "", spread))
     return comparisons
 
 
-def compare(cell: str, entry: Entry, again: pa.Table, facts: dict[str, object]) -> Comparison:
-    """A kept run with the ``rounds/2`` table of the same run trained again, and the facts in its header.
+def compare(
+    cell: str, entry: Entry, again: pa.Table, facts: dict[str, object], machine: str, spread: float = 0.0
+) -> Comparison:
+    """Compare a kept run with the ``rounds/2`` table of the same run trained again.
 
-    On the same kind of device, with the same PyTorch, all counts have to agree. Elsewhere sums round differently, and
-    training carries that on: there the accuracies after the last round may differ by three standard errors of the
-    clients' paired differences, but by half a point at any rate.
+    On the same kind of machine all counts have to agree. On another one sums round differently, and training carries
+    that on. There the mean accuracies over the last measurements agree if they differ by no more than the kept run's
+    own accuracies or those of the cell's seeds vary (standard deviations), and by no more than three standard errors of
+    the clients' paired differences. Half a point is never too much.
+
+    Args:
+        facts: The header of the table.
+        machine: That trained it, as :func:`pipeline.stages.machine.describe_machine` says it.
+        spread: Standard deviation of the kept accuracies over the cell's seeds, in points; 0 of fewer than three.
     """
     kept = entry.rounds()
     same = all(kept[name].equals(again[name].cast(kept[name].type)) for name in _COUNTS)
-    alike = all(entry.facts[name] == facts.get(name) for name in ("device", "torch"))
-    before, now, error = _last(kept, again)
-    allowed = 0.0 if alike else max(_LEAST, _ERRORS * error)
-    differs = abs(now - before)
+    alike = entry.machine == machine and all(entry.facts[name] == facts.get(name) for name in ("device", "torch"))
+    before, now = _last(entry.run, kept), _last(entry.run, again)
+    found = Comparison(cell, entry.run.id, before.mean, now.mean, 0.0, "", True)
     data = [name for name in ("dataset_hash", "partition_hash") if entry.facts[name] != facts.get(name)]
     if data:
-        verdict, good = f"made on other data ({data[0].partition('_')[0]})", False
-    elif same:
-        verdict, good = "the same, every count", True
-    elif alike:
-        verdict, good = "DIFFERS, on the same kind of machine", False
-    elif differs <= allowed:
-        verdict, good = f"within tolerance, on {facts.get('device')} instead of {entry.facts['device']}", True
-    else:
-        verdict, good = f"DIFFERS by more than {allowed:.2f} points", False
-    return Comparison(cell, entry.run.id, before, now, allowed, verdict, good)
+        return replace(found, verdict=f"made on other data ({data[0].partition('_')[0]})", good=False)
+    if same:
+        return replace(found, verdict="the same, every count")
+    if alike:
+        return replace(found, verdict="DIFFERS, on the same kind of machine", good=False)
+    allowed = max(_LEAST, min(max(before.deviation, spread), _ERRORS * _standard_error(before, now)))
+    if abs(now.mean - before.mean) <= allowed:
+        where = entry.machine or f"{entry.facts['device']}, torch {entry.facts['torch']}"
+        return replace(found, allowed=allowed, verdict=f"agrees, on another kind of machine (kept: {where})")
+    return replace(found, allowed=allowed, verdict=f"DIFFERS by more than {allowed:.2f} points", good=False)
 
 
-def _last(kept: pa.Table, again: pa.Table) -> tuple[float, float, float]:
-    """Pooled accuracies in percent after the last round, and the standard error of their difference over clients."""
-    correct, total = [], []
-    for table in (kept, again):
-        table = table.filter(pc.not_equal(table["population"].cast(pa.string()), "validation"))
-        last = table["round"].to_numpy() == table["round"].to_numpy().max(initial=0)
-        correct.append(table["correct"].to_numpy()[last])
-        total.append(table["total"].to_numpy()[last])
-    accuracies = [100.0 * c.sum() / t.sum() if len(t) else float("nan") for c, t in zip(correct, total, strict=True)]
-    if len(total[0]) != len(total[1]) or len(total[0]) < 2:
-        return accuracies[0], accuracies[1], 0.0
-    weights = total[0] / total[0].sum()
-    differences = 100.0 * (correct[1] - correct[0]) / np.maximum(total[0], 1)
-    spread = differences - accuracies[1] + accuracies[0]
-    return accuracies[0], accuracies[1], float(np.sqrt((weights**2 * spread**2).sum()))
+@dataclass(frozen=True)
+class _Last:
+    """The last measurements of a run: accuracies in percent, pooled over clients and per client [clients]."""
+
+    mean: float
+    deviation: float
+    clients: NDArray[np.float64]
+    total: NDArray[np.float64]
+
+
+def _last(run: Run, rounds: pa.Table) -> _Last:
+    """Return the measurements in the window of the run's evaluation, and ten at least."""
+    table = rounds.filter(pc.not_equal(rounds["population"].cast(pa.string()), "validation"))
+    if not len(table):
+        return _Last(float("nan"), 0.0, np.zeros(0), np.zeros(0))
+    measured = np.unique(table["round"].to_numpy())
+    window = sum(run.evaluation.in_window(int(one), int(measured[-1])) for one in measured)
+    last = measured[-max(window, _FEWEST) :]
+    counts = table.filter(pc.is_in(table["round"], pa.array(last, table["round"].type)))
+    correct, total = (counts[name].to_numpy().reshape(len(last), -1) for name in ("correct", "total"))
+    pooled = 100.0 * correct.sum(axis=1) / total.sum(axis=1)
+    clients = 100.0 * correct.mean(axis=0) / np.maximum(total[0], 1)
+    return _Last(float(pooled.mean()), float(pooled.std()), clients, total[0].astype(float))
+
+
+def _standard_error(kept: _Last, again: _Last) -> float:
+    """Return the standard error of the difference over clients; infinite where it cannot be known."""
+    if len(kept.total) != len(again.total) or len(kept.total) < 2:
+        return float("inf")
+    weights = kept.total / kept.total.sum()
+    spread = again.clients - kept.clients - again.mean + kept.mean
+    return float(np.sqrt((weights**2 * spread**2).sum()))

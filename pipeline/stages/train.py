@@ -37,6 +37,7 @@ from pflcore.methods import METHODS
 from pipeline.spec.records import read_chosen, read_run
 from pipeline.spec.run import Run, weights_id
 from pipeline.stages.identity import checkpoint_folder
+from pipeline.stages.machine import describe_machine
 
 
 def run(
@@ -123,6 +124,7 @@ def run(
             checkpoints.archive()
     rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
     timing = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
+    timing["machine"] = describe_machine(place)
     if place.type == "cpu":
         timing["core_seconds"] = _worked() - worked
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")

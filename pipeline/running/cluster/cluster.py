@@ -153,7 +153,8 @@ class Cluster:
             return None
         with suppress(ValueError, TypeError, KeyError):
             timing = parse_json(result.timing)
-            facts = {"seconds": float(timing["seconds"]), "device": str(timing["device"]), "rounds": timing["rounds"]}
+            facts = {name: timing.get(name, "") for name in ("device", "rounds", "machine")}
+            facts["seconds"] = float(timing["seconds"])
             name = f"{self.stages[job.address].subject}.json"
             write_text(self.local.root / ".pfl/timings" / name, json.dumps(facts) + "\n")
         Finished(self.local.root, self.local.notes).note(job.address, job.key, job.outs)

@@ -29,6 +29,7 @@ from pipeline.results.listing import CURRENT, lines
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
 from pipeline.spec.run import Run
+from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
 
 
@@ -273,6 +274,6 @@ def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path: 
     for more, seconds in (("", 30.9), (', "core_seconds": 8.0', 20.0)):  # of cores, whatever else the machine did
         write_text(path, f'{{"seconds": 12.34, "device": "cpu", "rounds": 40{more}}}')
         os.utime(path, (0, 86_400 * 365.25 * 50))
-        assert module._time(path, 100) == ("2020-01-01", seconds)
+        assert module._time(path, read_timing(path), 100) == ("2020-01-01", seconds)
     write_text(path, '{"seconds": 12.34, "device": "cpu", "rounds": 0}')
-    assert module._time(path, 100)[1] is None and module._time(tmp_path / "none", 100)[1] is None
+    assert [module._time(one, read_timing(one), 100)[1] for one in (path, tmp_path / "none")] == [None, None]

@@ -41,17 +41,17 @@ KEPT = measured(6, 18)
 
 
 def entry(measurements: dict[str, Any], run: Run = RUN) -> Entry:
-    return Entry(run, VERSIONS, "2026-11-22", None, HERE, measurements)
+    return Entry(run, VERSIONS, "2026-11-22", None, HERE, measurements, "a processor")
 
 
 def compared(kept: dict[str, Any], again: dict[str, Any], **facts: str) -> tuple[float, float, float, str, bool]:
-    made = compare("a cell", entry(kept), to_table(again), HERE | facts)
+    made = compare("a cell", entry(kept), to_table(again), HERE | facts, facts.get("machine", "a processor"))
     assert (made.cell, made.run) == ("a cell", RUN.id)
     return made.kept, made.again, made.allowed, made.verdict, made.good
 
 
 def test_every_count_has_to_agree_on_the_same_kind_of_machine() -> None:
-    assert compared(KEPT, KEPT) == (60.0, 60.0, 0.0, SAME, True)
+    assert compared(KEPT, KEPT) == (55.0, 55.0, 0.0, SAME, True)
     for again in (
         measured(7, 17),
         measured(6, 18, first=(5, 16)),
@@ -63,8 +63,8 @@ def test_every_count_has_to_agree_on_the_same_kind_of_machine() -> None:
     assert compared(KEPT, other)[3] == SAME
     # Validation samples are compared, and not counted.
     kept, again = ({**KEPT, "validation": counts(last, [1, 2], [4, 4])} for last in ([3, 4], [0, 0]))
-    assert compared(kept, kept)[:2] == (60.0, 60.0)
-    assert compared(kept, again) == (60.0, 60.0, 0.0, DIFFERS, False)
+    assert compared(kept, kept)[:2] == (55.0, 55.0)
+    assert compared(kept, again) == (55.0, 55.0, 0.0, DIFFERS, False)
     # A run may never have been measured.
     before, now, *rest = compared({}, {})
     assert before != before and now != now and rest == [0.0, SAME, True]
@@ -74,27 +74,42 @@ def test_every_count_has_to_agree_on_the_same_kind_of_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "again", "allowed", "good"),
+    ("last", "again", "allowed"),
     [
-        ((6, 18), 60.0, 0.5, True),  # an earlier round differs
-        ((7, 17), 60.0, 3 * (2.5**2 + 2.5**2) ** 0.5, True),  # by 10 points of a quarter and -10/3 of the others
-        ((8, 18), 65.0, 3 * (3.75**2 + 3.75**2) ** 0.5, True),  # by 20 and 0: 15 more than the mean, and 5 less
-        ((7, 21), 70.0, 0.5, False),  # all alike
+        # Of the kept run 50 and 60 %: it varies by 5 points. Clients 0 and -5/3 points, the mean -1.25.
+        ((6, 18), 53.75, 3 * (0.3125**2 + 0.3125**2) ** 0.5),
+        ((7, 17), 53.75, 5.0),  # 5 and -10/3: three standard errors are 6.6
+        ((6, 21), 60.0, 0.5),  # 5 points each
     ],
 )
-def test_other_machines_may_differ_by_chance(last: tuple[int, ...], again: float, allowed: float, good: bool) -> None:
-    for facts, told in (({"device": "cuda"}, "cuda"), ({"torch": "2.12"}, "cpu")):
-        found = compared(KEPT, measured(*last, first=(5, 14)), **facts)
-        words = f"within tolerance, on {told} instead of cpu" if good else "DIFFERS by more than 0.50 points"
-        assert found == (60.0, pytest.approx(again), pytest.approx(allowed), words, good)
+@pytest.mark.parametrize("change", [{"device": "cuda"}, {"torch": "2.12"}, {"machine": "another processor"}])
+def test_other_machines_may_differ_by_chance(
+    last: tuple[int, ...], again: float, allowed: float, change: dict[str, str]
+) -> None:
+    first = (5, 14) if again < 60 else (6, 15)
+    made = compared(KEPT, measured(*last, first=first), **change)
+    good = again < 60
+    verdict = "agrees, on another kind of machine (kept: a processor)" if good else "DIFFERS by more than 0.50 points"
+    assert made == (55.0, pytest.approx(again), pytest.approx(allowed), verdict, good)
+
+
+def test_seeds_of_a_cell_say_how_much_it_varies() -> None:
+    kept, again = measured(6, 18, first=(6, 18)), measured(8, 18, first=(6, 18))
+    facts = HERE | {"device": "cuda"}
+    assert not compare("a cell", entry(kept), to_table(again), facts, "a processor").good
+    found = compare("a cell", entry(kept), to_table(again), facts, "a processor", spread=3.0)
+    assert (found.kept, found.again, found.allowed, found.good) == (60.0, 62.5, 3.0, True)
 
 
 def test_half_a_point_is_never_too_much() -> None:
-    """Of one client, and of other clients, there is no standard error."""
-    kept, near, far = (measured(right, total=(200,), first=(90,)) for right in (100, 101, 102))
-    assert compared(kept, near, device="cuda")[2:] == (0.5, "within tolerance, on cuda instead of cpu", True)
+    """Of other clients there is no standard error."""
+    kept, near, far = (measured(right, total=(200,), first=(right,)) for right in (100, 101, 102))
+    assert compared(kept, near, device="cuda")[2:] == (
+        0.5,
+        "agrees, on another kind of machine (kept: a processor)",
+        True,
+    )
     assert not compared(kept, far, device="cuda")[4]
-    assert compared(kept, measured(50, 50, total=(100, 100)), device="cuda")[:3] == (50.0, 50.0, 0.5)
 
 
 @dataclass
@@ -165,10 +180,6 @@ def test_what_cannot_be_verified_is_one_line(study: Study) -> None:
     study.fails = True
     with pytest.raises(UserError, match=r"^tiny: a run failed; see above$"):
         study.verify()
-    study.fails = False
-    Ledger(study.root).drop([study.b[0].id])
-    with pytest.raises(UserError, match=f"^{study.b[0].id}: dropped from the ledger meanwhile$"):
-        study.verify(1, ["B, *"])
     study.compilation.kept = set()
     with pytest.raises(UserError, match=r"^tiny: none of its cells is kept and current"):
         study.verify()
