@@ -24,7 +24,7 @@ from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
 
 _COUNTS = ("round", "client", "correct", "total", "last_correct")
-_ERRORS = 3.0  # standard errors over clients that a difference on another machine may have
+_DEVIATIONS = 3.0  # standard deviations of a run, and standard errors over clients, that a difference may have
 _LEAST = 0.5  # points that are never too much on another machine
 _FEWEST = 10  # measurements that are averaged at least
 
@@ -102,9 +102,9 @@ def compare(
     """Compare a kept run with the ``rounds/2`` table of the same run trained again.
 
     On the same kind of machine all counts have to agree. On another one sums round differently, and training carries
-    that on. There the mean accuracies over the last measurements agree if they differ by no more than the kept run's
-    own accuracies or those of the cell's seeds vary (standard deviations), and by no more than three standard errors of
-    the clients' paired differences. Half a point is never too much.
+    that on until it is as another seed. There the mean accuracies over the last measurements agree if they differ by no
+    more than three standard deviations, of the kept run's own accuracies or of the cell's seeds, and three standard
+    errors of the clients' paired differences. Half a point is never too much.
 
     Args:
         facts: The header of the table.
@@ -123,7 +123,7 @@ def compare(
         return replace(found, verdict="the same, every count")
     if alike:
         return replace(found, verdict="DIFFERS, on the same kind of machine", good=False)
-    allowed = max(_LEAST, min(max(before.deviation, spread), _ERRORS * _standard_error(before, now)))
+    allowed = max(_LEAST, _DEVIATIONS * min(max(before.deviation, spread), _standard_error(before, now)))
     if abs(now.mean - before.mean) <= allowed:
         where = entry.machine or f"{entry.facts['device']}, torch {entry.facts['torch']}"
         return replace(found, allowed=allowed, verdict=f"agrees, on another kind of machine (kept: {where})")
