@@ -29,7 +29,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         shutil.copytree(ROOT / name, made.root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("specs/quickstart.yaml", "pyproject.toml"):
         made.write(name, (ROOT / name).read_bytes())
-    for name, content in FILES.findall(GUIDE):
+    for name, content in FILES.findall(README + GUIDE):
         made.write(name, content)
     for kind, shade in {"daisy": 200, "rose": 60}.items():
         folder = made.root / "data/flowers" / kind
@@ -72,8 +72,15 @@ def test_every_example_goes_together_and_is_drawn_under_all_of_its_seeds(project
     assert changed == 1
     project.write("specs/readme.yaml", ours)
     done = project.call("pfl", "validate", PYTHONPATH=str(project.root))
-    examples = 2 + sum(name.startswith("specs/") and "abstract:" not in text for name, text in FILES.findall(GUIDE))
+    examples = 3 + sum(name.startswith("specs/") and "abstract:" not in text for name, text in FILES.findall(GUIDE))
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"{examples} specs are valid")
+
+
+@pytest.mark.matrix
+def test_the_readmes_spec_works_as_printed(project: Project) -> None:
+    done = project.call("pfl", "run", "first", "--profile", "smoke", PYTHONPATH=str(project.root), PFL_DEVICE="cpu")
+    assert done.returncode == 0, done.stderr
+    assert len(table(project, "first")) == 4
 
 
 @pytest.mark.matrix

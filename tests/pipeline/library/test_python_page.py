@@ -17,7 +17,6 @@ from pipeline.library.export import export
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/python.md").read_text("utf-8")
-README = (ROOT / "README.md").read_text("utf-8")
 NOTEBOOK = json.loads((ROOT / "docs/results.ipynb").read_text("utf-8"))
 
 SMALL = """\
@@ -68,14 +67,6 @@ def test_every_block_of_the_page_runs(there: Project, capsys: pytest.CaptureFixt
     measured = frame.query("method == 'FedTP' and seed == 0 and client == 7 and round == 2 and population == 'test'")
     assert f"tensor({measured['correct'].item()}) of {measured['total'].item()}\n" in printed
     assert len(names["own"].results) == 15
-
-
-@pytest.mark.matrix
-def test_the_block_of_the_readme_runs(there: Project) -> None:
-    (block,) = re.findall(r"^```python\n(import pipeline\n.*?)^```", README, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(compile(block, "README.md", "exec"), names)
-    assert names["model"].method.name == "fedtp" and names["model"].client == 7
 
 
 @pytest.mark.matrix
