@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.by_hand import Rounds, State, near, under
+from support.by_hand import Rounds, State, near
 from support.tiny import NormNet, assert_states_close, backbone, federation, method, run, training
 from torch import Tensor, nn
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles
+from pflcore.groups import Roles, add_prefix
 from pflcore.method import Federation, Update
 from pflcore.methods.fednova import gradient_weight
 from pflcore.methods.fedselect import grow
@@ -62,7 +62,7 @@ def test_feddyn(net: str, alpha: float, own: str, momentum: float, averaging: st
         h = {n: h[n] - alpha * len(cohort) / 3 * (mean[n] - hand.x[n]) for n in h}
         hand.x = mean | {n: mean[n] - h[n] / alpha for n in h}
     result = hand.run("feddyn", alpha=alpha, averaging=averaging)
-    hand.check(result, under("server.state/", h), *(under(f"client.{i}.own/", g[i]) for i in range(3)))
+    hand.check(result, add_prefix("server.state/", h), *(add_prefix(f"client.{i}.own/", g[i]) for i in range(3)))
     assert max(float(tensor.abs().max()) for tensor in h.values()) > 1e-3
     assert sent("feddyn") == sent("fedavg")
 
@@ -89,8 +89,8 @@ def test_scaffold(net: str, step: float, own: str, momentum: float) -> None:
     result = hand.run("scaffold", server_step=step)
     hand.check(result)
     # Of a bias under batch norm a variate is what rounding leaves of weights, divided by the learning rate.
-    kept = [under(f"client.{i}.own/", one) for i, one in enumerate(variates)]
-    near(result.weights, under("common/", c), *kept, atol=1e-4)
+    kept = [add_prefix(f"client.{i}.own/", one) for i, one in enumerate(variates)]
+    near(result.weights, add_prefix("common/", c), *kept, atol=1e-4)
     assert sent("scaffold") == tuple(2 * part for part in sent("fedavg"))
 
 
@@ -156,8 +156,8 @@ def test_fedala(layers: str) -> None:
         hand.x = hand.mean(ended)
     assert any(bool(((one > 0) & (one < 1)).any()) for own in weights for one in own.values())
     result = hand.run("fedala", layers=layers, share=0.6, eta=40.0)
-    hand.check(result, *(under(f"client.{i}.own/before/", own) for i, own in enumerate(owns)), measured=False)
-    near(result.weights, *(under(f"client.{i}.own/weights/", own) for i, own in enumerate(weights)), atol=1e-4)
+    hand.check(result, *(add_prefix(f"client.{i}.own/before/", own) for i, own in enumerate(owns)), measured=False)
+    near(result.weights, *(add_prefix(f"client.{i}.own/weights/", own) for i, own in enumerate(weights)), atol=1e-4)
     for i in range(3):
         loss = hand.loss(i, learned(i, hand.passes(i, "tuning", 3))[0])
         assert result.loss[6 + i] == pytest.approx(loss, rel=1e-3)
@@ -352,7 +352,7 @@ def test_fedcac() -> None:
         sizes |= {len(one) for one in friends.values()}
     assert len(sizes) > 1  # at some time some were alone and some were not
     result = hand.run("fedcac", tau=tau, beta=beta)
-    near(result.weights, under("server.global/", hand.x))
+    near(result.weights, add_prefix("server.global/", hand.x))
     for i, own in models.items():
         near({n: result.weights[f"server.models/{n}"][i] for n in own}, own)
         assert all(torch.equal(result.weights[f"server.critical/{n}"][i], mask) for n, mask in masks[i].items())

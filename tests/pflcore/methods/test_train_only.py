@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.tiers import six_of
-from support.tiny import assert_states_close, backbone, create, federation, groups_of, method, run, run_by_all, spied
+from support.tiny import backbone, create, groups_of, method, run, run_by_all, spied
 
 from pflcore.errors import UserError
 from pflcore.groups import Groups, Roles
@@ -51,18 +51,6 @@ def test_nothing_fixed_is_sent_and_the_rest_goes_by_plain_averaging() -> None:
     assert result.cost.sent_up == 4 * result.parameters
 
 
-def test_it_is_fedbabu_without_its_tuning() -> None:
-    body = tuple(group for group in groups_of(NET).names() if group != "head")
-    ours = run(method("fedavg", train_only=body, averaging="uniform"), NET)
-    babu = run(method("fedbabu", finetune_epochs=1), NET)
-    assert_states_close({name: ours.weights[name] for name in body_entries(babu)}, body_entries(babu))
-
-
-def body_entries(result: object) -> dict[str, torch.Tensor]:
-    weights: dict[str, torch.Tensor] = result.weights  # type: ignore[attr-defined]
-    return {name: tensor for name, tensor in weights.items() if not name.startswith(("client.", "head."))}
-
-
 @pytest.mark.parametrize("averaged", ["both", "a", "none"])
 def test_lora_by_every_executor_and_who_holds_what(averaged: str) -> None:
     entry = method("lora", averaged=averaged, also_personal=("head",))
@@ -91,11 +79,6 @@ def test_a_group_that_is_not_there_is_named() -> None:
     told = r"^method fedavg: train_only: the backbone has no parameter group 'haed'; did you mean 'head'"
     with pytest.raises(UserError, match=told):
         run(method("fedavg", train_only=("haed",)), NET)
-
-
-def test_rounds_without_a_shared_parameter_are_no_mistake() -> None:
-    result = run(method("fedper", train_only=("head",)), NET, federation())
-    assert result.cost.sent_up == result.cost.received == 0 and result.cost.stored == 36
 
 
 def test_lora_needs_a_projection_and_a_transformer() -> None:

@@ -17,6 +17,7 @@ from support.project import make_project, spec
 
 from pflcore import ENGINE_VERSION
 from pflcore.methods import METHODS
+from pflcore.registry import SHARED
 from pipeline.compile import compiler, fingerprint
 from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.engine import Engine
@@ -252,18 +253,14 @@ def test_cosmetics_are_not_seen(copy: Copy) -> None:
 
 
 GENERATING = [f"method.{name}" for name in ("fedofa", "fedtp", "fedtp_fedrod", "pfedhn")]  # with pFedHN's hypernetwork
-IMPORTERS = [
-    f"method.{path.stem}"
-    for path in (source_folder() / "pflcore/methods").glob("*.py")
-    if "pflcore.methods.fedavg" in path.read_text(encoding="utf-8") or path.stem == "fedavg"
-]
+SIMPLE = [f"method.{name}" for name, module in SHARED["pflcore.methods"].items() if module == "simple"]
 
 
 @pytest.mark.parametrize(
     ("module", "concerned"),
     [
         ("pflcore/engine/loop.py", []),  # the engine goes by its version
-        ("pflcore/methods/fedavg.py", IMPORTERS),
+        ("pflcore/methods/simple.py", SIMPLE),
         ("pflcore/operators/hypernetworks.py", GENERATING),
         ("pflcore/backbones/convnet.py", ["backbone.convnet"]),
         ("pflcore/datasets/digits.py", ["dataset.digits"]),
