@@ -580,14 +580,6 @@ def test_fedas() -> None:
         near(dict(enumerate(result.weights[f"client.{i}.own/prototypes"])), own)
 
 
-def test_clients_count_by_their_traces() -> None:
-    def told(*traces: float) -> list[Update]:
-        return [Update(one, 1 + 3 * one, {}, {"common/trace": torch.tensor(it)}) for one, it in enumerate(traces)]
-
-    assert method("fedas").shares(told(2.0, 0.0, 6.0)) == [0.25, 0.0, 0.75]
-    assert method("fedas").shares(told(0.0, 0.0)) == [0.2, 0.8]
-
-
 # --- pFedGP ----------------------------------------------------------------------------------------------------------
 
 GIBBS = {"gibbs_steps": 3, "chains": 4, "measured_chains": 6}

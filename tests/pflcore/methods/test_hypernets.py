@@ -32,7 +32,7 @@ from pflcore.backbones import BACKBONES
 from pflcore.engine import Result
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
-from pflcore.method import Federation, Server, Update, average, weights
+from pflcore.method import Server, Update, average, weights
 from pflcore.methods import METHODS, Method
 from pflcore.operators.filter_attention import FilterAttention
 from pflcore.operators.hypernetworks import HyperNetwork
@@ -494,20 +494,10 @@ def test_where_all_outputs_are_zero_a_client_gets_its_own_layer() -> None:
 
 
 def test_a_layer_is_a_module_with_parameters_and_begins_near_the_plain_mean() -> None:
-    with torch.device("meta"):
-        model, groups = BACKBONES.create("tiny_vit", depth=1).create((3, 32, 32), 10, 0)
-    entry: Any = METHODS.create("pfedla_layerwise")
-    server = entry.init_server(dict.fromkeys(model.state_dict(), torch.empty(1)), entry.roles(groups), Federation(2, 0))
-    outputs = {name for name in server.extra if name.startswith("hyper/layers.") and name.endswith(".weight")}
-    block = ("attention_norm", "attention.qkv", "attention.out", "mlp_norm", "mlp.0", "mlp.3")
-    layers = ["patch_embed", "cls_token", "pos_embed", "norm", "head", *(f"blocks.0.{name}" for name in block)]
-    assert outputs == {f"hyper/layers.{layer}.weight" for layer in layers}
-    _, wide, _ = fresh("pfedla_layerwise", 20, embedding=100, hidden=100)
-    assert abs(float(wide.extra["hyper/embedding"].std()) - 1) < 0.15
-    shares = entry.mixtures(
-        {n: t[[0, 3]] for n, t in strip_prefix("hyper/", wide.extra).items()}, [0, 3], ["conv1", "head"]
-    )
-    for one in shares.values():
+    entry, wide, _ = fresh("pfedla_layerwise", 20, "tiny_vit", embedding=100, hidden=100)
+    layers = list(entry.layers(wide))
+    assert {"patch_embed", "cls_token", "norm", "head", "blocks.0.attention.qkv", "blocks.1.mlp.3"} <= set(layers)
+    for one in entry.weights_of(wide, [0, 3]).values():
         assert one.shape == (2, 20) and bool((one >= 0).all()) and float((one - 1 / 20).abs().max()) < 0.5 / 20
         torch.testing.assert_close(one.sum(1), torch.ones(2))
     roles = method("pfedla_layerwise").roles(groups_of(NormNet()))

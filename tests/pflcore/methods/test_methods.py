@@ -236,24 +236,6 @@ def test_every_method_averages_what_is_shared_over_the_cohort(name: str, averagi
     assert_states_close({entry: result.weights[entry] for entry in roles.shared}, expected)
 
 
-@pytest.mark.parametrize("name", ["pfedhn", "fedofa"])
-def test_hypernetworks_learn_from_clients_by_the_same_shares(name: str) -> None:
-    """Three clients of 10, 40 and 20 samples count like three of 1 in a plain mean, and only there."""
-    after = {}
-    for averaging, samples in product(("samples", "uniform"), ((10, 40, 20), (1, 1, 1))):
-        entry = method(name, averaging=averaging)
-        initial, roles, told = facts(entry, backbone("convnet"))
-        server = entry.init_server(initial, roles, told)
-        updates = [
-            Update(client, count, sent=one, returned={key: tensor * (client + 1) for key, tensor in one.items()})
-            for client, (count, one) in enumerate(zip(samples, entry.generate(server, range(3)), strict=True))
-        ]
-        after[averaging, samples] = entry.update_server(server, roles, updates).extra
-    even = after["samples", (1, 1, 1)]
-    assert_states_close(after["uniform", (10, 40, 20)], even)
-    assert any(not torch.allclose(after["samples", (10, 40, 20)][key], even[key]) for key in even)
-
-
 def test_buffers_are_averaged_and_counters_are_not() -> None:
     seen: list[list[Update]] = []
     data = federation((10, 40, 20), (4, 4, 4))

@@ -156,21 +156,6 @@ def test_apfl(variant: str, begun: float) -> None:
     assert begun or variant == "as_released" or min(wanted) < 0  # cut off there
 
 
-@pytest.mark.parametrize("variant", ["as_written", "as_released"])
-def test_apfls_weight_ends_at_nothing_and_at_all_and_can_be_fixed(variant: str) -> None:
-    """Steps this long would go beyond either end; fixed at one, it is training alone."""
-    hand = Rounds("convnet", training(sample_rate=1.0, lr=3.0), federation((14, 7), (5, 8)))
-    ended = hand.run(method("apfl", alpha=0.99, variant=variant)).weights
-    low, high = (float(ended[f"client.{client}.own/alpha"]) for client in range(2))
-    assert 0 <= low < 0.1 and high == 1
-    fixed = run(method("apfl", alpha=1.0, adaptive=False), backbone("convnet"))
-    alone = run(method("local", schedule="when_sampled"), backbone("convnet"))
-    for name, tensor in alone.weights.items():
-        _, client, entry = name.split(".", 2)
-        torch.testing.assert_close(fixed.weights[f"client.{client}.own/{entry}"], tensor)
-    assert fixed.correct.tolist() == alone.correct.tolist()
-
-
 # --- MOON ------------------------------------------------------------------------------------------------------------
 
 
@@ -279,30 +264,6 @@ def test_fedproto(hand: Rounds, local_steps: int | None) -> None:
         hand.lend(own).eval()
         hand.logits(hand.data.test[i])
         hits(result, hand, i, prototypes.logits(hand.features.detach()))
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
-def test_a_class_without_prototype_is_never_predicted_and_has_a_finite_loss(scale: float) -> None:
-    entry, seen = method("fedproto"), torch.randn(50, 3) * scale
-    prototypes, present = torch.randn(CLASSES, 3) * scale, torch.tensor([True, False, True, False])
-
-    class FakeLocal:
-        @staticmethod
-        def features(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
-            return inputs, seen
-
-    def logits(present: Tensor) -> Tensor:
-        state = {"common/prototypes": prototypes, "common/present": present}
-        made: Tensor = entry.predict(FakeLocal(), state, seen)  # type: ignore[arg-type]
-        return made
-
-    given = logits(present)
-    assert set(given.argmax(1).tolist()) <= {0, 2} and bool(torch.isfinite(given).all())
-    expected = torch.stack([-F.mse_loss(seen, row.expand(50, 3), reduction="none").mean(1) for row in prototypes], 1)
-    torch.testing.assert_close(given[:, [0, 2]], expected[:, [0, 2]])
-    assert torch.isfinite(F.cross_entropy(given, torch.ones(50, dtype=torch.int64)))
-    nobody = logits(torch.zeros(CLASSES, dtype=torch.bool))
-    assert float(F.cross_entropy(nobody, torch.zeros(50, dtype=torch.int64))) == pytest.approx(math.log(CLASSES))
 
 
 # --- FedKD -----------------------------------------------------------------------------------------------------------

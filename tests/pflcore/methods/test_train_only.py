@@ -8,20 +8,11 @@ from support.tiers import six_of
 from support.tiny import backbone, create, groups_of, method, run, run_by_all, spied
 
 from pflcore.errors import UserError
-from pflcore.groups import Groups, Roles
 from pflcore.method import Update
 from pflcore.methods import METHODS
 from pflcore.ownership import roles_of
 
 NET = backbone("tiny_vit")
-
-
-def test_what_is_fixed_is_nobodys() -> None:
-    groups = Groups({"a.w": "a", "a.n": "a", "b.w": "b"}, frozenset({"a.w", "b.w"})).training(["b"])
-    assert groups.parameters == {"b.w"} and groups.fixed == {"a.w"}
-    for personal, (shared, own) in {(): ({"a.n", "b.w"}, set()), ("a",): ({"b.w"}, {"a.n"})}.items():
-        roles = roles_of(method("fedavg", also_personal=personal), groups)
-        assert roles == Roles(frozenset(shared), frozenset(own), frozenset())
 
 
 @pytest.mark.parametrize("name", six_of(METHODS.names()))

@@ -63,17 +63,6 @@ def test_losses_are_those_of_gaussians_without_the_sample(labels: list[int]) -> 
     np.testing.assert_allclose(fit.losses(features, right).numpy(), expected, rtol=1e-4)
 
 
-def test_the_best_mixture_classifies_as_its_densities_say() -> None:
-    features, right = samples([0, 0, 1, 1, 1, 2, 2, 2, 2])
-    fit = Interpolation.of(estimates(features, right), GIVEN, SHARES, PRIORS)
-    losses = torch.tensor([3.0, 2.0, 2.0, 5.0, 4.0])
-    weight, bias = fit.best(losses).classifier(PRIORS)
-    logits = features @ weight.T + bias
-    for one, row in zip(features, logits, strict=True):
-        expected = log_likelihoods(features, right, 0.25, one)
-        np.testing.assert_allclose((row - row[0]).numpy(), expected - expected[0], rtol=1e-4, atol=1e-5)
-
-
 # --- gaussian process ------------------------------------------------------------------------------------------------
 
 
