@@ -131,10 +131,10 @@ def split(tensors: Mapping[str, Tensor], names: Collection[str]) -> tuple[Tensor
 
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors with `prefix` before their names."""
+    """Return the tensors with `prefix` before their names."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of :func:`add_prefix`: the tensors whose names begin with `prefix`, without it."""
+    """Return the tensors whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -161,15 +161,15 @@ class Method(Steps, Measuring):
         return {}
 
     def trained(self) -> tuple[str, ...]:
-        """The groups of the model whose parameters are trained; none named: all."""
+        """Return the groups of the model whose parameters are trained; none named: all."""
         return self.train_only
 
     def roles(self, groups: Groups) -> Roles:
-        """Which state entries are shared, personal and generated. Raises :class:`UserError` for a missing group."""
+        """Return who owns which state entries. Raises :class:`UserError` for a group that the backbone lacks."""
         return Roles.split(groups, (*self.personal, *self.also_personal), self.generated)
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """What a client keeps beside its model, as it begins, under plain names: a second model, a mixing weight.
+        """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight.
 
         Such entries never leave the client. They are in the state that its local training begins with and ends with,
         under names that begin with :data:`OWN`.
@@ -177,22 +177,22 @@ class Method(Steps, Measuring):
         return {}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """What server and clients exchange beside the model, as it begins, under plain names: prototypes, a student.
+        """Return what is exchanged beside the model, as it begins, under plain names: prototypes, a student.
 
         In states, updates and the server's shared part the names begin with :data:`COMMON`.
         """
         return {}
 
     def eval_state(self, state: Tensors) -> Tensors:
-        """What of a client's state its predictions take: entries of the model, and maybe further ones."""
+        """Return what of a client's state its predictions take: entries of the model, and maybe further ones."""
         return state
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        """The logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
+        """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
         return local.forward(state, inputs)
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """As :meth:`predict`, of a method that `remembers`: what is made of a client's training samples predicts.
+        """Return what predicts in a method that `remembers`, made of a client's training samples.
 
         It is called once for each client and measurement, and need not work under ``torch.func.vmap``. By default it
         is :meth:`predict`, mixed with the votes of nearest neighbours as the options say.
@@ -204,7 +204,7 @@ class Method(Steps, Measuring):
         return self.beside_neighbours(alone, samples)
 
     def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Logits of inputs, mixed with the votes of nearest neighbours as the options say."""
+        """Return a function that mixes logits of inputs with the votes of nearest neighbours as the options say."""
 
         def noted(inputs: Tensor) -> tuple[Tensor, Tensor]:
             return samples.noted(lambda: alone(inputs))
@@ -225,53 +225,53 @@ class Method(Steps, Measuring):
         )
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Bytes that a client sent and received in the round of its update."""
+        """Return the bytes that a client sent and received in the round of its update."""
         sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
         return sent, received
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
-        """The clients that train in a round, given those that were sampled out of `clients`."""
+        """Return the clients that train in a round, given those that were sampled out of `clients`."""
         return sampled
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        """Server state before the first round; `initial` is the common initial model, and what is exchanged beside."""
+        """Return the state before the first round; `initial` is the initial model, and what is exchanged beside."""
         shared = {name: tensor.clone() for name, tensor in initial.items() if name in roles.shared}
         return Server(shared, federation=federation)
 
     def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        """The generated entries for each of the clients."""
+        """Return the generated entries for each of the clients."""
         return [{} for _ in clients]
 
     def phases(self) -> tuple[Phase, ...]:
-        """What a client's local training in a round consists of; a phase without attributes is all of its steps."""
+        """Return what local training in a round consists of; a phase without attributes is all of its steps."""
         return (Phase(),)
 
     def warmup(self) -> Phase | None:
-        """What all clients that take part in training do once before the first round, in passes of their own."""
+        """Return what all clients that train do once before the first round, in passes of their own."""
         return None
 
     def end_warmup(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        """Server state after the :meth:`warmup`: by default the mean of what is exchanged beside the model."""
+        """Return the state after the :meth:`warmup`: by default the mean of what is exchanged beside the model."""
         beside = frozenset(name for name in roles.shared if name.startswith(COMMON))
         return replace(server, shared={**server.shared, **self.average(updates, beside)})
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        """Server state after a round. It may reuse the storage of `server`, which is not used again."""
+        """Return the state after a round. It may reuse the storage of `server`, which is not used again."""
         return Server(self.average(updates, roles.shared), server.extra)
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
-        """What each client counts in averages over the *sampled* clients; sums to 1."""
+        """Return what each client counts in averages over the *sampled* clients; sums to 1."""
         if (self.averaging or self.own_averaging) == "uniform":
             return [1 / len(updates)] * len(updates)
         return weights(updates)
 
     def average(self, updates: Sequence[Update], names: frozenset[str]) -> Tensors:
-        """Mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
+        """Return the mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
         return average(updates, names, self.shares(updates))
 
 
 def name_of(method: Steps) -> str:
-    """What a method is called, also one that is not registered."""
+    """Return what a method is called, also one that is not registered."""
     name: str = getattr(method, "name", type(method).__name__)
     return name
 
@@ -279,7 +279,7 @@ def name_of(method: Steps) -> str:
 def sgd_step(
     local: ClientView, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
 ) -> tuple[LocalState, Tensor]:
-    """One step of the run's optimiser on the entries in `trained`; returns the next state and the loss before it.
+    """Take one step of the run's optimiser on the entries in `trained`; return the next state and the loss before it.
 
     Args:
         loss: Of a state: the trained entries and all others, among them buffers.
