@@ -67,9 +67,13 @@ class OptionInfo:
     later: bool = False  # left out of records at its default
 
 
-@functools.cache  # Python compiles the texts that type hints are each time it is asked for them
 def describe_options(cls: type) -> tuple[OptionInfo, ...]:
     """Return the options of a dataclass in the order of their definition, its own before those of its bases."""
+    return _options_of(cls)
+
+
+@functools.cache  # Python compiles the texts that type hints are each time it is asked for them
+def _options_of(cls: type) -> tuple[OptionInfo, ...]:
     hints, own = typing.get_type_hints(cls), inspect.get_annotations(cls)
     infos = []
     for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
