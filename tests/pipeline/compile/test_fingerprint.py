@@ -320,7 +320,7 @@ def test_runs_go_by_the_version_of_the_engine_and_what_is_of_their_own() -> None
     assert code.of_stage("describe", ("partition", "iid")) == paths("describe", "partition.iid")
     assert code.of_figure("curves") == "stages/code/figure.curves.txt"
     assert code.texts["stages/code/engine.txt"] == f"engine version {ENGINE_VERSION}\n"
-    assert code.texts["stages/code/method.fedper.txt"] == "pflcore.methods.fedper without pipeline.stages.train\n"
+    assert code.texts["stages/code/method.fedper.txt"] == "pflcore.methods.simple without pipeline.stages.train\n"
     run.analyses = ()
     other = SimpleNamespace(**{**vars(run), "method": "own"})
     assert code.of_counts([run, other, run]) == [*train, *paths("method.own", "counting")]
