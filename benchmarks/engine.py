@@ -205,7 +205,7 @@ def hypernetwork(repeat: int, device: torch.device) -> None:
         return usual.change[name].expand(len(cohort), -1, -1)
 
     def descend() -> None:
-        usual.net.descend(params, momenta, cohort, change, lr=RATE, momentum=0.9, weight_decay=1e-3)
+        usual.net.sgd_step(params, momenta, cohort, change, lr=RATE, momentum=0.9, weight_decay=1e-3)
 
     times: dict[str, list[float]] = {"a backward pass per client": [], "ours": []}
     for turn in range(repeat + 1):

@@ -87,7 +87,7 @@ MUTANTS = (
     ("one neighbour too many", NEIGHBOURS, "min(neighbours,", "min(neighbours + 1,"),
     ("neighbours of test samples among test samples", TRAINER, "torch.split(self.data.train[client], size)", "torch.split(self.data.test[client], size)"),
     ("personal state restored to the next client", STATE, "self._packed[start:end] = rows.numpy()", "self._packed[start:end] = rows.numpy()[::-1]"),
-    ("momentum of the server forgotten by checkpoints", STATE, 'below("extra/", moved))', '{name: t * ("momentum" not in name) for name, t in below("extra/", moved).items()})'),
+    ("momentum of the server forgotten by checkpoints", STATE, 'strip_prefix("extra/", moved))', '{name: t * ("momentum" not in name) for name, t in strip_prefix("extra/", moved).items()})'),
     ("personal states overlap", STATE, "torch.from_numpy(self._packed[client])", "torch.from_numpy(self._packed[0])"),
     ("bytes up and down exchanged", STATE, "self.up + up, self.down + down", "self.up + down, self.down + up"),
     ("labels of other samples", DATA, "Batch(images, self.labels[rows])", "Batch(images, self.labels[(rows + 1) % len(self.labels)])"),

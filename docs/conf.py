@@ -8,7 +8,7 @@ from sphinx.application import Sphinx
 CONTENTS = {
     "Begin": ["docs/tutorial", "docs/studies", "docs/ablations", "docs/datasets", "docs/training", "docs/dvc"],
     "Results": ["docs/reports", "docs/figures", "docs/analyses", "docs/python", "docs/ledger", "docs/results"],
-    "Methods": ["docs/methods", "docs/oracles"],
+    "Methods": ["docs/methods", "docs/methods/sources", "docs/oracles"],
     "Papers": [
         "specs/fedtp/README",
         "specs/fedperfix/README",
@@ -23,7 +23,7 @@ CONTENTS = {
 
 project = "pfl-pipeline"
 extensions = ["myst_parser"]
-include_patterns = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "specs/*/README.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/methods/*.md", "specs/*/README.md"]
 exclude_patterns = [".*", "artifacts", "build", "data", "exports", "reports", "stages", "tests"]
 root_doc = "README"
 myst_heading_anchors = 4

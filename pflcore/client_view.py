@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
@@ -73,7 +74,8 @@ class ClientView:
 
     Attributes:
         features: (state, inputs) → (logits, features), in the mode that the model is in. Features are the classifier's
-            input, or what ``Method.sees`` says. Running statistics in the state are updated in place in training mode.
+            input, or what ``Method.feature_layer`` says. Running statistics in the state are updated in place in
+            training mode.
         differentiate: (function of the trained parameters, those parameters) → (gradients, value, aside). The function
             gives the loss, and further tensors to be handed out, which must be detached.
         sgd: (parameters, gradients, state) → the next parameters and state: a step of the run's optimiser, which is SGD
@@ -87,6 +89,7 @@ class ClientView:
         rate: The learning rate of the step; None outside of step().
         task: What the model is to predict.
         used: Which of the run's settings its loss has made use of.
+        head: Names of the classifier's weight and bias, or only of its weight; empty without a classifier.
     """
 
     features: Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]
@@ -98,6 +101,7 @@ class ClientView:
     rate: Rate | None = None
     task: Task = field(default_factory=Classification)
     used: set[str] = field(default_factory=set)
+    head: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # Here, as what vmap hands over must be a plain dict.
@@ -120,6 +124,11 @@ class ClientView:
         """Logits of a state."""
         return self.features(state, inputs)[0]
 
+    def classify(self, state: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        """Return logits (…, classes) of the linear classifier in a state, on features (…, features)."""
+        weight, *bias = self.head
+        return F.linear(features, state[weight], state[bias[0]] if bias else None)
+
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """As :func:`cross_entropy`, with the client's class weights if the run has any: (…, classes), (…) → scalar.
 
@@ -139,26 +148,6 @@ class ClientView:
         return {
             name: tensor if name in self.parameters else tensor.clone() for name, tensor in model_part(state).items()
         }
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors with `prefix` before their names."""
-    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
-
-
-def below(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of :func:`under`: the tensors whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def own(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Entries under names that mark them as kept on the client beside its model."""
-    return under(OWN, tensors)
-
-
-def own_part(state: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of :func:`own`: what a client keeps beside its model, under plain names."""
-    return below(OWN, state)
 
 
 def model_part(state: Mapping[str, Tensor]) -> Tensors:

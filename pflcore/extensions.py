@@ -74,12 +74,13 @@ def folders() -> list[str]:
 
 
 @cache
-def found(folder: str, beside: Path) -> dict[str, Extension]:
+def found(folder: str, beside: Path, shared: frozenset[str] = frozenset()) -> dict[str, Extension]:
     """The entries of one kind by their names.
 
     Args:
         folder: One of :data:`FOLDERS`.
         beside: The folder of the built-in ones, whose names are taken.
+        shared: Names of built-in ones that are not those of its files.
 
     Raises:
         UserError: Two have the same name, a file of the study has a name that no entry can have, or a package names a
@@ -88,7 +89,13 @@ def found(folder: str, beside: Path) -> dict[str, Extension]:
     entries: dict[str, Extension] = {}
     for name, one in (*_of_study(folder), *_of_packages(folder)):
         other = beside / f"{name}.py"
-        taken = f"the built-in {other}" if other.exists() else entries[name].origin if name in entries else ""
+        taken = (
+            f"the built-in {other}"
+            if other.exists() or name in shared
+            else entries[name].origin
+            if name in entries
+            else ""
+        )
         if taken:
             raise UserError(f"{one.origin}: {name!r} is also the name of {taken}; rename one of them")
         entries[name] = one

@@ -19,7 +19,7 @@ from pflcore.registry import Entry
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("pflcore", "pipeline")
-_ENTRIES = {f"pflcore/{kind}" for kind in ("methods", "backbones", "datasets", "partitions", "analyses", "plugins")}
+_ENTRIES = {f"pflcore/{kind}" for kind in ("methods", "backbones", "datasets", "partitions", "analyses")}
 _SPOKEN = ("who", "when", "step", "executor", "advice")  # of what is known, in the order of the note
 _KNOWN = "_pfl_where"  # the attribute of an error
 _LONGEST = 300  # characters of a message in one line

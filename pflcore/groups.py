@@ -128,3 +128,13 @@ def split(tensors: Mapping[str, Tensor], names: Collection[str]) -> tuple[Tensor
     """The entries of `tensors` with the given names, which may be a step's to move, and all others, which rest."""
     chosen = {name: tensor for name, tensor in tensors.items() if name in names}
     return chosen, {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return the tensors with `prefix` before their names."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return the tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

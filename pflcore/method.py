@@ -14,20 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from pflcore.client_view import (
-    COMMON,
-    DATA,
-    FACTS,
-    OWN,
-    PROGRESS,
-    ClientView,
-    OwnSamples,
-    below,
-    model_part,
-    own,
-    own_part,
-    under,
-)
+from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, OwnSamples, model_part
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.faults import shown
@@ -39,84 +26,78 @@ from pflcore.registry import did_you_mean
 from pflcore.server_view import MOMENTA, Federation, Server, Update, average, weights
 from pflcore.task import cross_entropy
 
-# What a file with a method imports.
-__all__ = [
-    "COMMON",
-    "DATA",
-    "MOMENTA",
-    "OWN",
-    "PROGRESS",
-    "Batch",
-    "ClientView",
-    "Federation",
-    "LocalState",
-    "Method",
-    "OwnSamples",
-    "Phase",
-    "Server",
-    "Tuning",
-    "Update",
-    "average",
-    "below",
-    "cross_entropy",
-    "descend",
-    "model_part",
-    "name_of",
-    "own",
-    "own_part",
-    "split",
-    "under",
-    "weights",
-]
+# What a file with a method imports, beside groups, options and the registry.
+__all__ = ["Batch", "ClientView", "LocalState", "Method", "OwnSamples", "Phase", "Steps"]
+__all__ += ["Federation", "Server", "Update", "average", "weights"]
+__all__ += ["COMMON", "DATA", "MOMENTA", "OWN", "PROGRESS"]
+__all__ += ["cross_entropy", "model_part", "name_of", "sgd_step"]
 
 LocalState = dict[str, Tensors]
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """Training on a client's own samples before it is measured. What it changes is not kept.
+class Steps:
+    """Local steps of a client: begin(), step() for each batch, end(). By default SGD on the cross-entropy of the model.
 
-    Attributes:
-        method: Its local steps are those of the tuning; None: steps on what the client predicts with.
-        steps: Number of steps, each on a batch drawn anew from all of the client's samples; None for whole epochs.
-        epochs: Passes over the client's samples, without `steps`.
-        lr: Learning rate of plain SGD; None is that of training.
-        groups: The groups that are trained; none named: all.
+    A method is one; a part of its round that does something else has another, made by the method with what it needs.
     """
 
-    method: Method | None = None
-    steps: int | None = None
-    epochs: int = 1
-    lr: float | None = None
-    groups: tuple[str, ...] = ()
+    # Whether steps see samples through the cross-entropy alone, so that one whose label this passes over changes
+    # nothing. Whoever overrides `loss` or `step` has to say it anew.
+    ignores_unlabelled: ClassVar[bool] = True
+    # False for steps with control flow that depends on data: where others are stacked, its clients are trained in turn.
+    supports_vmap: ClassVar[bool] = True
+
+    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
+        """Return what a client minimises on one batch, a scalar."""
+        return local.cross_entropy(local.forward(params, batch.inputs), batch.labels)
+
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
+        """Return the state before the first step; ``"model"`` is what the client ends with.
+
+        `start` is the client's own copy of what it received; steps may work in place on it.
+        """
+        return {"model": start, "opt_state": {}}
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        """Take one local step; return the next state and the loss before it."""
+        return sgd_step(local, state, lambda params: self.loss(local, params, batch), local.parameters)
+
+    def end(self, local: ClientView, state: LocalState) -> LocalState:
+        """Return the state after the last step."""
+        return state
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a client's local training in a round, from begin() to end(). What it changes is kept.
+    """A part of a client's training from begin() to end(): of a round, before the first one, or before measurements.
 
-    The next phase begins with what it ends with, which then is `local.received`, without momenta. What clients are
-    measured with is not trained by it.
+    What a phase of a round changes is kept; the next begins with it, as its `local.received`, with a new optimiser.
 
     Attributes:
-        method: Its local steps are those of the phase; None: the method's own.
+        steps: Its local steps; None: the method's own, and before measurements steps on what the client predicts with.
         epochs: Passes over the client's samples, in the batches of the round that are left; a fraction is rounded down
-            to whole steps, and None is all that are left.
-        extra: Whether they are whole passes in batches of its own instead, beside those of the round; None is one.
+            to whole steps, and None is all that are left, or one pass where they are extra.
+        extra: Whether they are whole passes in batches of its own instead, beside those of the round.
         share: Of the client's samples that extra passes see, drawn anew in each round.
         roles: Whose parameters are trained, of "shared", "personal" and "generated"; none named: all. The others rest,
             with their running statistics.
+        count: Before measurements: steps instead of passes, each on a batch drawn anew from all of the samples.
+        lr: Before measurements: learning rate of plain SGD; None is that of training.
+        groups: Before measurements: the groups that are trained; none named: all.
     """
 
-    method: Method | None = None
+    steps: Steps | None = None
     epochs: float | None = None
     extra: bool = False
     share: float = 1.0
     roles: tuple[str, ...] = ()
+    count: int | None = None
+    lr: float | None = None
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Measuring):
+class Method(Steps, Measuring):
     """Federated averaging over the shared groups; the base of every method."""
 
     # Group names as in Groups.select; everything that is neither personal nor generated is shared.
@@ -130,18 +111,12 @@ class Method(Measuring):
     # Whether local steps are those of SGD by definition, at one learning rate in a round: settings that make them
     # others are refused.
     plain_sgd: ClassVar[bool] = False
-    # Whether steps see samples through the cross-entropy alone, so that one whose label this passes over changes
-    # nothing. Whoever overrides `loss` or `step` has to say it anew.
-    ignores_unlabelled: ClassVar[bool] = True
     # Whether the run's class weights act in what it minimises, which comes from local.cross_entropy then.
     weighs_classes: ClassVar[bool] = True
     # Groups of the backbone that its rounds do not train: these alone are nothing to train.
     untrained: ClassVar[tuple[str, ...]] = ()
-    # Whether its steps go by values, as of labels, and so cannot be vectorised over clients: where others are stacked,
-    # its clients are trained one at a time.
-    one_by_one: ClassVar[bool] = False
     # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.features`).
-    sees: ClassVar[str] = "classifier"
+    feature_layer: ClassVar[str] = "classifier"
     # How clients count in averages unless `averaging` says it: one of its choices, or None for a rule of its own.
     own_averaging: ClassVar[str | None] = "samples"
 
@@ -186,38 +161,38 @@ class Method(Measuring):
         return {}
 
     def trained(self) -> tuple[str, ...]:
-        """The groups of the model whose parameters are trained; none named: all."""
+        """Return the groups of the model whose parameters are trained; none named: all."""
         return self.train_only
 
     def roles(self, groups: Groups) -> Roles:
-        """Which state entries are shared, personal and generated. Raises :class:`UserError` for a missing group."""
+        """Return who owns which state entries. Raises :class:`UserError` for a group that the backbone lacks."""
         return Roles.split(groups, (*self.personal, *self.also_personal), self.generated)
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """What a client keeps beside its model, as it begins, under plain names: a second model, a mixing weight.
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight.
 
         Such entries never leave the client. They are in the state that its local training begins with and ends with,
         under names that begin with :data:`OWN`.
         """
         return {}
 
-    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        """What server and clients exchange beside the model, as it begins, under plain names: prototypes, a student.
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        """Return what is exchanged beside the model, as it begins, under plain names: prototypes, a student.
 
         In states, updates and the server's shared part the names begin with :data:`COMMON`.
         """
         return {}
 
-    def personalised(self, state: Tensors) -> Tensors:
-        """What of a client's state its predictions take: entries of the model, and maybe further ones."""
+    def eval_state(self, state: Tensors) -> Tensors:
+        """Return what of a client's state its predictions take: entries of the model, and maybe further ones."""
         return state
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        """The logits that a client is measured by, in evaluation mode; `state` is from :meth:`personalised`."""
+        """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
         return local.forward(state, inputs)
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """As :meth:`predict`, of a method that `remembers`: what is made of a client's training samples predicts.
+        """Return what predicts in a method that `remembers`, made of a client's training samples.
 
         It is called once for each client and measurement, and need not work under ``torch.func.vmap``. By default it
         is :meth:`predict`, mixed with the votes of nearest neighbours as the options say.
@@ -229,7 +204,7 @@ class Method(Measuring):
         return self.beside_neighbours(alone, samples)
 
     def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Logits of inputs, mixed with the votes of nearest neighbours as the options say."""
+        """Return a function that mixes logits of inputs with the votes of nearest neighbours as the options say."""
 
         def noted(inputs: Tensor) -> tuple[Tensor, Tensor]:
             return samples.noted(lambda: alone(inputs))
@@ -238,96 +213,78 @@ class Method(Measuring):
         memory = Neighbours.remember(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
         return (lambda inputs: memory.mix(*noted(inputs))) if memory else alone
 
-    def tuning(self) -> Tuning | None:
-        """What clients do with their own samples before they are measured, given what :meth:`personalised` leaves.
+    def tuning(self) -> Phase | None:
+        """Return what clients do with their samples before measurements, if anything, to what :meth:`eval_state` gives.
 
-        None is nothing. By default it is what the options say.
+        By default it is what the options say. What it changes is not kept.
         """
         if not self.tunes:
             return None
-        epochs = max(self.finetune_epochs, 1)  # of no account where steps are counted
-        return Tuning(None, self.finetune_steps, epochs, self.finetune_lr, self.finetune_groups)
+        return Phase(
+            epochs=self.finetune_epochs, count=self.finetune_steps, lr=self.finetune_lr, groups=self.finetune_groups
+        )
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Bytes that a client sent and received in the round of its update."""
+        """Return the bytes that a client sent and received in the round of its update."""
         sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
         return sent, received
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
-        """The clients that train in a round, given those that were sampled out of `clients`."""
+        """Return the clients that train in a round, given those that were sampled out of `clients`."""
         return sampled
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        """Server state before the first round; `initial` is the common initial model, and what is exchanged beside."""
+        """Return the state before the first round; `initial` is the initial model, and what is exchanged beside."""
         shared = {name: tensor.clone() for name, tensor in initial.items() if name in roles.shared}
         return Server(shared, federation=federation)
 
     def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        """The generated entries for each of the clients."""
+        """Return the generated entries for each of the clients."""
         return [{} for _ in clients]
 
-    def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        """What a client minimises on one batch: a scalar."""
-        return local.cross_entropy(local.forward(params, batch.inputs), batch.labels)
-
     def phases(self) -> tuple[Phase, ...]:
-        """What a client's local training in a round consists of; a phase without attributes is all of its steps."""
+        """Return what local training in a round consists of; a phase without attributes is all of its steps."""
         return (Phase(),)
 
-    def opening(self) -> Phase | None:
-        """What all clients that take part in training do once before the first round, in passes of their own."""
+    def warmup(self) -> Phase | None:
+        """Return what all clients that train do once before the first round, in passes of their own."""
         return None
 
-    def open_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        """Server state after the :meth:`opening`: by default the mean of what is exchanged beside the model."""
+    def end_warmup(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        """Return the state after the :meth:`warmup`: by default the mean of what is exchanged beside the model."""
         beside = frozenset(name for name in roles.shared if name.startswith(COMMON))
         return replace(server, shared={**server.shared, **self.average(updates, beside)})
 
-    def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        """State of local training before its first step; ``"model"`` is what the client ends with.
-
-        `start` is the client's own copy of what it received; steps may work in place on it.
-        """
-        return {"model": start, "momenta": {}}
-
-    def end(self, local: ClientView, state: LocalState) -> LocalState:
-        """State of local training after its last step."""
-        return state
-
-    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        """One local step; returns the next state and the loss before it."""
-        return descend(local, state, lambda params: self.loss(local, params, batch), local.parameters)
-
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        """Server state after a round. It may reuse the storage of `server`, which is not used again."""
+        """Return the state after a round. It may reuse the storage of `server`, which is not used again."""
         return Server(self.average(updates, roles.shared), server.extra)
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
-        """What each client counts in averages over the *sampled* clients; sums to 1."""
+        """Return what each client counts in averages over the *sampled* clients; sums to 1."""
         if (self.averaging or self.own_averaging) == "uniform":
             return [1 / len(updates)] * len(updates)
         return weights(updates)
 
     def average(self, updates: Sequence[Update], names: frozenset[str]) -> Tensors:
-        """Mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
+        """Return the mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
         return average(updates, names, self.shares(updates))
 
 
-def name_of(method: Method) -> str:
-    """What a method is called, also one that is not registered."""
+def name_of(method: Steps) -> str:
+    """Return what a method is called, also one that is not registered."""
     name: str = getattr(method, "name", type(method).__name__)
     return name
 
 
-def descend(
+def sgd_step(
     local: ClientView, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
 ) -> tuple[LocalState, Tensor]:
-    """One step of the run's optimiser on the entries in `trained`; returns the next state and the loss before it.
+    """Take one step of the run's optimiser on the entries in `trained`; return the next state and the loss before it.
 
     Args:
         loss: Of a state: the trained entries and all others, among them buffers.
     """
     moving, rest = split(state["model"], trained)
     gradients, value = local.gradient(lambda params: loss({**params, **rest}), moving)
-    moving, momenta = local.sgd(moving, gradients, state["momenta"])
-    return {**state, "model": {**state["model"], **moving}, "momenta": momenta}, value
+    moving, opt_state = local.sgd(moving, gradients, state["opt_state"])
+    return {**state, "model": {**state["model"], **moving}, "opt_state": opt_state}, value

@@ -8,46 +8,47 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import operator
 import types
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pflcore.errors import UserError
 
-_BOUNDS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
-    "ge": (lambda value, bound: value >= bound, "at least"),
-    "gt": (lambda value, bound: value > bound, "greater than"),
-    "le": (lambda value, bound: value <= bound, "at most"),
-    "lt": (lambda value, bound: value < bound, "less than"),
+# Each is false for NaN.
+_BOUNDS = {
+    "ge": (operator.ge, "at least"),
+    "gt": (operator.gt, "greater than"),
+    "le": (operator.le, "at most"),
+    "lt": (operator.lt, "less than"),
 }
+_ACCEPTED = {"float": (int, float), "int": (int,), "str": (str,), "bool": (bool,)}
 
 
 def option(
     default: Any = dataclasses.MISSING,
     *,
     help: str,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
     choices: tuple[Any, ...] | None = None,
     later: bool = False,
+    **bounds: float,
 ) -> Any:
-    """A dataclass field. Types: bool, int, float, str, ``X | None`` and ``tuple[X, ...]`` of those.
+    """Return a dataclass field. Types: bool, int, float, str, ``X | None`` and ``tuple[X, ...]`` of those.
 
     Args:
         default: Left out, the option is required.
         help: One sentence: what it is, its unit, what its edge values mean.
-        ge, gt, le, lt: Bounds of a number, or of each number in a tuple.
         choices: The only values allowed.
         later: It was added when there were results already: at its default, which changes nothing, it is left out of a
             run's record, so that their ids stay.
+        bounds: ge, gt, le, lt: of a number, or of each number in a tuple.
     """
-    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    metadata = {"help": help, "choices": choices, "bounds": bounds, "later": later}
-    return dataclasses.field(default=default, metadata=metadata)
+    if bounds.keys() - _BOUNDS:
+        raise TypeError(f"option: bounds are {', '.join(_BOUNDS)}")
+    return dataclasses.field(
+        default=default, metadata={"help": help, "choices": choices, "bounds": bounds, "later": later}
+    )
 
 
 @dataclass(frozen=True)
@@ -67,32 +68,19 @@ class OptionInfo:
 
 
 def describe_options(cls: type) -> tuple[OptionInfo, ...]:
-    """The options of a dataclass in the order of their definition, its own before those of its bases."""
+    """Return the options of a dataclass in the order of their definition, its own before those of its bases."""
     return _options_of(cls)
 
 
 @functools.cache  # Python compiles the texts that type hints are each time it is asked for them
 def _options_of(cls: type) -> tuple[OptionInfo, ...]:
-    hints = typing.get_type_hints(cls)
-    own = inspect.get_annotations(cls)
+    hints, own = typing.get_type_hints(cls), inspect.get_annotations(cls)
     infos = []
     for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
         base, many, optional = _parse(hints[field.name], f"{cls.__qualname__}.{field.name}")
         required = field.default is dataclasses.MISSING
-        infos.append(
-            OptionInfo(
-                name=field.name,
-                type=base.__name__,
-                many=many,
-                optional=optional,
-                required=required,
-                default=None if required else field.default,
-                help=field.metadata["help"],
-                choices=field.metadata["choices"],
-                bounds={key: bound for key, bound in field.metadata["bounds"].items() if bound is not None},
-                later=field.metadata["later"],
-            )
-        )
+        default = None if required else field.default
+        infos.append(OptionInfo(field.name, base.__name__, many, optional, required, default, **field.metadata))
     return tuple(infos)
 
 
@@ -106,23 +94,21 @@ def check_options(instance: Any) -> None:
         if info.many and not isinstance(value, tuple):
             raise UserError(f"{where} = {value!r} must be a tuple of {info.type}")
         for item in value if info.many else (value,):
-            _check_one(where, item, info)
+            if reason := _misfit(item, info):
+                raise UserError(f"{where} = {item!r} must be {reason}")
 
 
-def _check_one(where: str, value: Any, info: OptionInfo) -> None:
-    accepted: dict[str, tuple[type, ...]] = {"float": (int, float), "int": (int,), "str": (str,), "bool": (bool,)}
-    is_bool = isinstance(value, bool) and info.type != "bool"
-    if is_bool or not isinstance(value, accepted[info.type]):
-        raise UserError(f"{where} = {value!r} must be {info.type}")
+def _misfit(value: Any, info: OptionInfo) -> str:
+    """Return what a value has to be and is not, or ""."""
+    if (isinstance(value, bool) and info.type != "bool") or not isinstance(value, _ACCEPTED[info.type]):
+        return info.type
     if info.choices is not None and value not in info.choices:
-        raise UserError(f"{where} = {value!r} must be one of {', '.join(map(repr, info.choices))}")
-    for key, bound in info.bounds.items():
-        holds, words = _BOUNDS[key]
-        if not holds(value, bound):  # false for NaN as well
-            raise UserError(f"{where} = {value!r} must be {words} {bound:g}")
+        return f"one of {', '.join(map(repr, info.choices))}"
+    return next((f"{_BOUNDS[key][1]} {it:g}" for key, it in info.bounds.items() if not _BOUNDS[key][0](value, it)), "")
 
 
 def _parse(hint: Any, where: str) -> tuple[type, bool, bool]:
+    """Return the type of an option's values, whether they are many, and whether null is allowed."""
     optional = False
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]

@@ -52,20 +52,18 @@ was chosen."""
 
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
-    """The figures of a run under every protocol that it was measured for.
-
-    ``{}`` for a run that diverged.
+    """Return the figures of a run under every protocol that it was measured for; ``{}`` for a run that diverged.
 
     Args:
-        rounds_table: A ``rounds/2`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata tells
+        rounds_table: A ``rounds/2`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata says
             whether the run diverged).
         evaluation: The schedule the run was measured by.
-        rounds: Rounds of training of the run, as :func:`rounds_trained` tells.
+        rounds: Rounds of training of the run, by :func:`rounds_trained`.
 
     Raises:
         UserError: A round that the schedule asks for was not measured.
     """
-    if _diverged(rounds_table):
+    if _header(rounds_table).get("diverged") is not None:
         return {}
     measured, accuracy, _ = curve(rounds_table)
     steps = [r for r in evaluation.due(rounds) if evaluation.in_window(r, rounds)]
@@ -75,42 +73,42 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Fi
             f"the rounds table lacks round {lacking[0]} of {rounds}, which every = {evaluation.every} and "
             f"window = {evaluation.window} ask for; delete it and run again"
         )
-    window = accuracy[np.isin(measured, steps)]
-    last = _last_position(rounds_table)[np.isin(measured, steps)]
+    window = np.isin(measured, steps)
     clients = final_clients(rounds_table)["accuracy"].to_numpy()
     clients = 100.0 * clients[~np.isnan(clients)]
     figures = {
-        "last_rounds": {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)},
-        "clients": {"mean": float(clients.mean()), "std": float(clients.std()), "n": len(clients)},
-        "final": {"mean": float(accuracy[-1]), "std": 0.0, "n": 1},
+        "last_rounds": _spread(accuracy[window]),
+        "clients": _spread(clients),
+        "final": _spread(accuracy[-1:]),
         "worst_tenth": worst_tenth(clients),
-        "last_position": {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)},
+        "last_position": _spread(_last_position(rounds_table)[window]),
     }
     held_back, by_validation, _ = curve(rounds_table, "validation")
     if len(held_back):
         best = int(held_back[by_validation.argmax()])  # the first of several
-        window = by_validation[np.isin(held_back, steps)]
-        figures["validation"] = {"mean": float(window.mean()), "std": float(window.std()), "n": len(window)}
-        chosen = float(accuracy[measured == best][0])
-        figures["best_by_validation"] = {"mean": chosen, "std": 0.0, "n": 1, "round": best}
+        figures["validation"] = _spread(by_validation[np.isin(held_back, steps)])
+        figures["best_by_validation"] = {**_spread(accuracy[measured == best]), "round": best}
     return figures
 
 
 def rounds_trained(rounds_table: pa.Table, training: Training) -> int:
-    """The last round of a run that has not diverged: one that may be stopped early was measured there."""
+    """Return the last round of a run that has not diverged: one that may be stopped early was measured there."""
     if training.patience is None:
         return training.rounds
     return int(pc.max(rounds_table["round"]).as_py() or 0)
 
 
 def worst_tenth(accuracies: NDArray[np.float64]) -> dict[str, float]:
-    """The figures of the protocol ``worst_tenth``, of the accuracies in percent [clients] of one run; not empty."""
-    worst = np.sort(accuracies)[: -(-len(accuracies) // 10)]
-    return {"mean": float(worst.mean()), "std": float(worst.std()), "n": len(worst)}
+    """Return the figures of the protocol ``worst_tenth``, of the accuracies in percent [clients] of one run."""
+    return _spread(np.sort(accuracies)[: -(-len(accuracies) // 10)])
+
+
+def _spread(values: NDArray[np.float64]) -> dict[str, float]:
+    return {"mean": float(values.mean()), "std": float(values.std()), "n": len(values)}
 
 
 def final_clients(rounds_table: pa.Table) -> pa.Table:
-    """The ``evaluation/1`` rows: each client at the last measured round.
+    """Return the ``evaluation/1`` rows: each client at the last measured round.
 
     Returns:
         Columns client, correct, total, accuracy (0 to 1; NaN for a client without test samples; of a detector its mean
@@ -129,7 +127,7 @@ def final_clients(rounds_table: pa.Table) -> pa.Table:
 def curve(
     rounds_table: pa.Table, population: str = "test"
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """The convergence curve of a run.
+    """Return the convergence curve of a run.
 
     Args:
         population: ``test`` or ``validation``.
@@ -146,7 +144,7 @@ def curve(
 
 
 def _precisions(rounds_table: pa.Table, population: str) -> NDArray[np.float64]:
-    """The mean over clients at each measured round; a client without an object to find does not count."""
+    """Return the mean over clients at each measured round; a client without an object to find does not count."""
     table = _measured(rounds_table, population)
     rounds, index = np.unique(table["round"].to_numpy(), return_inverse=True)
     known = np.isfinite(table[_PRECISION].to_numpy())
@@ -157,7 +155,7 @@ def _precisions(rounds_table: pa.Table, population: str) -> NDArray[np.float64]:
 
 
 def _last_position(rounds_table: pa.Table) -> NDArray[np.float64]:
-    """The pooled accuracy in percent at the last positions of texts, at each measured round; of others as any."""
+    """Return pooled accuracies in percent at the last positions of texts, at each measured round; of others as any."""
     if _PRECISION in rounds_table.column_names:
         return curve(rounds_table)[1]
     _, correct, _, total = _sums(rounds_table, "last_correct")
@@ -166,7 +164,7 @@ def _last_position(rounds_table: pa.Table) -> NDArray[np.float64]:
 
 
 def _sums(rounds_table: pa.Table, column: str, population: str = "test") -> tuple[NDArray[np.int64], Sums, Sums, Sums]:
-    """Measured rounds in ascending order, and for each the sums of `column`, of losses and of predictions."""
+    """Return measured rounds in ascending order, and for each the sums of `column`, of losses and of predictions."""
     table = _measured(rounds_table, population)
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
@@ -179,14 +177,10 @@ def _sums(rounds_table: pa.Table, column: str, population: str = "test") -> tupl
 
 
 def _measured(rounds_table: pa.Table, population: str = "test") -> pa.Table:
-    """Rows of a population at the one moment that the protocols look at."""
+    """Return rows of a population at the one moment that the protocols look at."""
     is_of = pc.equal(rounds_table["population"].cast(pa.string()), population)
     is_after = pc.equal(rounds_table["moment"].cast(pa.string()), "after_aggregation")
     return rounds_table.filter(pc.and_(is_of, is_after))
-
-
-def _diverged(rounds_table: pa.Table) -> bool:
-    return _header(rounds_table).get("diverged") is not None
 
 
 def _header(rounds_table: pa.Table) -> dict[str, Any]:

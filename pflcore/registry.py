@@ -1,6 +1,6 @@
-"""Strict, lazy registries: one module is one entry, and the module's name is the entry's name.
+"""Strict, lazy registries: a module is an entry of its name, but for small entries that share one.
 
-``pflcore/methods/fedtp.py`` holds the method ``fedtp``. Nothing else has to be edited to add one: names are read from
+``pflcore/methods/fedrep.py`` holds the method ``fedrep``. Nothing else has to be edited to add one: names are read from
 the folder, a module is imported when its entry is first asked for, and every generic test runs over all names. Entries
 of a study and of installed packages join them (:mod:`pflcore.extensions`).
 """
@@ -41,6 +41,16 @@ class Entry:
         check_options(self)
 
 
+# Entries that share a module with others of their package: name → module. Their classes say their `name`. It stands
+# here, since names are read without importing the package.
+SHARED: dict[str, dict[str, str]] = {
+    "pflcore.methods": {
+        **dict.fromkeys(("fedavg", "local", "fedper", "fedbn", "vanilla_attention"), "simple"),
+        **dict.fromkeys(("personal_groups", "lg_fedavg", "knn_per"), "simple"),
+        **dict.fromkeys(("fedtp", "fedtp_fedrod"), "fedtp"),
+    }
+}
+
 E_ = TypeVar("E_", bound=Entry)
 _ROOT = Path(__file__).parent
 
@@ -57,13 +67,14 @@ class Registry(Generic[E_]):
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
         self.package = package
+        self._shared = SHARED.get(package, {})
         self._classes: dict[str, type[E_]] = {}
 
     def names(self) -> list[str]:
         """All entry names, sorted, without importing any of them. Raises :class:`UserError` when one is taken twice."""
         path = importlib.import_module(self.package).__path__
-        own = (module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
-        return sorted([*own, *self._joined()])
+        modules = {module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_")}
+        return sorted([*(modules - set(self._shared.values())), *self._shared, *self._joined()])
 
     def register(self, cls: type[E_]) -> type[E_]:
         """Class decorator, which makes the class a frozen dataclass if it is none by itself.
@@ -72,7 +83,11 @@ class Registry(Generic[E_]):
             TypeError: The class is not alone in a module of the registry's package.
         """
         package, _, name = cls.__module__.rpartition(".")
-        if package != self.package:
+        if package == self.package and name in self._shared.values():
+            name = vars(cls).get("name", "")
+            if self._shared.get(name) != cls.__module__.rpartition(".")[2]:
+                raise TypeError(f"{cls.__qualname__} must say its name as SHARED in pflcore.registry has it")
+        elif package != self.package:
             name = next((name for name, one in self._joined().items() if one.module == cls.__module__), "")
         if not name:
             raise TypeError(f"{cls.__qualname__} must live in a module of {self.package}, not in {cls.__module__}")
@@ -93,7 +108,7 @@ class Registry(Generic[E_]):
             if one := self._joined().get(name):
                 self._load(name, one)
             else:
-                importlib.import_module(f"{self.package}.{name}")
+                importlib.import_module(f"{self.package}.{self._shared.get(name, name)}")
             if name not in self._classes:
                 raise TypeError(f"{self.package}.{name} registers nothing")
         return self._classes[name]
@@ -159,14 +174,15 @@ def use_study(home: Path) -> None:
 def joined(package: str) -> dict[str, Extension]:
     """The entries that join those of a package, by their names. Raises as :func:`extensions.found`."""
     root, _, folder = package.rpartition(".")
-    return extensions.found(folder, _ROOT / folder) if root == _ROOT.name else {}
+    shared = frozenset(SHARED.get(package, {}))
+    return extensions.found(folder, _ROOT / folder, shared) if root == _ROOT.name else {}
 
 
 def module_of(kind: str, name: str) -> str:
     """The module of an entry, as a dotted name, without importing anything."""
     package = KINDS[kind][0]
     own = joined(package).get(name)
-    return own.module if own else f"{package}.{name}"
+    return own.module if own else f"{package}.{SHARED.get(package, {}).get(name, name)}"
 
 
 def registry_of(kind: str) -> Registry[Any]:

@@ -29,7 +29,7 @@ class Federation:
         features: Width of the classifier's input.
         head: Names of the classifier's weight and bias, or only of its weight.
         local_epochs: Passes of a client over its samples in a round; None where steps are counted instead.
-        planned: Number of rounds; None for a method that does not ask for the fact ``progress``.
+        total_rounds: Number of rounds; None for a method that does not ask for the fact ``progress``.
         samples: Of each client, its number of training samples.
         generated: Shapes of the generated entries, by name.
         parameters: Names of the model's entries that gradients train; its others are buffers.
@@ -42,7 +42,7 @@ class Federation:
     features: int = 0
     head: tuple[str, ...] = ()
     local_epochs: int | None = None
-    planned: int | None = None
+    total_rounds: int | None = None
     samples: tuple[int, ...] = ()
     generated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
@@ -54,11 +54,11 @@ class Federation:
         Raises:
             UserError: The method does not ask for the fact ``progress``.
         """
-        if self.planned is None:
+        if self.total_rounds is None:
             reader = sys._getframe(1)
             where = f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}"
             raise UserError(f"{where}: federation.rounds must be asked for: facts = ('progress',)")
-        return self.planned
+        return self.total_rounds
 
 
 @dataclass

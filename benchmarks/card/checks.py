@@ -35,7 +35,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch
 from pflcore.methods import METHODS
-from pflcore.methods.fedavg import FedAvg
+from pflcore.methods.simple import FedAvg
 from pflcore.settings import Training
 
 # Clients of several sizes, so that batches of several sizes occur; the last is smaller than a batch.

@@ -17,9 +17,9 @@ from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.engine.evaluate import score_client
 from pflcore.engine.trainer import Trainer, differentiate
 from pflcore.errors import UserError
-from pflcore.groups import Tensors
-from pflcore.method import MOMENTA, OWN, Batch, ClientView, own_part
-from pflcore.methods._hypernetwork_server import HypernetworkMethod
+from pflcore.groups import Tensors, strip_prefix
+from pflcore.method import MOMENTA, OWN, Batch, ClientView
+from pflcore.methods.pfedhn import HypernetworkMethod
 from pflcore.options import option
 from pflcore.seeds import generator
 
@@ -153,7 +153,7 @@ class Newcomer:
         if part == "head":
             groups = self.subject.groups
             chosen = groups.select(("head",)) if "head" in groups.names() else frozenset()
-        copies = own_part(self.state).keys() & (entries if part == "personal" else chosen)
+        copies = strip_prefix(OWN, self.state).keys() & (entries if part == "personal" else chosen)
         return frozenset({*chosen, *(f"{OWN}{name}" for name in copies)})
 
     def _start_of_model(self, names: frozenset[str]) -> Start | None:
@@ -212,14 +212,15 @@ class Newcomer:
                 trainer.noise.load(trainer.noise.draw(len(batch), trainer.seed, *ids, next(passes), _DROPOUT))
             return trainer.features(entries, batch)
 
-        own = self.method.personalised(state)
-        local = ClientView(features, differentiate, trainer.sgd, own, trainer.parameters, trainer.roles)
+        own = self.method.eval_state(state)
+        view = features, differentiate, trainer.sgd
+        local = ClientView(*view, own, trainer.parameters, trainer.roles, head=trainer.seen.head)
         return self.method.predict(local, own, inputs)
 
     def _score(self, state: Tensors) -> tuple[int, int]:
         """Correct predictions, none of them when the loss is not finite, and predictions."""
         with torch.no_grad():
-            correct, total, loss = score_client(self.trainer, self.method.personalised(state), self.client)[:3]
+            correct, total, loss = score_client(self.trainer, self.method.eval_state(state), self.client)[:3]
         return int(correct) if math.isfinite(loss) else 0, int(total)
 
     def _generate(self, moved: Tensors) -> Tensors:

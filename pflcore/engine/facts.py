@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pflcore.client_view import CLASS_WEIGHTS, DATA, PROGRESS, under
+from pflcore.client_view import CLASS_WEIGHTS, DATA, PROGRESS
 from pflcore.engine.trainer import Trainer
-from pflcore.groups import Roles, Tensors
+from pflcore.groups import Roles, Tensors, add_prefix
 from pflcore.seeds import torch_seed
 from pflcore.server_view import Federation
 
@@ -31,7 +31,7 @@ class Facts:
             features=initial[head[0]].shape[-1] if head else 0,
             head=head,
             local_epochs=None if training.local_steps else training.local_epochs,
-            planned=training.rounds if PROGRESS in self.method.facts else None,
+            total_rounds=training.rounds if PROGRESS in self.method.facts else None,
             samples=tuple(map(len, data.train)),
             generated={name: tuple(it.shape) for name, it in initial.items() if name in roles.generated},
             parameters=trainer.parameters,
@@ -47,7 +47,7 @@ class Facts:
             "draws": lambda: torch.tensor(torch_seed(self.trainer.seed, "draws", round_, client)),
             PROGRESS: lambda: torch.tensor(round_ / self.training.rounds),
         }
-        facts = under(DATA, {name: made[name]() for name in self.method.facts})
+        facts = add_prefix(DATA, {name: made[name]() for name in self.method.facts})
         if self.training.class_weights == "balanced":
             facts[CLASS_WEIGHTS] = balanced(self._class_counts(client))
         return {name: tensor.to(self.trainer.data.device) for name, tensor in facts.items()}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pflcore.groups import Tensors
-from pflcore.method import OWN, Batch, ClientView, LocalState, Method, descend
+from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Steps, sgd_step
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTuning(Method):
-    """Steps on the cross-entropy of the predictions that clients of another method are measured by.
+@dataclass(frozen=True)
+class FineTuning(Steps):
+    """Steps on the cross-entropy of the predictions that clients of a method are measured by.
 
     They train the parameters that the trainer names, and second ones of the same names that a client keeps, like
     FedRoD's classifier.
@@ -27,9 +27,6 @@ class FineTuning(Method):
     host: Method
     moving: frozenset[str]
 
-    def __post_init__(self) -> None:
-        """It is made by the engine and has no options to check."""
-
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         trained = {name for name in model if name.removeprefix(OWN) in local.parameters}
@@ -38,4 +35,4 @@ class FineTuning(Method):
         def loss(params: Tensors) -> Tensor:
             return local.cross_entropy(self.host.predict(local, {**params, **still}, batch.inputs), batch.labels)
 
-        return descend(local, state, loss, trained)
+        return sgd_step(local, state, loss, trained)

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pflcore.client_view import Rate, below, under
-from pflcore.groups import Tensors
+from pflcore.client_view import Rate
+from pflcore.groups import Tensors, add_prefix, strip_prefix
 from pflcore.settings import Training
 
 _FIRST, _SECOND, _STEPS = "first/", "second/", "steps"
@@ -86,7 +86,7 @@ class Adam:
         elif training.weight_decay:
             params = {name: tensor - tensor * (lr * training.weight_decay) for name, tensor in params.items()}
         state = state or _at_rest(params)
-        first, second, steps = below(_FIRST, state), below(_SECOND, state), state[_STEPS] + 1
+        first, second, steps = strip_prefix(_FIRST, state), strip_prefix(_SECOND, state), state[_STEPS] + 1
         first = {name: torch.lerp(first[name], slope, 1 - training.beta1) for name, slope in slopes.items()}
         second = {name: torch.lerp(second[name], slope.square(), 1 - training.beta2) for name, slope in slopes.items()}
         size, scale = lr / (1 - training.beta1**steps), (1 - training.beta2**steps).sqrt()
@@ -94,7 +94,7 @@ class Adam:
             name: tensor - size * first[name] / (second[name].sqrt() / scale + training.eps)
             for name, tensor in params.items()
         }
-        return moved, {**under(_FIRST, first), **under(_SECOND, second), _STEPS: steps}
+        return moved, {**add_prefix(_FIRST, first), **add_prefix(_SECOND, second), _STEPS: steps}
 
     def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
         return self.apply(params, gradients, state, lr)
@@ -103,7 +103,7 @@ class Adam:
 def _at_rest(params: Tensors) -> Tensors:
     zeros = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
     steps = next(iter(params.values())).new_zeros(())
-    return {**under(_FIRST, zeros), **under(_SECOND, zeros), _STEPS: steps}
+    return {**add_prefix(_FIRST, zeros), **add_prefix(_SECOND, zeros), _STEPS: steps}
 
 
 def clipped(gradients: Tensors, most: float | None) -> Tensors:

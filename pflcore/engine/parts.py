@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 from torch import nn
 
@@ -45,15 +46,16 @@ def _tuner(trainer: Trainer, groups: Groups) -> Trainer | None:
     except UserError as error:
         raise UserError(f"method {trainer.method.name}: finetune_groups: {error}") from None
     tuner = copy.copy(trainer)
-    tuner.method = tuning.method or FineTuning(host=trainer.method, moving=part - groups.parameters)
+    steps = tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters)
+    tuner.method = cast(Method, steps)  # of which a part takes the steps alone
     tuner.parameters = groups.parameters & part
     if groups.parameters and not tuner.parameters:
         raise UserError(f"method {trainer.method.name}: finetune_groups: train_only leaves nothing to train in them")
     tuner.mask_ids, tuner.when, tuner.parts = (TUNING,), "tuned after round", {}
     tuner.training = replace(
         trainer.training,
-        local_epochs=tuning.epochs,
-        local_steps=tuning.steps,
+        local_epochs=int(tuning.epochs or 1),  # of no account where steps are counted
+        local_steps=tuning.count,
         lr=tuning.lr or trainer.training.lr,
         optimizer="sgd",
         momentum=0.0,
@@ -71,8 +73,8 @@ def _tuner(trainer: Trainer, groups: Groups) -> Trainer | None:
 def _phases(trainer: Trainer) -> Iterator[int]:
     """Make the trainers of the method's phases; the parts that they are, in order."""
     passes = 0.0
-    if opening := trainer.method.opening():
-        trainer.parts[OPENING] = _phase(trainer, OPENING, replace(opening, extra=True), 0.0)
+    if warmup := trainer.method.warmup():
+        trainer.parts[OPENING] = _phase(trainer, OPENING, replace(warmup, extra=True), 0.0)
     for part, phase in enumerate(trainer.method.phases(), OPENING + 1):
         if phase == Phase() and not passes:
             yield TRAINING
@@ -86,7 +88,7 @@ def _phases(trainer: Trainer) -> Iterator[int]:
 def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
     """The trainer with the steps and batches of a phase that begins after some passes of the round."""
     one = copy.copy(trainer)
-    one.method = phase.method or trainer.method
+    one.method = cast(Method, phase.steps or trainer.method)  # of which a part takes the steps alone
     if phase.extra:
         one.training = replace(trainer.training, local_epochs=int(phase.epochs or 1), local_steps=None)
         stream = f"phase {part}"

@@ -32,8 +32,8 @@ from pflcore.engine.stopping import stops_after
 from pflcore.engine.trainer import OPENING, TUNING, Job, Outcome, passed_over
 from pflcore.errors import UserError
 from pflcore.faults import during
-from pflcore.groups import Groups, Roles, Tensors, pick
-from pflcore.method import COMMON, OWN, Server, Update, below, name_of, under
+from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
+from pflcore.method import COMMON, OWN, Server, Update, name_of
 from pflcore.methods import Method
 from pflcore.ownership import groups_of, roles_of
 from pflcore.settings import Evaluation, Training, impatience
@@ -82,15 +82,15 @@ class RunState:
         self.facts = Facts(self.trainer, roles, self.initial)
         told = self.facts.federation
         # What is exchanged beside the model has the role of its shared entries.
-        common = under(COMMON, self._placed(method.common(self.initial, roles, told)))
+        common = add_prefix(COMMON, self._placed(method.init_shared(self.initial, roles, told)))
         self.roles: Roles = replace(roles, shared=roles.shared | common.keys())
         server = method.init_server({**self.initial, **common}, self.roles, told)
         self.server = ServerState(server, data.device)
         trained = {name: tensor for name, tensor in server.shared.items() if name in groups.parameters}
         self.server_optimizer = ServerOptimizer(training, name_of(method), trained)
         # What stays on the client: the personal part of its model, and what the method keeps beside it.
-        companions = under(OWN, method.companions(self.initial, roles, told))
-        self.kept: Tensors = {**pick(self.initial, self.roles.personal), **companions}
+        beside = add_prefix(OWN, method.init_client(self.initial, roles, told))
+        self.kept: Tensors = {**pick(self.initial, self.roles.personal), **beside}
         self.personal = ClientStates(self.kept, data.clients, scratch)
         # The names, shapes and types of a client's state, as at the beginning.
         self.carried: Tensors = {**self.initial, **common, **self.kept, **self.facts.of(0, 1)}
@@ -154,7 +154,7 @@ class RunState:
         """Let all clients that take part in training do what the method has them do before the first round, if any."""
         if OPENING in self.trainer.parts and (done := self._done(executor, 0, self._members, (OPENING,))):
             updates, personal, _ = done
-            self.server.server = self.method.open_server(self._server(0), self.roles, updates)
+            self.server.server = self.method.end_warmup(self._server(0), self.roles, updates)
             self.personal.update(personal)
 
     def _done(self, executor: Executor, round_: int, participants: Sequence[int], parts: Sequence[int]) -> _Done | None:
@@ -229,7 +229,7 @@ class RunState:
         method = self.method
         told = method.facts and type(method).predict is not Method.predict  # facts differ by client
         if not (self.kept or self.roles.generated or self.trainer.tuning or method.remembers or told):
-            return executor.score_shared(method.personalised(self._assemble(0, {})))
+            return executor.score_shared(method.eval_state(self._assemble(0, {})))
         jobs = ((client, self.trainer.measured(state)) for client, state in self._own_states())
         if self.trainer.tuning is None:
             return executor.score_each(jobs)
@@ -314,7 +314,7 @@ class RunState:
     def _continues(self, earlier: Checkpoint) -> bool:
         """Return whether this run gets to that state, and all was measured there that it has to measure until then."""
         due = [str(one) for one in self.evaluation.due(self.training.rounds) if one <= earlier.round]
-        measured = below("history/", earlier.tensors)
+        measured = strip_prefix("history/", earlier.tensors)
         if earlier.round > self.training.rounds or not measured.keys() >= set(due):
             return False
         history = copy(self.history)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from pflcore.engine.state import compare
 from pflcore.errors import UserError
-from pflcore.groups import Tensors
-from pflcore.method import Server, below, under
+from pflcore.groups import Tensors, add_prefix, strip_prefix
+from pflcore.method import Server
 from pflcore.settings import Training
 
 # Learning rates where the settings leave them open: that of an average, and one for steps of about its own size.
@@ -79,7 +79,7 @@ class ServerOptimizer:
         return x + (training.server_lr or _SMALL) * m / (v.sqrt() + tau)
 
     def state(self) -> Tensors:
-        return under("first/", self.first) | under("second/", self.second)
+        return add_prefix("first/", self.first) | add_prefix("second/", self.second)
 
     def misfit(self, tensors: Tensors) -> str:
         return compare(tensors, self.state())
@@ -87,4 +87,4 @@ class ServerOptimizer:
     def restore(self, tensors: Tensors) -> None:
         device = next((tensor.device for tensor in self.first.values()), None)
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-        self.first, self.second = below("first/", moved), below("second/", moved)
+        self.first, self.second = strip_prefix("first/", moved), strip_prefix("second/", moved)

@@ -15,9 +15,9 @@ from torch import Tensor
 from pflcore.data.upload import move
 from pflcore.engine.evaluate import PLAIN, Scores
 from pflcore.engine.packing import packed_size, packed_views
-from pflcore.groups import Tensors
+from pflcore.groups import Tensors, add_prefix, strip_prefix
 from pflcore.memory import memory_limit
-from pflcore.method import Server, below, under
+from pflcore.method import Server
 
 
 class Stateful(Protocol):
@@ -43,14 +43,14 @@ def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
     for name in tensors:
         if name.partition("/")[0] not in parts:
             return f"{name} is not known"
-    reasons = (owner.misfit(below(f"{part}/", tensors)) for part, owner in parts.items())
+    reasons = (owner.misfit(strip_prefix(f"{part}/", tensors)) for part, owner in parts.items())
     return next((reason for reason in reasons if reason), "")
 
 
 def restore(parts: Mapping[str, Stateful], tensors: Tensors) -> None:
     """Hand each part its state."""
     for part, owner in parts.items():
-        owner.restore(below(f"{part}/", tensors))
+        owner.restore(strip_prefix(f"{part}/", tensors))
 
 
 def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
@@ -72,14 +72,14 @@ class ServerState:
         self.device = device
 
     def state(self) -> Tensors:
-        return under("shared/", self.server.shared) | under("extra/", self.server.extra)
+        return add_prefix("shared/", self.server.shared) | add_prefix("extra/", self.server.extra)
 
     def misfit(self, tensors: Tensors) -> str:
         return compare(tensors, self.state())
 
     def restore(self, tensors: Tensors) -> None:
         moved = {name: tensor.to(self.device, copy=True) for name, tensor in tensors.items()}
-        self.server = Server(below("shared/", moved), below("extra/", moved))
+        self.server = Server(strip_prefix("shared/", moved), strip_prefix("extra/", moved))
 
 
 class ClientStates:

@@ -17,8 +17,7 @@ from pflcore.engine.precision import use_precision
 from pflcore.engine.run_state import RunState
 from pflcore.engine.state import compare
 from pflcore.errors import UserError
-from pflcore.groups import Tensors
-from pflcore.method import below, under
+from pflcore.groups import Tensors, add_prefix, strip_prefix
 from pflcore.methods import Method
 from pflcore.settings import Evaluation, Training
 
@@ -63,7 +62,7 @@ class Trained:
         """Set the run to what it was after its last round, as far as this client needs it."""
         shared, extra, own = self._read(run, client)
         fixed = {name: shared.pop(name) for name in run.fixed if name in shared}
-        server = under("shared/", shared) | under("extra/", extra)
+        server = add_prefix("shared/", shared) | add_prefix("extra/", extra)
         reason = run.server.misfit(server) or (compare(own, run.kept) if own else "")
         if reason or (fixed and fixed.keys() != run.fixed.keys()):
             where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
@@ -78,12 +77,12 @@ class Trained:
         """What is shared or fixed, what else the server has, and the client's own; nothing of other clients."""
         if isinstance(self.weights, Checkpoint):
             state = self.weights.tensors
-            own = run.personal.entries(below("personal/", state), client)
-            return below("server/shared/", state), below("server/extra/", state), own
+            own = run.personal.entries(strip_prefix("personal/", state), client)
+            return strip_prefix("server/shared/", state), strip_prefix("server/extra/", state), own
         mine = f"{_CLIENT}{client}."
         wanted = self._those(self.weights, lambda name: name.startswith(mine) or not name.startswith(_CLIENT))
         shared = {name: tensor for name, tensor in wanted.items() if not name.startswith((mine, _SERVER))}
-        return shared, below(_SERVER, wanted), below(mine, wanted)
+        return shared, strip_prefix(_SERVER, wanted), strip_prefix(mine, wanted)
 
     @staticmethod
     def _those(weights: Path | Tensors, wanted: Callable[[str], bool]) -> Tensors:

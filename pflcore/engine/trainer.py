@@ -73,7 +73,7 @@ class Trainer:
         parts: The trainers of what is not all of a round's local steps, :data:`TUNING` and phases, by part; as
             `order`, the parts that a round consists of, given by :mod:`pflcore.engine.parts`.
         seen: Access to what the classifier gets.
-        sees: Which features the method sees.
+        feature_layer: Which features the method sees.
         task: What the model is to predict.
     """
 
@@ -98,7 +98,7 @@ class Trainer:
         self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         self.noise = DropoutBits(model, data.example())
         self.seen = Features(model, groups)
-        self.sees = method.sees
+        self.feature_layer = method.feature_layer
         self.task: Task = getattr(model, "task", None) or Classification(data.positions, data.is_text)
         self.local = LocalBatches(self.data.train, training, seed, self.batch_norm)
         self.resting: frozenset[str] = frozenset()
@@ -190,7 +190,7 @@ class Trainer:
         state |= {name: state[name].clone() for name in self.resting if name in state}
         with autocast(self.training.precision, inputs.device), self.seen:
             logits: Tensor = functional_call(self.model, state, (inputs,))
-            features = self.seen.memory() if self.sees == "memory" else self.seen.classifiers()
+            features = self.seen.memory() if self.feature_layer == "memory" else self.seen.classifiers()
         return logits.float(), features.float()
 
     def predictor(self, state: Tensors, client: int, size: int) -> Callable[[Tensor], Tensor]:
@@ -219,10 +219,10 @@ class Trainer:
     def measured(self, state: Tensors) -> Tensors:
         """What of a client's state it is measured with, by the method; with its class weights where it is tuned."""
         weights = pick(state, [CLASS_WEIGHTS]) if self.tuning else {}
-        return {**self.method.personalised(state), **weights}
+        return {**self.method.eval_state(state), **weights}
 
     def predict(self, state: Tensors, inputs: Tensor) -> Tensor:
-        """The logits that a client is measured by; `state` is what the method calls personalised."""
+        """The logits that a client is measured by; `state` is what the method's ``eval_state`` gives."""
         return self.method.predict(self._local(self.features, state), state, inputs)
 
     def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
@@ -243,7 +243,9 @@ class Trainer:
         lr: float | None = None,
     ) -> ClientView:
         sgd = self.sgd if lr is None else partial(self.sgd, lr=lr)
-        return ClientView(features, differentiate, sgd, received, self.parameters, self.roles, lr, self.task)
+        return ClientView(
+            features, differentiate, sgd, received, self.parameters, self.roles, lr, self.task, head=self.seen.head
+        )
 
     def _noisy(
         self, samples: int, round_: int, client: int, step: int

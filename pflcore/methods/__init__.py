@@ -1,4 +1,4 @@
-"""Federated learning methods, one per file."""
+"""Federated learning methods: those that only say what is personal in `simple`, most others one per file."""
 
 from pflcore.method import Method
 from pflcore.registry import Registry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, model_part, own, own_part, split
+from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method, model_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -36,56 +36,55 @@ class Apfl(Method):
         "as_written", help="How v and α are trained; see above.", choices=("as_written", "as_released")
     )
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {**initial, _ALPHA: torch.tensor(self.alpha)}
 
-    def personalised(self, state: Tensors) -> Tensors:
-        entries = own_part(state)
+    def eval_state(self, state: Tensors) -> Tensors:
+        entries = strip_prefix(OWN, state)
         alpha = entries.pop(_ALPHA)
         return entries if self.variant == "as_released" else mix(alpha, entries, model_part(state))
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        return {**super().begin(local, start), "own_momenta": {}}
+        return {**super().begin(local, start), "own_opt_state": {}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         before = {name: tensor.clone() for name, tensor in state["model"].items() if name in local.parameters}
-        entries = own_part(state["model"])
+        entries = strip_prefix(OWN, state["model"])
         alpha = entries.pop(_ALPHA)
         v, buffers = split(entries, local.parameters)
 
         def loss_of(params: Tensors) -> Tensor:
-            return Method.loss(self, local, {**params, **buffers}, batch)
+            return self.loss(local, {**params, **buffers}, batch)
 
         if self.variant == "as_released":
-            of_v, _ = local.gradient(loss_of, v)
+            grads, _ = local.gradient(loss_of, v)
             of_w, _ = local.gradient(loss_of, before)
-            slopes = of_v
-            toward = {name: alpha * of_v[name] + (1 - alpha) * of_w[name] for name in v}
+            toward = {name: alpha * grads[name] + (1 - alpha) * of_w[name] for name in v}
         else:
             toward, _ = local.gradient(loss_of, mix(alpha, v, before))
-            slopes = {name: alpha * slope for name, slope in toward.items()}  # of v, by the chain rule
-        apart = {name: tensor - before[name] for name, tensor in v.items()}
+            grads = {name: alpha * grad for name, grad in toward.items()}  # of v, by the chain rule
+        difference = {name: tensor - before[name] for name, tensor in v.items()}
         state, loss = super().step(local, state, batch)
-        v, momenta = local.sgd(v, slopes, state["own_momenta"])
+        v, opt_state = local.sgd(v, grads, state["own_opt_state"])
         if self.variant == "as_released":
-            apart = {name: tensor - state["model"][name] for name, tensor in v.items()}
-        along = sum((apart[name] * toward[name]).sum() for name in v) + _DECAY * alpha
+            difference = {name: tensor - state["model"][name] for name, tensor in v.items()}
+        along = sum((difference[name] * toward[name]).sum() for name in v) + _DECAY * alpha
         if self.adaptive:
             moved, _ = local.sgd({_ALPHA: alpha}, {_ALPHA: torch.as_tensor(along)}, {})
             alpha = moved[_ALPHA].clamp(0, 1)
-        model = {**state["model"], **own({**v, _ALPHA: alpha})}
-        return {**state, "model": model, "own_momenta": momenta}, loss
+        model = {**state["model"], **add_prefix(OWN, {**v, _ALPHA: alpha})}
+        return {**state, "model": model, "own_opt_state": opt_state}, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         if self.variant == "as_written":
             return state
-        entries = own_part(state["model"])
+        entries = strip_prefix(OWN, state["model"])
         mixed = mix(entries.pop(_ALPHA), entries, model_part(state["model"]))
-        return {**state, "model": {**state["model"], **own(mixed)}}
+        return {**state, "model": {**state["model"], **add_prefix(OWN, mixed)}}
 
 
 def mix(alpha: Tensor, v: Tensors, w: Tensors) -> Tensors:
-    """α · v + (1 − α) · w for the entries of `v`; integers are those of `v`."""
+    """Return α · v + (1 − α) · w for the entries of `v`; integers are those of `v`."""
     return {
         name: alpha * tensor + (1 - alpha) * w[name] if tensor.is_floating_point() else tensor
         for name, tensor in v.items()

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import ALL, Groups, Roles, Tensors
-from pflcore.method import Federation, Method, Server, Update, below
+from pflcore.groups import Roles, Tensors
+from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS
+from pflcore.methods._per_client_models import PerClientModels
 from pflcore.options import option
 
-_MODELS, _CLUSTER, _LIKENESS = "models/", "cluster", "likeness"
+_CLUSTER, _SIMILARITY = "cluster", "likeness"
 
 
 @METHODS.register
-class CFL(Method):
+class CFL(PerClientModels):
     """FedAvg in clusters; where a cluster has come to rest and its clients have not, it is split in two.
 
     All clients begin in one cluster. A client receives its cluster's model and returns it with an update Δ_i of its
     parameters. Where ‖mean Δ_i‖ < ε₁ and max ‖Δ_i‖ > ε₂, the cluster's clients are divided by the cosine similarities
     of their updates, and each half goes on from the cluster's model, with its own updates. Clusters of two are not
-    split. Running statistics go with their model; what is personal is no part of updates.
+    split. Running statistics go with their model; what is personal is no part of updates. Clients count alike in means.
 
-    The paper divides so that the largest similarity across the halves is as small as can be, which is what single
-    linkage ends with, and does so only where √((1 − this similarity) / 2) > γ_max, a bound on the noise of updates that
-    one has to guess. The authors' code takes complete linkage, knows no γ, splits from round 21 on, and has ε₁ = 0.4
-    and ε₂ = 1.6. So do the defaults, but norms grow with model, learning rate and steps: ε₁ and ε₂ need tuning.
-
-    Paper and code have all clients in each round. Here norms are of those in the round, and two clients are as similar
-    as when they last were in a round together, before that 0; a half of which nobody has taken part begins with the
-    cluster's model as it was. Clients count alike in means, as in the code, whose learning rate falls by a hundredth in
-    each round, and whose buffers stay on clients. The paper's tree, by which new clients find a cluster, is left out.
+    The paper divides by single linkage, where √((1 − largest similarity across) / 2) > γ_max; the authors' code, and
+    the defaults, by complete linkage, with no γ, from round 21 on. Norms grow with model, learning rate and steps, so
+    ε₁ and ε₂ need tuning. Two clients are as similar as when they last were in a round together, before that 0; a half
+    of which nobody has taken part begins with the cluster's model as it was.
     """
 
     citation = "Sattler, Müller and Samek, Clustered Federated Learning, IEEE TNNLS 2020"
-    generated = (ALL,)
+    buffers = "generated"
     own_averaging = "uniform"
     smoke: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "after": 0}  # so that something is split
 
@@ -51,85 +47,69 @@ class CFL(Method):
     )
     gamma: float = option(0.0, ge=0, le=1, help="γ_max of the paper: larger is less splitting; 0: no such condition.")
 
-    def roles(self, groups: Groups) -> Roles:
-        """Everything that is not personal is the server's to send, buffers too: models are whole."""
-        roles = super().roles(groups)
-        return replace(roles, generated=roles.generated | roles.shared, shared=frozenset())
-
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        """A place for as many models as there are clients. Raises :class:`UserError` where nothing is exchanged."""
+        """Return a server with a place for as many models as clients; `UserError` where nothing is exchanged."""
         if not roles.generated & federation.parameters:
             raise UserError("method cfl: all of the model is personal, so there are no updates to compare")
         server, clients = super().init_server(initial, roles, federation), federation.clients
-        for name, tensor in initial.items():
-            if name in roles.generated:
-                server.extra[f"{_MODELS}{name}"] = tensor.expand(clients, *tensor.shape).clone()
         device = next(iter(initial.values())).device
         server.extra[_CLUSTER] = torch.zeros(clients, dtype=torch.int64, device=device)
-        server.extra[_LIKENESS] = torch.zeros(clients, clients, device=device)
+        server.extra[_SIMILARITY] = torch.zeros(clients, clients, device=device)
         return server
 
-    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        models, chosen = below(_MODELS, server.extra), server.extra[_CLUSTER].tolist()
-        return [{name: tensor[chosen[client]] for name, tensor in models.items()} for client in clients]
+    def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
+        return super().mix(server, server.extra[_CLUSTER][list(clients)].tolist())
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         extra, present = server.extra, [update.client for update in updates]
         moved = torch.stack([_moved(update, server.federation.parameters) for update in updates])
         norms = moved.norm(dim=1)
         directions = moved / norms.clamp_min(1e-12).unsqueeze(1)
-        extra[_LIKENESS][torch.tensor(present).unsqueeze(1), torch.tensor(present)] = directions @ directions.t()
+        extra[_SIMILARITY][torch.tensor(present).unsqueeze(1), torch.tensor(present)] = directions @ directions.t()
         before = extra[_CLUSTER].tolist()
-        after, likeness = list(before), extra[_LIKENESS].cpu()
+        after, similarity = list(before), extra[_SIMILARITY].cpu()
         for cluster in range(max(before) + 1):
             members = [client for client, own in enumerate(before) if own == cluster]
             rows = [row for row, client in enumerate(present) if before[client] == cluster]
             if server.round > self.after and len(members) > 2 and rows and self.diverged(moved[rows], norms[rows]):
-                alike = likeness[members][:, members]
-                first, second = halves(alike, self.linkage)
-                if float(((1 - alike[first][:, second].max()) / 2).clamp_min(0).sqrt()) > self.gamma:
+                within = similarity[members][:, members]
+                first, second = bipartition(within, self.linkage)
+                if float(((1 - within[first][:, second].max()) / 2).clamp_min(0).sqrt()) > self.gamma:
                     new = max(after) + 1
                     for place in second:
                         after[members[place]] = new
-                    for models in below(_MODELS, extra).values():
+                    for models in self.models(server).values():
                         models[new] = models[cluster]
         for cluster in range(max(after) + 1):
             if own := [update for update in updates if after[update.client] == cluster]:
                 for name, mean in self.average(own, roles.generated).items():
-                    extra[f"{_MODELS}{name}"][cluster] = mean
+                    self.models(server)[name][cluster] = mean
         extra[_CLUSTER] = torch.tensor(after, device=extra[_CLUSTER].device)
         return Server(server.shared, extra)
 
     def diverged(self, moved: Tensor, norms: Tensor) -> bool:
-        """Whether a cluster is at rest and its clients are not, by their updates: (clients, parameters), (clients)."""
+        """Return whether a cluster is at rest and its clients are not, by updates (clients, parameters) and norms."""
         return float(moved.mean(0).norm()) < self.eps1 and float(norms.max()) > self.eps2
 
 
-def halves(likeness: Tensor, linkage: str) -> tuple[list[int], list[int]]:
-    """Two groups of at least two clients: the nearest groups are merged until there are no more than these.
+def bipartition(similarity: Tensor, linkage: str) -> tuple[list[int], list[int]]:
+    """Return the two last clusters of at least two clients, as places in increasing order, the first with client 0.
 
     Args:
-        likeness: Similarities of the clients, symmetric: (clients, clients).
-        linkage: How near two groups are: as their most (``single``) or their least similar clients (``complete``).
-
-    Returns:
-        Their places in increasing order, the first group with the first client.
+        similarity: Of the clients, symmetric: (clients, clients).
+        linkage: How near two clusters are: as their most (``single``) or their least similar clients (``complete``).
     """
-    groups, near = [[place] for place in range(len(likeness))], likeness.to(torch.float64, copy=True)
-    near.fill_diagonal_(-torch.inf)
-    join = torch.maximum if linkage == "single" else torch.minimum
-    while len(groups) > 2:
-        one, other = sorted(divmod(int(near.argmax()), len(groups)))
-        groups[one] += groups.pop(other)
-        near[one] = near[:, one] = join(near[one], near[other])
-        near[one, one] = -torch.inf
-        kept = [place for place in range(len(near)) if place != other]
-        near = near[kept][:, kept]
-    return sorted(groups[0]), sorted(groups[1])
+    # Only needed here, and slow to import.
+    from scipy.cluster import hierarchy
+    from scipy.spatial.distance import squareform
+
+    distances = squareform(1 - similarity.double().numpy(), checks=False)
+    sides = hierarchy.cut_tree(hierarchy.linkage(distances, linkage), 2).ravel()
+    return np.flatnonzero(sides == sides[0]).tolist(), np.flatnonzero(sides != sides[0]).tolist()
 
 
 def _moved(update: Update, parameters: frozenset[str]) -> Tensor:
-    """How far a client has moved the parameters that it was sent, in one row."""
+    """Return how far a client has moved the parameters that it was sent, in one row."""
     # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
     names = sorted(parameters & update.returned.keys())
     return torch.cat([(update.returned[name] - update.sent[name]).flatten() for name in names])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, own, own_part, split
+from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -25,22 +25,20 @@ class Ditto(Method):
 
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the global model; 0 is training alone.")
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return initial
 
-    def personalised(self, state: Tensors) -> Tensors:
-        return own_part(state)
+    def eval_state(self, state: Tensors) -> Tensors:
+        return strip_prefix(OWN, state)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        return {**super().begin(local, start), "own_momenta": {}}
+        return {**super().begin(local, start), "own_opt_state": {}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         state, loss = super().step(local, state, batch)
-        trained, buffers = split(own_part(state["model"]), local.parameters)
-        gradients, _ = local.gradient(lambda params: Method.loss(self, local, {**params, **buffers}, batch), trained)
-        pulled = {
-            name: slope + self.lam * (trained[name] - local.received[name]) if name in local.roles.shared else slope
-            for name, slope in gradients.items()
-        }
-        trained, momenta = local.sgd(trained, pulled, state["own_momenta"])
-        return {**state, "model": {**state["model"], **own(trained)}, "own_momenta": momenta}, loss
+        trained, buffers = split(strip_prefix(OWN, state["model"]), local.parameters)
+        grads, _ = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), trained)
+        for name in grads.keys() & local.roles.shared:
+            grads[name] = grads[name] + self.lam * (trained[name] - local.received[name])
+        trained, opt_state = local.sgd(trained, grads, state["own_opt_state"])
+        return {**state, "model": {**state["model"], **add_prefix(OWN, trained)}, "own_opt_state": opt_state}, loss

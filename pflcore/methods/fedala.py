@@ -9,19 +9,8 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors
-from pflcore.method import (
-    OWN,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Phase,
-    Tuning,
-    below,
-    under,
-)
+from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method, Phase, Steps
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -33,18 +22,11 @@ class FedALA(Method):
     """FedAvg whose clients begin a round with a learned mixture of the global model and their last one.
 
     A client's round begins with θ + (w − θ) ⊙ W, element by element, in the layers that are mixed, and with the global
-    model w below them; θ is what the client ended its last round with. The weights W begin as ones, with which the
-    mixture is w. They learn before the client trains, in one pass over a share of its samples: for each batch
-    W ← clip(W − η · gradient of the mixture ⊙ (w − θ), 0, 1). Then the client trains the mixture and returns it, as in
-    FedAvg. W and θ stay on it.
-
-    A client is measured with a mixture that it learns likewise from the new global model, over all its samples, and
-    forgets. A client that has not trained since the beginning has the initial model for θ.
-
-    In paper and code W learns at its first time until the loss settles, and by one pass later; here it is one pass each
-    time. The paper mixes its top p layers, the code counts tensors from the end: by default both mix the last linear
-    layer. The code takes a run of consecutive samples for the share and leaves an incomplete last batch out; here
-    samples are drawn, and the last batch is as small as it turns out.
+    model w below them; θ is what the client ended its last round with, at first the initial model. The weights W begin
+    as ones, with which the mixture is w. They learn before the client trains, in one pass over a share of its samples:
+    for each batch W ← clip(W − η · gradient of the mixture ⊙ (w − θ), 0, 1). Then the client trains the mixture and
+    returns it, as in FedAvg. W and θ stay on it. A client is measured with a mixture that it learns likewise from the
+    new global model, over all its samples, and forgets.
     """
 
     citation = "Zhang et al., FedALA, AAAI 2023, section 3"
@@ -61,52 +43,49 @@ class FedALA(Method):
         if self.tunes:
             raise UserError("method fedala: finetune_*: clients learn their mixture before they are measured already")
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         mixed = roles.shared & (federation.parameters if self.layers == "all" else frozenset(federation.head))
         if not mixed:
             raise UserError(f"method fedala: layers: {self.layers}: the backbone has none, or they are personal")
         start = {name: tensor for name, tensor in initial.items() if name in mixed}
         ones = {name: torch.ones_like(tensor) for name, tensor in start.items()}
-        return {**under("before/", start), **under("weights/", ones)}
+        return {**add_prefix("before/", start), **add_prefix("weights/", ones)}
 
     def phases(self) -> tuple[Phase, ...]:
-        return Phase(Mixing(eta=self.eta), extra=True, share=self.share), Phase()
+        return Phase(Mixing(self.eta), extra=True, share=self.share), Phase()
 
-    def tuning(self) -> Tuning:
-        return Tuning(Mixing(eta=self.eta))
+    def tuning(self) -> Phase:
+        return Phase(Mixing(self.eta))
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        ended = {name: model[name] for name in below(_BEFORE, model)}
-        return {**state, "model": {**model, **under(_BEFORE, ended)}}
+        ended = {name: model[name] for name in strip_prefix(_BEFORE, model)}
+        return {**state, "model": {**model, **add_prefix(_BEFORE, ended)}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mixing(Method):
+@dataclass(frozen=True)
+class Mixing(Steps):
     """Steps that train the weights of the mixture, and leave the model as the mixture with which they end."""
 
     ignores_unlabelled = True
 
     eta: float
 
-    def __post_init__(self) -> None:
-        """It is made by the method and has no options to check."""
-
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        model, weights = state["model"], below(_WEIGHTS, state["model"])
+        model, weights = state["model"], strip_prefix(_WEIGHTS, state["model"])
         rest = local.frozen(model)  # running statistics are those of the global model
-        slopes, loss = local.gradient(
+        grads, loss = local.gradient(
             lambda params: self.loss(local, {**rest, **params}, batch), mixture(local.received, weights)
         )
-        away = {name: local.received[name] - before for name, before in below(_BEFORE, model).items()}
-        weights = {name: (weights[name] - self.eta * slopes[name] * away[name]).clamp(0, 1) for name in weights}
-        return {**state, "model": {**model, **under(_WEIGHTS, weights)}}, loss
+        away = {name: local.received[name] - before for name, before in strip_prefix(_BEFORE, model).items()}
+        weights = {name: (weights[name] - self.eta * grads[name] * away[name]).clamp(0, 1) for name in weights}
+        return {**state, "model": {**model, **add_prefix(_WEIGHTS, weights)}}, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        return {**state, "model": {**model, **mixture(local.received, below(_WEIGHTS, model))}}
+        return {**state, "model": {**model, **mixture(local.received, strip_prefix(_WEIGHTS, model))}}
 
 
 def mixture(received: Mapping[str, Tensor], weights: Tensors) -> Tensors:
-    """θ + (w − θ) ⊙ W of the mixed entries, w and θ from what a client received."""
+    """Return θ + (w − θ) ⊙ W of the mixed entries, w and θ from what a client received."""
     return {name: torch.lerp(received[f"{_BEFORE}{name}"], received[name], weight) for name, weight in weights.items()}

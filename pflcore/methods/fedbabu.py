@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from pflcore.method import Batch, ClientView, LocalState, Method, Tuning, descend
+from pflcore.method import Batch, ClientView, LocalState, Method, Phase, Steps, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods.fedavg import FedAvg
 from pflcore.methods.fedrep import PersonalPart
 from pflcore.options import option
 
@@ -19,13 +18,10 @@ class FedBabu(Method):
     """Rounds train and average the body alone; clients tune a copy of the model before they are measured.
 
     The last linear layer is that of the common initial model for all clients and all rounds. No round trains it, so it
-    is never sent, and momentum and weight decay do not move it; the authors' code sets its learning rate to zero. The
-    same holds of groups in `also_personal`. What a client is measured with has been tuned on its own training samples
-    from the averaged body and the initial classifier, by SGD without momentum or decay, and is then forgotten.
-
-    The paper tunes the whole model for 5 epochs, which are the defaults. FedPerfix writes of one step of the head, but
-    its code takes one step of the whole model: `finetune_steps: 1`. PFLlib takes 10 epochs. With `finetune_groups`
-    these are tuned instead of what `finetune_parts` says.
+    is never sent, and momentum and weight decay do not move it. The same holds of groups in `also_personal`. What a
+    client is measured with has been tuned on its own training samples from the averaged body and the initial
+    classifier, by SGD without momentum or decay, and is then forgotten. The paper tunes the whole model for 5 epochs,
+    which are the defaults. With `finetune_groups` these are tuned instead of what `finetune_parts` says.
 
     Clients count alike in the average, as in the authors' code.
     """
@@ -50,10 +46,10 @@ class FedBabu(Method):
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         trained = local.parameters & local.roles.shared
-        return descend(local, state, lambda params: self.loss(local, params, batch), trained)
+        return sgd_step(local, state, lambda params: self.loss(local, params, batch), trained)
 
-    def tuning(self) -> Tuning | None:
+    def tuning(self) -> Phase | None:
         tuning = super().tuning()
         if tuning is None or tuning.groups:
             return tuning
-        return replace(tuning, method=FedAvg() if self.finetune_parts == "all" else PersonalPart())
+        return replace(tuning, steps=Steps() if self.finetune_parts == "all" else PersonalPart())

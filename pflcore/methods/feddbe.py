@@ -8,23 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors
-from pflcore.method import (
-    COMMON,
-    OWN,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Phase,
-    Server,
-    Update,
-    below,
-    split,
-)
+from pflcore.groups import Roles, Tensors, split
+from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update
 from pflcore.methods import METHODS
+from pflcore.methods._features import need_classifier
 from pflcore.options import option
 
 _SHIFT, _MEAN = f"{OWN}shift/", f"{COMMON}mean"
@@ -42,13 +29,8 @@ class FedDBE(Method):
     one pass, by the cross-entropy alone and without a shift; g is the mean of the m with which they end, by their
     samples, and then stays. What else that pass has trained is dropped.
 
-    As in the authors' code. That pass has as many epochs as a round there, in which μ = 1 makes m the mean of the last
-    batch alone, and the shift is trained without momentum and decay; here it is trained as the model is. Features are
-    the input of the classifier, which must be linear; positions of text count as samples. A scaling that a backbone
-    applies after its classifier is not applied to the shift. PFLlib has the same code. The paper adds its means to
-    other methods too; this is FedAvg with them, and `also_personal: [head]` makes it FedPer with them.
-
-    The defaults are those of the authors' script for a ConvNet on Fashion-MNIST.
+    Features are the input of the classifier, which must be linear; positions of text count as samples. A scaling that a
+    backbone applies after its classifier is not applied to the shift. `also_personal: [head]` makes it FedPer with DBE.
     """
 
     citation = "Zhang et al., Eliminating Domain Bias (DBE), NeurIPS 2023"
@@ -58,28 +40,24 @@ class FedDBE(Method):
     kappa: float = option(50.0, ge=0, help="Weight κ of the distance of a client's mean from the global one.")
     mu: float = option(1.0, gt=0, le=1, help="Momentum μ: the share of the latest batch in a client's moving mean.")
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        weight = next((name for name in federation.head if initial[name].ndim == 2), None)
-        if weight is None:
-            raise UserError("method feddbe needs a backbone whose group 'head' begins with a linear classifier")
-        # Its name says which entry the classifier's weight is.
-        return {f"shift/{weight}": initial[weight].new_zeros(federation.features)}
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation, initial)
+        return {f"shift/{federation.head[0]}": initial[federation.head[0]].new_zeros(federation.features)}
 
-    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {"mean": torch.zeros(federation.features)}
 
-    def opening(self) -> Phase:
-        return Phase(FirstMeans(mu=self.mu))
+    def warmup(self) -> Phase:
+        return Phase(FirstMeans(self.mu))
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "moving": {"mean": torch.zeros_like(start[_MEAN])}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        shift = frozenset(name for name in state["model"] if name.startswith(_SHIFT))
-        return step(local, state, batch, self.mu, self.kappa, local.parameters | shift)
+        return step(local, state, batch, self.mu, self.kappa, local.parameters | {_SHIFT + local.head[0]})
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        return local.forward(state, inputs) + shifted(state)
+        return local.forward(state, inputs) + shifted(local, state)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         mean = server.shared[_MEAN]
@@ -87,20 +65,17 @@ class FedDBE(Method):
         return Server({**after.shared, _MEAN: mean}, after.extra)
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """The global mean stays as it is, so it need not be sent in rounds."""
+        """Return bytes without the global mean: it stays as it is, so it need not be sent in rounds."""
         beside = update.sent[_MEAN].nbytes
         sent, received = super().traffic(update)
         return sent - beside, received - beside
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstMeans(Method):
+@dataclass(frozen=True)
+class FirstMeans(Steps):
     """Steps on the cross-entropy that leave nothing but a client's moving mean."""
 
     mu: float
-
-    def __post_init__(self) -> None:
-        """It is made by the method and has no options to check."""
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "moving": {"mean": torch.zeros_like(start[_MEAN])}}
@@ -115,7 +90,7 @@ class FirstMeans(Method):
 def step(
     local: ClientView, state: LocalState, batch: Batch, mu: float, kappa: float, trained: frozenset[str]
 ) -> tuple[LocalState, Tensor]:
-    """A step on the entries in `trained`, and of the moving mean; with a `kappa` of 0 the mean is only noted."""
+    """Take a step on the entries in `trained`, and of the moving mean, which a `kappa` of 0 keeps out of the loss."""
     moving, rest = split(state["model"], trained)
 
     def loss(params: Tensors) -> tuple[Tensor, Tensors]:
@@ -123,15 +98,14 @@ def step(
         logits, features = local.features(model, batch.inputs)
         mean = torch.lerp(state["moving"]["mean"], features.flatten(0, -2).mean(0), mu)
         away = 0.5 * (mean - rest[_MEAN]).square().mean()
-        value = local.cross_entropy(logits + shifted(model), batch.labels) + kappa * away
+        value = local.cross_entropy(logits + shifted(local, model), batch.labels) + kappa * away
         return value, {"mean": mean.detach()}
 
-    gradients, value, aside = local.differentiate(loss, moving)
-    moving, momenta = local.sgd(moving, gradients, state["momenta"])
-    return {**state, "model": {**state["model"], **moving}, "momenta": momenta, "moving": aside}, value
+    grads, value, aside = local.differentiate(loss, moving)
+    moving, opt_state = local.sgd(moving, grads, state["opt_state"])
+    return {**state, "model": {**state["model"], **moving}, "opt_state": opt_state, "moving": aside}, value
 
 
-def shifted(state: Tensors) -> Tensor:
-    """By how much a client's shift moves its logits, (classes,): the classifier's weight times it."""
-    ((weight, shift),) = below(_SHIFT, state).items()
-    return state[weight] @ shift
+def shifted(local: ClientView, state: Tensors) -> Tensor:
+    """Return by how much a client's shift moves its logits, (classes,): the classifier's weight times it."""
+    return state[local.head[0]] @ state[_SHIFT + local.head[0]]

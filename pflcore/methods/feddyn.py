@@ -8,21 +8,8 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors
-from pflcore.method import (
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Server,
-    Update,
-    below,
-    model_part,
-    own,
-    own_part,
-    under,
-)
+from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -35,15 +22,9 @@ class FedDyn(Method):
 
     At the end of a round g_i becomes g_i − α · (w_i − w_received): where the objective has its minimum, the gradient
     of the client's loss. The server has h, the mean of g_i over all N clients. It takes h ← h − α · P/N · (w̄ − w), w̄
-    the mean of what P clients returned, and then w ← w̄ − h/α. All corrections are zero at first; as much travels as in
-    FedAvg. A small α is a weak hold and a long step of the server along what clients agree on. Running statistics and
-    what is personal have no corrections and are averaged or left alone as ever.
-
-    Clients count alike in w̄, as in the paper and in all three codes. In the authors' code α is divided by a
-    client's samples relative to the mean client's, gradients are clipped at a norm of 10 (here `training.clip`),
-    and the accuracies plotted are those of the mean of all clients' last models; here clients are measured with w.
-    PFLlib holds by the distance instead of its square. FL-bench counts g_i by place in the round instead of by
-    client, so that with sampling clients take over each other's.
+    the mean of what P clients returned, all counting alike, and then w ← w̄ − h/α. All corrections are zero at first; as
+    much travels as in FedAvg. A small α is a weak hold and a long step of the server along what clients agree on.
+    Running statistics and what is personal have no corrections and are averaged or left alone as ever.
     """
 
     citation = "Acar et al., FedDyn, ICLR 2021, algorithm 1"
@@ -53,24 +34,24 @@ class FedDyn(Method):
 
     alpha: float = option(0.01, gt=0, help="Weight α of the hold; the paper takes the best of 0.1, 0.01 and 0.001.")
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         held = roles.shared & federation.parameters
         if not held:
             raise UserError("method feddyn: all of the model is personal, so there is nothing to correct")
         return {name: torch.zeros_like(tensor) for name, tensor in initial.items() if name in held}
 
-    def personalised(self, state: Tensors) -> Tensors:
+    def eval_state(self, state: Tensors) -> Tensors:
         return model_part(state)
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)
-        server.extra = under(_STATE, self.companions(initial, roles, federation))
+        server.extra = add_prefix(_STATE, self.init_client(initial, roles, federation))
         return server
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         hold = sum(
             (0.5 * self.alpha * (params[name] - local.received[name]) ** 2 - correction * params[name]).sum()
-            for name, correction in own_part(params).items()
+            for name, correction in strip_prefix(OWN, params).items()
         )
         return super().loss(local, params, batch) + hold
 
@@ -78,13 +59,13 @@ class FedDyn(Method):
         model = state["model"]
         corrections = {
             name: correction - self.alpha * (model[name] - local.received[name])
-            for name, correction in own_part(model).items()
+            for name, correction in strip_prefix(OWN, model).items()
         }
-        return {**state, "model": {**model, **own(corrections)}}
+        return {**state, "model": {**model, **add_prefix(OWN, corrections)}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         shared, extra = self.average(updates, roles.shared), {}
-        for name, before in below(_STATE, server.extra).items():
+        for name, before in strip_prefix(_STATE, server.extra).items():
             moved = len(updates) / server.federation.clients * (shared[name] - server.shared[name])
             extra[f"{_STATE}{name}"] = after = before - self.alpha * moved
             shared[name] = shared[name] - after / self.alpha

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pflcore.errors import UserError
-from pflcore.groups import ALL, Roles, Tensors
+from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import (
     COMMON,
     DATA,
@@ -21,21 +20,19 @@ from pflcore.method import (
     Method,
     Server,
     Update,
-    below,
     model_part,
-    split,
-    under,
 )
 from pflcore.methods import METHODS
+from pflcore.methods._features import need_classifier
 from pflcore.operators.compression import low_rank
 from pflcore.options import option
 
 _PROJECTION = f"{OWN}projection"
 # Numbers that travelled. From the server, [1] is how many it has broadcast since the beginning, the first whole student
-# included; a client notes what it had of them, and returns how many it [0] sent and [1] received in the round.
+# included; a client keeps what it had of them, and returns how many it [0] sent and [1] received in the round.
 _NUMBERS, _HAD = f"{COMMON}numbers", f"{OWN}numbers"
 _BYTES = 4  # of a number
-_LEAST = 1e-6  # of the sum of losses that divides, which can be 0 in float32
+_MIN_LOSS = 1e-6  # of the sum of losses that divides, which can be 0 in float32
 
 
 @METHODS.register
@@ -50,7 +47,8 @@ class FedKD(Method):
       student: L_s + KL(teacher ‖ student) / D + MSE(h_t, P h_s) / D,
 
     in which D and all of the other model are constants; P is trained with the student. P begins as the identity, under
-    which two equal models agree, so that hidden features pull nowhere before the models differ.
+    which two equal models agree, so that hidden features pull nowhere before the models differ. ``training.clip``
+    applies to the teacher, and to student and P together.
 
     What travels are updates of the student. Every tensor of two or more axes, as a matrix of its first axis and the
     rest, is cut to the smallest rank that keeps a share T of its squared singular values; T rises linearly from
@@ -59,11 +57,6 @@ class FedKD(Method):
 
     Traffic is 4 bytes for each number: rank · (rows + columns + 1) of a matrix, or all of it where that is less. A
     client downloads the broadcasts that it has missed, or the whole student where that is less, as at its first time.
-
-    The authors' code lets gradients pass through D and both sides, divides KL by the number of classes as well, adds
-    attention maps and all layers' hidden states to MSE, and loses a matrix of which all singular values are needed.
-    PFLlib compresses weights instead of updates, gives the student a learning rate of its own and clips gradients at
-    10; here ``training.clip`` applies to the teacher, and to student and P together.
     """
 
     citation = "Wu et al., FedKD, Nature Communications 13, 2022"
@@ -76,44 +69,43 @@ class FedKD(Method):
     tmin: float = option(0.95, gt=0, le=1, help="Share of squared singular values that is kept, at the beginning.")
     tmax: float = option(0.98, gt=0, le=1, help="Share that is kept in the last round; with both at 1 all are kept.")
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        if not federation.head:
-            raise UserError("method fedkd needs a backbone with a classifier, a group 'head'")
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
         return {"projection": torch.eye(federation.features), "numbers": torch.tensor(0)}
 
-    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {**initial, "numbers": torch.tensor([0, sum(tensor.numel() for tensor in initial.values())])}
 
-    def personalised(self, state: Tensors) -> Tensors:
+    def eval_state(self, state: Tensors) -> Tensors:
         return model_part(state)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        return {**super().begin(local, start), "student_momenta": {}}
+        return {**super().begin(local, start), "student_opt_state": {}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         teacher, rest = split(model, local.parameters)
-        student, rest = split(rest, {*under(COMMON, teacher), _PROJECTION})
+        student, rest = split(rest, {*add_prefix(COMMON, teacher), _PROJECTION})
 
         def loss(params: Tensors) -> Tensor:
             everything = {**rest, **params}
             logits, features = local.features(model_part(everything), batch.inputs)
-            logits_s, features_s = local.features(below(COMMON, everything), batch.inputs)
+            logits_s, features_s = local.features(strip_prefix(COMMON, everything), batch.inputs)
             mapped = F.linear(features_s, params[_PROJECTION])
             of_teacher = local.cross_entropy(logits, batch.labels)
             of_student = local.cross_entropy(logits_s, batch.labels)
             to_teacher = divergence(logits_s.detach(), logits) + F.mse_loss(features, mapped.detach())
             to_student = divergence(logits.detach(), logits_s) + F.mse_loss(mapped, features.detach())
-            scale = (of_teacher + of_student).detach().clamp_min(_LEAST)
+            scale = (of_teacher + of_student).detach().clamp_min(_MIN_LOSS)
             return of_teacher + of_student + (to_teacher + to_student) / scale
 
         # What one of the losses trains is a constant in the other, so the gradients of their sum are those of each.
-        gradients, value = local.gradient(loss, {**teacher, **student})
-        slopes = [{name: gradients[name] for name in part} for part in (teacher, student)]
-        teacher, momenta = local.sgd(teacher, slopes[0], state["momenta"])
-        student, student_momenta = local.sgd(student, slopes[1], state["student_momenta"])
+        grads, value = local.gradient(loss, {**teacher, **student})
+        of_teacher, of_student = ({name: grads[name] for name in part} for part in (teacher, student))
+        teacher, opt_state = local.sgd(teacher, of_teacher, state["opt_state"])
+        student, student_opt_state = local.sgd(student, of_student, state["student_opt_state"])
         moved = {**model, **teacher, **student}
-        return {**state, "model": moved, "momenta": momenta, "student_momenta": student_momenta}, value
+        return {**state, "model": moved, "opt_state": opt_state, "student_opt_state": student_opt_state}, value
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model, received = state["model"], local.received
@@ -139,41 +131,37 @@ class FedKD(Method):
         for name, before in server.shared.items():
             if name == _NUMBERS:
                 continue
-            if not before.is_floating_point():  # a counter
+            numbers: int | Tensor = before.numel()
+            if before.is_floating_point():
+                changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
+                change = torch.stack(changes).sum(0)
+                if _is_matrix(before):
+                    change, numbers = compressed(change, energy)
+                student[name] = before + change
+            else:  # a counter
                 student[name] = updates[0].returned[name].clone()
-                sent[1] += before.numel()
-                continue
-            changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
-            change = torch.stack(changes).sum(0)
-            if _is_matrix(before):
-                change, numbers = compressed(change, energy)
-                sent[1] += numbers
-            else:
-                sent[1] += before.numel()
-            student[name] = before + change
-        counted = {_NUMBERS: server.shared[_NUMBERS] + sent}
-        return Server({**student, **counted})
+            sent[1] += numbers
+        return Server({**student, _NUMBERS: server.shared[_NUMBERS] + sent})
 
     def traffic(self, update: Update) -> tuple[int, int]:
         up, down = update.returned[_NUMBERS].tolist()
         return _BYTES * up, _BYTES * down
 
     def _energy(self, progress: Tensor) -> Tensor:
-        """The share T in a round, `progress` its number among all rounds."""
+        """Return the share T in a round, `progress` its number among all rounds."""
         return self.tmin + (self.tmax - self.tmin) * progress
 
 
 def divergence(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(target ‖ logits) of the softmax over the last axis, the mean over all others."""
+    """Return KL(target ‖ logits) of the softmax over the last axis, the mean over all others."""
     p, q = target.log_softmax(-1).flatten(0, -2), logits.log_softmax(-1).flatten(0, -2)
     return F.kl_div(q, p, reduction="batchmean", log_target=True)
 
 
 def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
-    """A change cut to the rank that keeps `energy`, and how many numbers it takes.
+    """Return a change cut to the rank that keeps `energy`, and how many numbers it takes.
 
-    A change that is not finite, which has no singular values, stays what it is: training has diverged, and those who
-    look for that must see it.
+    A change that is not finite, which has no singular values, stays what it is, as a sign that training has diverged.
     """
     matrix = change.flatten(1)
     finite = matrix.isfinite().all()

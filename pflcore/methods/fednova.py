@@ -39,7 +39,7 @@ class FedNova(Method):
 
 
 def gradient_weight(steps: int, momentum: float) -> float:
-    """The sum of the weights that a client's gradients have in its update, in units of the learning rate."""
+    """Return the sum of the weights that a client's gradients have in its update, in units of the learning rate."""
     if not momentum:
         return float(steps)
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pflcore.groups import ALL, Roles, Tensors
-from pflcore.method import MOMENTA, Batch, ClientView, Federation, Server, Update, below, under
+from pflcore.groups import ALL, Roles, Tensors, add_prefix, strip_prefix
+from pflcore.method import MOMENTA, Batch, ClientView, Federation, Server, Update
 from pflcore.methods import METHODS
-from pflcore.methods._hypernetwork_server import HypernetworkMethod
-from pflcore.operators.compression import pack_sparse
+from pflcore.methods.pfedhn import HypernetworkMethod
+from pflcore.operators.compression import PARTS, masked, masks, pack_sparse
 from pflcore.operators.filter_attention import KINDS, FilterAttention, orthogonality
 from pflcore.operators.hypernetworks import HyperNetwork
-from pflcore.operators.pruning import PARTS, masked, masks
 from pflcore.options import option
 
 _ATTENTION = "attention/"
@@ -34,24 +33,17 @@ class FedOFA(HypernetworkMethod):
         Σ p_i · (⟨θ_i, before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²)
 
     with the recalibrated model θ_i, the clients' shares p_i of the cohort's samples, and the second term the mean over
-    convolutions, whose filters are the rows of O. Everyone is evaluated with the recalibrated and pruned model. All of
+    convolutions, whose filters are the rows of O. Everyone is measured with the recalibrated and pruned model. All of
     this is the server's: clients work and, without pruning, send as in pFedHN.
 
     ``lam: 0`` is FedOFA*, as in the table on pruning; ``kind`` and ``mix`` give the ablations of attention. The paper
     uses 8 heads for CIFAR-10 (intra alone: 2), and for CIFAR-100 2 (intra: 8); embeddings of 100; one client per round,
     5000 rounds of 50 batches.
 
-    No code is public. What the paper leaves open is read thus:
-
-    - The server's SGD and the hypernetwork are pFedHN's, as are buffers.
-    - The paper lists after − before as the change; as in pFedHN, before − after leads to what clients learned.
-    - A client does not grow pruned weights again: their gradients are zero, so they return as zeros and the way up is
-      as sparse as the way down. A pruned layer travels as its weights that are left, and downwards a bit per weight
-      that says which they are; the server knows that already.
-    - Attention embeds a filter of d numbers number by number, with one weight for all. What it adds to a filter is then
-      a multiple of this filter: it scales filters and does nothing else. `filter_embedding: dense` has a matrix of
-      d × d per layer for queries, keys and values each, and turns filters too. The paper does not say which it is.
-    - Only convolutions are pruned, for which the formula is written; ``parts: all`` prunes every tensor.
+    The server's SGD and the hypernetwork are pFedHN's, as are buffers. A client does not grow pruned weights again:
+    their gradients are zero, so the way up is as sparse as the way down. A pruned layer travels as its weights that are
+    left, and downwards a bit per weight that says which they are. Attention with one weight for all numbers of a filter
+    scales filters and does nothing else; ``filter_embedding: dense`` has a matrix per layer, and turns filters too.
     """
 
     citation = "Yang et al., FedOFA, arXiv 2311.12049, 2023, section 3"
@@ -94,11 +86,11 @@ class FedOFA(HypernetworkMethod):
 
     def make(self, server: Server, clients: Sequence[int]) -> Tensors:
         hyper, params = self.hypernetwork(server)
-        made = self._attention(hyper)(below(_ATTENTION, server.extra), hyper(params, clients))
+        made = self._attention(hyper)(strip_prefix(_ATTENTION, server.extra), hyper(params, clients))
         return masked(made, masks(made, self.percent, self.parts)) if self.percent else made
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        """As without pruning; what was zero when it was received has no gradient."""
+        """Return the loss as without pruning; what was zero when it was received has no gradient."""
         if self.percent:
             names = [name for name in params if name in local.roles.generated and self._prunes(params[name])]
             params = masked(params, {name: local.received[name] != 0 for name in names})
@@ -110,7 +102,9 @@ class FedOFA(HypernetworkMethod):
         with torch.no_grad():
             generated = hyper(params, clients)
         generated = {name: tensor.requires_grad_() for name, tensor in generated.items()}
-        trained = {name: tensor.detach().requires_grad_() for name, tensor in below(_ATTENTION, server.extra).items()}
+        trained = {
+            name: tensor.detach().requires_grad_() for name, tensor in strip_prefix(_ATTENTION, server.extra).items()
+        }
         recalibrated = self._attention(hyper)(trained, generated)
         # A pruned weight was sent and returned as zero, so its change is zero, as its gradient through a mask would be.
         terms = [
@@ -122,15 +116,14 @@ class FedOFA(HypernetworkMethod):
             for row, share in enumerate(shares):
                 own = {name: tensor[row : row + 1] for name, tensor in recalibrated.items()}
                 terms.append(self.lam * share * orthogonality(own))
-        leaves = {**generated, **under(_ATTENTION, trained)}
-        slopes = torch.autograd.grad(torch.stack(terms).sum(), list(leaves.values()))
-        gradients = dict(zip(leaves, slopes, strict=True))
-        beside = {name: gradient for name, gradient in gradients.items() if name not in generated}
-        self.descend(server, clients, gradients.__getitem__, beside)
+        leaves = {**generated, **add_prefix(_ATTENTION, trained)}
+        grads = dict(zip(leaves, torch.autograd.grad(torch.stack(terms).sum(), list(leaves.values())), strict=True))
+        beside = {name: grad for name, grad in grads.items() if name not in generated}
+        self.server_step(server, clients, grads.__getitem__, beside)
         return replace(server, shared=self.average(updates, roles.shared))
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Bytes that a client sent and received: of pruned layers what is left, and downwards which that is."""
+        """Return bytes, of pruned layers of what is left, and downwards of which that is."""
         sent, received = super().traffic(update)
         for name, tensor in update.sent.items():
             kept = tensor != 0

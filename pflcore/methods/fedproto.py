@@ -8,20 +8,10 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import ALL, Roles, Tensors
-from pflcore.method import (
-    COMMON,
-    DATA,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Server,
-    Update,
-    split,
-)
+from pflcore.groups import ALL, Roles, Tensors, split
+from pflcore.method import COMMON, DATA, Batch, ClientView, Federation, LocalState, Method, Server, Update
 from pflcore.methods import METHODS
+from pflcore.methods._features import add_sums, class_means, need_classifier, no_sums
 from pflcore.options import option
 
 _PROTOTYPES, _PRESENT = f"{COMMON}prototypes", f"{COMMON}present"
@@ -37,8 +27,7 @@ class FedProto(Method):
     The features are the input of the classifier. The loss is the cross-entropy plus λ times the mean squared difference
     between a sample's features and the global prototype of its class; a sample of a class that has none adds nothing.
     A client returns, for each class, the mean of the features that it saw in the last epoch of its round, on the way
-    and in training mode, as in the authors' and FedTP's code (PFLlib takes all epochs). The server takes the plain mean
-    over the clients that have the class, as all code does; the paper weights it by samples. A class that none of the
+    and in training mode. The server takes the plain mean over the clients that have the class. A class that none of the
     round's clients has keeps its prototype.
 
     A client predicts the class of the nearest global prototype: logits are minus the mean squared distance. A class
@@ -62,20 +51,15 @@ class FedProto(Method):
         if self.finetune_groups == ("head",):
             raise UserError("fedproto.finetune_groups: its predictions read no classifier, so there is nothing to tune")
 
-    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        if not federation.head:
-            raise UserError("method fedproto needs a backbone with a classifier, a group 'head'")
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
         return {
             "prototypes": torch.zeros(federation.classes, federation.features),
             "present": torch.zeros(federation.classes, dtype=torch.bool),
         }
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        seen = {
-            "steps": torch.zeros_like(start[_EPOCH]),
-            "features": torch.zeros_like(start[_PROTOTYPES]),
-            "counts": torch.zeros_like(start[_PROTOTYPES][:, 0]),
-        }
+        seen = {"steps": torch.zeros_like(start[_EPOCH]), **no_sums(start[_PROTOTYPES])}
         return {**super().begin(local, start), "seen": seen}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -89,22 +73,16 @@ class FedProto(Method):
             away = torch.where(known, features - targets, 0.0).square().mean()
             return local.cross_entropy(logits, batch.labels) + self.lam * away, {"features": features.detach()}
 
-        gradients, value, aside = local.differentiate(loss, moving)
-        moving, momenta = local.sgd(moving, gradients, state["momenta"])
-        is_class = labels == torch.arange(len(seen["counts"]), device=labels.device).unsqueeze(1)
-        mask = is_class.to(aside["features"].dtype)  # (classes, samples)
+        grads, value, aside = local.differentiate(loss, moving)
+        moving, opt_state = local.sgd(moving, grads, state["opt_state"])
         first = seen["steps"] % rest[_EPOCH] == 0
-        seen = {
-            "steps": seen["steps"] + 1,
-            "features": torch.where(first, 0.0, seen["features"]) + mask @ aside["features"],
-            "counts": torch.where(first, 0.0, seen["counts"]) + mask.sum(1),
-        }
-        return {**state, "model": {**model, **moving}, "momenta": momenta, "seen": seen}, value
+        before = {name: torch.where(first, 0.0, seen[name]) for name in ("sums", "counts")}
+        seen = {"steps": seen["steps"] + 1, **add_sums(before, aside["features"], labels)}
+        return {**state, "model": {**model, **moving}, "opt_state": opt_state, "seen": seen}, value
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        seen = state["seen"]
-        means = seen["features"] / seen["counts"].clamp_min(1).unsqueeze(1)
-        return {**state, "model": {**state["model"], _PROTOTYPES: means, _PRESENT: seen["counts"] > 0}}
+        found = {_PROTOTYPES: class_means(state["seen"]), _PRESENT: state["seen"]["counts"] > 0}
+        return {**state, "model": {**state["model"], **found}}
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         features = local.features(state, inputs)[1]
@@ -125,10 +103,7 @@ class FedProto(Method):
         return Server({_PROTOTYPES: means, _PRESENT: present | found}, server.extra)
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        sent, received = (_bytes(part[_PROTOTYPES], part[_PRESENT]) for part in (update.returned, update.sent))
+        """Return the bytes of the prototypes that there are, and of a bit per class that says which."""
+        parts = ((part[_PROTOTYPES], part[_PRESENT]) for part in (update.returned, update.sent))
+        sent, received = (prototypes[present].nbytes + -(-len(present) // 8) for prototypes, present in parts)
         return sent, received
-
-
-def _bytes(prototypes: Tensor, present: Tensor) -> int:
-    """Of the prototypes that there are, and of a bit per class that says which."""
-    return prototypes[present].nbytes + -(-len(present) // 8)

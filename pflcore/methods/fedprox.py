@@ -14,8 +14,7 @@ from pflcore.options import option
 class FedProx(Method):
     """FedAvg whose clients are held near the model they received: loss + μ/2 · ‖w − w_received‖².
 
-    The gradient is that of the plain loss plus μ · (w − w_received), from the first local step on; entries that stay on
-    the client are free. None of the four papers states μ; official and library code uses 1, 0.01 and 0.001.
+    The gradient is that of the plain loss plus μ · (w − w_received); entries that stay on the client are free.
     """
 
     citation = "Li et al., MLSys 2020"

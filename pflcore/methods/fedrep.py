@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
-from pflcore.method import (
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Phase,
-    Server,
-    Tuning,
-    descend,
-    model_part,
-)
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, model_part, sgd_step
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -37,12 +26,8 @@ class FedRep(Method):
 
     An epoch is as many steps as a pass over the client's samples takes, also where `training.local_steps` says how
     many steps there are; the head's phase is rounded down to whole steps. `training.local_epochs` must be larger than
-    `head_epochs`.
-
-    Clients count alike in the average, as in the paper and the authors' code. That code takes 10 epochs of the head and
-    1 of the body, with momentum 0.5 and a decay of the head alone, and tunes heads for 10 epochs in the last round:
-    `finetune_epochs`, and other groups with `finetune_groups`. In FedPerfix's code "FedRep"
-    trains both jointly, which is FedPer: `schedule: joint`. In that of kNN-Per the body never trains.
+    `head_epochs`. Clients count alike in the average. The authors tune heads for 10 epochs in the last round:
+    `finetune_epochs`, and other groups with `finetune_groups`.
     """
 
     citation = "Collins et al., FedRep, ICML 2021, algorithm 1"
@@ -67,9 +52,9 @@ class FedRep(Method):
         help="Epochs in which a client tunes its head on the averaged body before it is measured; not kept.",
     )
 
-    def tuning(self) -> Tuning | None:
+    def tuning(self) -> Phase | None:
         tuning = super().tuning()
-        return tuning if tuning is None or tuning.groups else replace(tuning, method=PersonalPart())
+        return tuning if tuning is None or tuning.groups else replace(tuning, steps=PersonalPart())
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         epochs = federation.local_epochs
@@ -86,8 +71,7 @@ class FedRep(Method):
         return Phase(epochs=self.head_epochs, roles=("personal",)), Phase(roles=("shared",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PersonalPart(Method):
+class PersonalPart(Steps):
     """Steps that train what is personal and nothing else; running statistics of the rest stay as they are."""
 
     ignores_unlabelled = True
@@ -99,6 +83,6 @@ class PersonalPart(Method):
             for name, tensor in model_part(state["model"]).items()
             if name not in local.parameters | personal
         }
-        return descend(
+        return sgd_step(
             local, state, lambda params: self.loss(local, {**params, **still}, batch), local.parameters & personal
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors
+from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import (
     COMMON,
     OWN,
@@ -21,11 +21,9 @@ from pflcore.method import (
     Method,
     Phase,
     Server,
+    Steps,
     Update,
-    below,
     model_part,
-    split,
-    under,
 )
 from pflcore.methods import METHODS
 from pflcore.options import option
@@ -39,19 +37,12 @@ class FedSelect(Method):
 
     A client has a mask of its personal parameters, empty at first. Its round begins with its own values of these and
     the server's of all others. It trains the ones with the others at rest, for a pass of its own, and then the others
-    with these at rest, for the passes of the round (LocalAlt). Then the mask grows, in each weight tensor of which no
-    more than a share α is personal: of the parameters that are not, a share p, those that moved most in the round. The
-    server takes the mean of each parameter over those of the round's clients to which it was not personal; one that was
-    personal to all stays. Clients send what is not personal and the mask, and receive what is not personal. They are
-    measured with their values in the place of the server's.
-
-    Means are plain, and biases and whatever is not called a weight are never personal, as in the authors' code, of
-    which this is the form that begins without personal parameters (`--invert`). There a mask grows by p = 0.25 after
-    rounds 4, 7 and so on until more than α = 0.8 is personal; here after rounds 3, 6 and so on of the client, and never
-    beyond α. The code compares with the model that the client had when its mask last grew, this with the one that the
-    round began with; there new personal parameters go on from the mean, here from the client's values. The code lets
-    both parts of LocalAlt alternate 15 times a round: `alternations`, with as many epochs. What has not moved does not
-    become personal. Buffers, which stay on the code's clients, are averaged.
+    with these at rest, for the passes of the round (LocalAlt). Then, every few rounds of the client, the mask grows, in
+    each weight tensor of which no more than a share α is personal: of the parameters that are not, a share p, those
+    that moved most in the round. What has not moved does not become personal, nor do biases and whatever is not called
+    a weight. The server takes the plain mean of each parameter over those of the round's clients to which it was not
+    personal; one that was personal to all stays. Clients send what is not personal and the mask, and receive what is
+    not personal. They are measured with their values in the place of the server's. Buffers are averaged.
     """
 
     citation = "Tamirisa et al., FedSelect, CVPR 2024"
@@ -72,7 +63,7 @@ class FedSelect(Method):
         help="Times that personal and shared parameters take turns in a round, a pass of each but for the last.",
     )
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         if federation.local_epochs is not None and self.alternations > federation.local_epochs:
             raise UserError(
                 f"method fedselect: alternations: {self.alternations} take as many epochs, "
@@ -82,23 +73,24 @@ class FedSelect(Method):
         if not weights:
             raise UserError("method fedselect: all weights of the model are personal, so there is nothing to select")
         masks = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
-        return {**under("values/", weights), **under("mask/", masks), "rounds": torch.zeros((), dtype=torch.int64)}
+        rounds = torch.zeros((), dtype=torch.int64)
+        return {**add_prefix("values/", weights), **add_prefix("mask/", masks), "rounds": rounds}
 
-    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         weights = _weights(initial, roles, federation)
         return {f"mask/{name}": torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
 
-    def personalised(self, state: Tensors) -> Tensors:
+    def eval_state(self, state: Tensors) -> Tensors:
         return {**model_part(state), **_merged(state)}
 
     def phases(self) -> tuple[Phase, ...]:
-        own, others = Phase(Part(trains="personal"), extra=True), Phase(Part(trains="shared"), epochs=1)
-        first = Phase(Part(trains="personal", opens=True), extra=True)
-        last = Phase(Part(trains="shared", rate=self.rate, limit=self.limit, every=self.every))
+        own, others = Phase(Part("personal"), extra=True), Phase(Part("shared"), epochs=1)
+        first = Phase(Part("personal", opens=True), extra=True)
+        last = Phase(Part("shared", grows=self))
         return (first, *(others, own) * (self.alternations - 1), last)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        names = below(_USED, server.shared).keys()
+        names = strip_prefix(_USED, server.shared).keys()
         plain = roles.shared - names - {f"{_USED}{name}" for name in names}
         shared, shares = {**server.shared, **self.average(updates, plain)}, self.shares(updates)
         for name in names:
@@ -111,70 +103,67 @@ class FedSelect(Method):
         return Server(shared)
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """What is not personal, and a bit for each entry of the masks."""
-        masks = below(_USED, update.returned)
+        """Return the bytes of what is not personal, and upwards a bit for each entry of the masks."""
+        masks = strip_prefix(_USED, update.returned)
         counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()  # one wait for a device
         whole = sum(tensor.nbytes for name, tensor in update.returned.items() if not name.startswith(_USED))
         down = whole - sum(update.returned[name].itemsize * own for name, own in zip(masks, counts, strict=True))
         return down + sum(-(-mask.numel() // 8) for mask in masks.values()), down
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part(Method):
+@dataclass(frozen=True)
+class Part(Steps):
     """Steps that train the personal parameters, or all others.
 
-    The first part of a round puts the client's values into the model, the last one, which has `every`, lets the mask
-    grow.
+    Attributes:
+        trains: "personal" or "shared".
+        opens: Whether it is the first part of a round, which puts the client's values into the model.
+        grows: In the last part of a round, the method by whose options the mask grows.
     """
 
     ignores_unlabelled = True
 
     trains: str
     opens: bool = False
-    rate: float = 0.0
-    limit: float = 0.0
-    every: int | None = None
-
-    def __post_init__(self) -> None:
-        """It is made by the method and has no options to check."""
+    grows: FedSelect | None = None
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         if self.opens:
             begun = _merged(start)
-            # They tell at the end of the round how far it has moved what is not personal yet.
-            noted = {name: tensor.clone() for name, tensor in begun.items()}
-            start = {**start, **begun, **under(_VALUES, noted)}
+            # The end of the round compares with them, to see how far it has moved what is not personal yet.
+            values = {name: tensor.clone() for name, tensor in begun.items()}
+            start = {**start, **begun, **add_prefix(_VALUES, values)}
         return super().begin(local, start)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        model, masks = state["model"], below(_MASK, state["model"])
+        model, masks = state["model"], strip_prefix(_MASK, state["model"])
         trained = masks.keys() if self.trains == "personal" else local.parameters
         moving, rest = split(model, trained)
-        gradients, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), moving)
-        moving, momenta = local.sgd(moving, gradients, state["momenta"])
+        grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), moving)
+        moving, opt_state = local.sgd(moving, grads, state["opt_state"])
         for name, mask in masks.items():  # not the gradients: there is decay and momentum
             rests = ~mask if self.trains == "personal" else mask
             moving[name] = torch.where(rests, local.received[name], moving[name])
-        return {**state, "model": {**model, **moving}, "momenta": momenta}, loss
+        return {**state, "model": {**model, **moving}, "opt_state": opt_state}, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        if self.every is None:
+        if self.grows is None:
             return state
-        model, masks = state["model"], below(_MASK, state["model"])
+        model, masks = state["model"], strip_prefix(_MASK, state["model"])
         rounds = model[_ROUNDS] + 1
-        due = rounds % self.every == 0
+        due = rounds % self.grows.every == 0
         grown, values = {}, {}
         for name, mask in masks.items():
             values[name] = model[name].clone()
             moved = (model[name] - model[f"{_VALUES}{name}"]).abs()
-            grown[name] = torch.where(due, grow(mask, moved, self.rate, self.limit), mask)
-        kept = {**under(_VALUES, values), **under(_MASK, grown), _ROUNDS: rounds}
+            grown[name] = torch.where(due, grow(mask, moved, self.grows.rate, self.grows.limit), mask)
+        kept = {**add_prefix(_VALUES, values), **add_prefix(_MASK, grown), _ROUNDS: rounds}
         # What is averaged is what was shared in this round.
-        return {**state, "model": {**model, **kept, **under(_USED, masks)}}
+        return {**state, "model": {**model, **kept, **add_prefix(_USED, masks)}}
 
 
 def grow(mask: Tensor, moved: Tensor, rate: float, limit: float) -> Tensor:
-    """The mask with a share `rate` of what is not in it, the largest of `moved`, up to a share `limit` of all."""
+    """Return the mask and a share `rate` of what is not in it, the largest of `moved`, up to a share `limit` of all."""
     free = torch.where(mask, -1.0, moved)
     inside = mask.sum()
     wanted = torch.round(rate * (mask.numel() - inside)).to(torch.int64)
@@ -185,15 +174,12 @@ def grow(mask: Tensor, moved: Tensor, rate: float, limit: float) -> Tensor:
 
 
 def _weights(initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-    """The tensors in which parameters can become personal."""
-    return {
-        name: tensor
-        for name, tensor in initial.items()
-        if name in roles.shared and name in federation.parameters and "weight" in name
-    }
+    """Return the tensors in which parameters can become personal."""
+    trained = roles.shared & federation.parameters
+    return {name: tensor for name, tensor in initial.items() if name in trained and "weight" in name}
 
 
 def _merged(state: Tensors) -> Tensors:
-    """The weights as the client has them: its own values where its mask says so, else what it received."""
-    values = below(_VALUES, state)
-    return {name: torch.where(mask, values[name], state[name]) for name, mask in below(_MASK, state).items()}
+    """Return the weights as the client has them: its own values where its mask says so, else what it received."""
+    values = strip_prefix(_VALUES, state)
+    return {name: torch.where(mask, values[name], state[name]) for name, mask in strip_prefix(_MASK, state).items()}

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles
 from pflcore.methods import METHODS
-from pflcore.methods._hypernetwork_server import HypernetworkMethod
+from pflcore.methods.fedrod import FedRoD
+from pflcore.methods.pfedhn import HypernetworkMethod
 from pflcore.options import option
 
 _QKV = "attention.qkv"
@@ -23,20 +24,17 @@ class FedTP(HypernetworkMethod):
     """Attention projections are generated per client from a learned embedding; the rest is averaged.
 
     A round: the server sends the shared part ξ and the generated projections W_i = h(z_i; φ); the client trains both
-    jointly and returns both; ξ is averaged; the hypernetwork takes one SGD step along the clients' changes. Clients
-    keep nothing. Everyone is evaluated with the new ξ and h(z_i), without any tuning.
-
-    Paper and code disagree in places. The paper prints the change as after − before and then descends along it, which
-    would undo what clients learned; the released code uses before − after, and so does this. Momentum 0.9 and decay
-    1e-3 of the hypernetwork's SGD are in the code only. Embeddings have 32 dimensions in the paper, 128 in the code.
-    Embedding rows of clients that were not sampled still move through momentum and decay, as in the code.
+    jointly and returns both; ξ is averaged; the hypernetwork takes one SGD step along before − after. Clients keep
+    nothing. Everyone is measured with the new ξ and h(z_i), without any tuning. Embedding rows of clients that were not
+    sampled still move through momentum and decay, as in the code.
 
     The paper's variants: ``also_personal: [head]`` is FedTP+FedPer, ``knn: 0.6`` is FedTP+KNN, and FedTP+FedRoD is the
     method ``fedtp_fedrod``. Its ablation of what is personal is ``generated_part``; of a block of tiny_vit with its
     defaults the projections have 196,608 numbers, the MLP 65,920, the two LayerNorms 512, the whole block 328,704. The
-    norm in front of the classifier is shared in all of them. The released code generates projections only.
+    norm in front of the classifier is shared in all of them.
     """
 
+    name = "fedtp"
     citation = "Li et al., FedTP, TNNLS 2023 (arXiv 2211.01572), section III"
     generated = (_QKV,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}
@@ -53,11 +51,7 @@ class FedTP(HypernetworkMethod):
     )
 
     def roles(self, groups: Groups) -> Roles:
-        """The chosen part generated.
-
-        Raises:
-            UserError: The backbone lacks it.
-        """
+        """Return roles with the chosen part generated; raises :class:`UserError` where the backbone lacks it."""
         if self.generated_part == _QKV:
             return super().roles(groups)
         roles = Roles.split(groups, (*self.personal, *self.also_personal), (_PARTS[self.generated_part],))
@@ -68,3 +62,16 @@ class FedTP(HypernetworkMethod):
                 "backbone has none, or it is all personal; use tiny_vit, vit or language_transformer"
             )
         return replace(roles, shared=roles.shared | (roles.generated - made), generated=made)
+
+
+@METHODS.register
+class FedTPFedRoD(FedRoD, FedTP):
+    """Attention projections are generated as in FedTP; clients have a second classifier as in FedRoD.
+
+    Body, generated projections and generic classifier are trained with balanced softmax; all but the projections are
+    averaged, and the hypernetwork follows the change of these. The personal classifier reads the class token before the
+    last LayerNorm, and stays on the client. The sum of both logits is what a client is measured with.
+    """
+
+    name = "fedtp_fedrod"
+    citation = "Li et al., FedTP, TNNLS 2023, extensions; Chen and Chao, FedRoD, ICLR 2022"

@@ -9,21 +9,8 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import ALL, Groups, Roles, Tensors
-from pflcore.method import (
-    COMMON,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Phase,
-    Server,
-    Tuning,
-    Update,
-    below,
-    under,
-)
+from pflcore.groups import ALL, Groups, Roles, Tensors, add_prefix, strip_prefix
+from pflcore.method import COMMON, Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update
 from pflcore.methods import METHODS
 from pflcore.options import option
 from pflcore.seeds import generator
@@ -37,16 +24,12 @@ class IFCA(Method):
 
     In each round a client receives all k, passes over its samples once with each, without learning, trains the one of
     the least mean loss and returns it with the number of its choice. The server averages each model over the clients
-    that chose it; one that nobody chose stays. Running statistics go with their model. Before a measurement a client
-    chooses anew. What is personal stays on the client and is the same under all models. With one cluster it is FedAvg.
+    that chose it, all counting alike; one that nobody chose stays. Running statistics go with their model. Before a
+    measurement a client chooses anew. What is personal stays on the client and is the same under all models. Losses are
+    taken in batches, in training mode. With one cluster it is FedAvg.
 
-    Losses are taken in batches, in training mode and with batch norm by the batch's statistics, unlike in the authors'
-    code. Clients count alike in averages, as in paper and code. The first model begins as the backbone does, the others
-    as its parameters with the entries of each put in another order, which draws initial weights anew and leaves
-    constants as they are. The paper's theory needs models that begin near the clusters. The authors begin several
-    times with other weights and keep the best, and for FEMNIST train each model on clients drawn at random for twenty
-    rounds first and share all but the last layer; here one beginning has to do. Their code lets test clients choose by
-    their test samples. The paper's other form averages gradients.
+    The first model begins as the backbone does, the others as its parameters with the entries of each put in another
+    order, which draws initial weights anew and leaves constants as they are.
     """
 
     citation = "Ghosh et al., IFCA, NeurIPS 2020, algorithm 1, model averaging"
@@ -62,11 +45,11 @@ class IFCA(Method):
             raise UserError("method ifca: finetune_*: clients choose their model before they are measured already")
 
     def roles(self, groups: Groups) -> Roles:
-        """Everything that is not personal is the server's to send, buffers too: models are whole."""
+        """Return the roles in which all that is not personal is the server's to send, buffers too: models are whole."""
         roles = super().roles(groups)
         return replace(roles, generated=roles.generated | roles.shared, shared=frozenset())
 
-    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         made: Tensors = {"choice": torch.zeros((), dtype=torch.int64)}
         for cluster in range(1, self.clusters):
             order = generator(federation.seed, "clusters", cluster)
@@ -80,19 +63,19 @@ class IFCA(Method):
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)
         first = {name: tensor.clone() for name, tensor in initial.items() if name in roles.generated}
-        return replace(server, extra=under(_FIRST, first))
+        return replace(server, extra=add_prefix(_FIRST, first))
 
     def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        return [below(_FIRST, server.extra) for _ in clients]
+        return [strip_prefix(_FIRST, server.extra) for _ in clients]
 
     def phases(self) -> tuple[Phase, ...]:
-        return Phase(Choosing(clusters=self.clusters), extra=True), Phase()
+        return Phase(Choosing(self.clusters), extra=True), Phase()
 
-    def tuning(self) -> Tuning:
-        return Tuning(Choosing(clusters=self.clusters))
+    def tuning(self) -> Phase:
+        return Phase(Choosing(self.clusters))
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """All models are sent, and the trained one returned with the number of the cluster."""
+        """Return the bytes of all models downwards, and of the trained one with the number of the cluster upwards."""
         down = sum(tensor.nbytes for name, tensor in update.sent.items() if name != _CHOICE)
         up = sum(tensor.nbytes for name, tensor in update.returned.items() if "/" not in name or name == _CHOICE)
         return up, down
@@ -103,20 +86,17 @@ class IFCA(Method):
             if members := [update for update in updates if int(update.returned[_CHOICE]) == cluster]:
                 mean = self.average(members, roles.generated)
                 if cluster:
-                    shared |= under(_place(cluster), mean)
+                    shared |= add_prefix(_place(cluster), mean)
                 else:
-                    extra |= under(_FIRST, mean)
+                    extra |= add_prefix(_FIRST, mean)
         return Server(shared, extra)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choosing(Method):
+@dataclass(frozen=True)
+class Choosing(Steps):
     """Steps that train nothing, and leave the client with the model of least loss in the place of its model."""
 
     clusters: int
-
-    def __post_init__(self) -> None:
-        """It is made by the method and has no options to check."""
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         losses = torch.zeros(self.clusters, device=start[_CHOICE].device)
@@ -125,8 +105,8 @@ class Choosing(Method):
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         with torch.no_grad():
-            candidates = [local.frozen({**model, **below(_place(cluster), model)}) for cluster in range(self.clusters)]
-            losses = torch.stack([self.loss(local, one, batch) for one in candidates])
+            candidates = [{**model, **strip_prefix(_place(cluster), model)} for cluster in range(self.clusters)]
+            losses = torch.stack([self.loss(local, local.frozen(one), batch) for one in candidates])
         # A batch counts by its samples.
         sums = state["losses"]["sums"] + len(batch.labels) * losses
         return {**state, "losses": {"sums": sums}}, losses.min()
@@ -135,11 +115,11 @@ class Choosing(Method):
         model, choice = state["model"], state["losses"]["sums"].argmin()
         chosen = {_CHOICE: choice}
         for cluster in range(1, self.clusters):
-            for name, tensor in below(_place(cluster), model).items():
+            for name, tensor in strip_prefix(_place(cluster), model).items():
                 chosen[name] = torch.where(choice == cluster, tensor, chosen.get(name, model[name]))
         return {**state, "model": {**model, **chosen}}
 
 
 def _place(cluster: int) -> str:
-    """Where a client has the model of a cluster; that of the first is in the place of its own."""
+    """Return where a client has the model of a cluster; that of the first is in the place of its own."""
     return f"{COMMON}{cluster}/"

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, model_part, own, own_part
+from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method, model_part
 from pflcore.methods import METHODS
+from pflcore.methods._features import need_classifier
 from pflcore.options import option
 
 
@@ -22,15 +23,13 @@ class Moon(Method):
     −log(e^(s(z, z_g) / τ) / (e^(s(z, z_g) / τ) + e^(s(z, z_p) / τ))), s the cosine similarity, z features of the model
     in training. z_g are those of the model that the client received, z_p those of the model with which it ended the
     last round that it took part in, before that of the initial model. This previous model is all that stays on a
-    client. Clients are measured with the global model, and what is sent is as in FedAvg.
+    client. All three models see a batch in training mode, without keeping statistics. Clients are measured with the
+    global model, and what is sent is as in FedAvg.
 
-    The features z are the input of the classifier, as in PFLlib and FL-bench. In paper and authors' code they are the
-    256 outputs of a projection, two linear layers with ReLU between them, the first as wide as its input, which
-    is a part of the model, with a classifier as narrow behind it: `projection: 256`. It is a group of that name, shared
-    unless `also_personal` says otherwise. The paper gives this model to FedAvg too, which here is `mu: 0`.
-
-    Here all three models see a batch in training mode: the two that do not train have dropout too, and batch norm takes
-    the batch's statistics in them, without keeping any. In the authors' code these two are in evaluation mode.
+    The features z are the input of the classifier. In paper and authors' code they are the 256 outputs of a projection,
+    two linear layers with ReLU between them, the first as wide as its input, which is a part of the model, with a
+    classifier as narrow behind it: `projection: 256`. It is a group of that name, shared unless `also_personal` says
+    otherwise. The paper gives this model to FedAvg too, which here is `mu: 0`.
     """
 
     citation = "Li, He and Song, MOON, CVPR 2021"
@@ -50,27 +49,26 @@ class Moon(Method):
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         return {} if self.projection is None else add_projection(model, self.projection)
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        if not federation.head:
-            raise UserError("method moon needs a backbone with a classifier, a group 'head'")
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
         if self.projection is not None and federation.features != self.projection:
             raise UserError("method moon: projection: the backbone's last linear layer is not its classifier")
         return initial
 
-    def personalised(self, state: Tensors) -> Tensors:
+    def eval_state(self, state: Tensors) -> Tensors:
         return model_part(state)
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         logits, z = local.features(params, batch.inputs)
         towards, away = (
             F.cosine_similarity(z, local.features(local.frozen(model), batch.inputs)[1], dim=-1)
-            for model in (local.received, own_part(params))
+            for model in (local.received, strip_prefix(OWN, params))
         )
         contrast = F.softplus((away - towards) / self.tau).mean()  # the negative logarithm above, without overflow
         return local.cross_entropy(logits, batch.labels) + self.mu * contrast
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        return {**state, "model": {**state["model"], **own(model_part(state["model"]))}}
+        return {**state, "model": {**state["model"], **add_prefix(OWN, model_part(state["model"]))}}
 
 
 class _Projection(nn.Module):
@@ -90,7 +88,7 @@ class _Projection(nn.Module):
 
 
 def add_projection(model: nn.Module, width: int) -> dict[str, str]:
-    """A projection before the classifier, which is replaced by one as narrow; the pattern of the group ``projection``.
+    """Put a projection before the classifier, now one as narrow; return the pattern of the group ``projection``.
 
     Raises:
         UserError: The model does not end with a linear layer.

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Tensors
-from pflcore.method import Batch, ClientView, LocalState, Method, Tuning, split
+from pflcore.groups import Tensors, split
+from pflcore.method import Batch, ClientView, LocalState, Method, Phase, Steps
 from pflcore.methods import METHODS
-from pflcore.methods.fedavg import FedAvg
 from pflcore.options import option
 
 _STATISTICS = "running_mean"  # the end of a name that only batch norm has
@@ -23,13 +22,10 @@ class PerFedAvg(Method):
     A local step takes a batch apart. On its first half w' = w − α · gradient(w); the gradient at w' on the second half
     is then that of the step of w, by the run's SGD. The whole model w is sent and averaged, nothing stays on a client.
     Before each measurement a client takes one step of α on one batch of `batch_size` of its own training samples, which
-    is not kept. The loss that is told of a local step is that of w' on the second half.
+    is not kept. The reported loss of a local step is that of w' on the second half.
 
     Half an odd batch is rounded down for the first half. Both halves are the whole batch where it has a single sample,
     and for batch norm where a half would have one. The inner step is without momentum, decay and clipping.
-    FedPerfix's code takes batches of 128, twice its size, so that each half has 64, and 0.001 for
-    both steps instead of 0.01; `batch_size` here is that of the two halves together. The second derivatives of the
-    paper's exact and Hessian-free versions are left out.
     """
 
     citation = "Fallah, Mokhtari and Ozdaglar, Per-FedAvg, NeurIPS 2020, algorithm 1"
@@ -46,8 +42,8 @@ class PerFedAvg(Method):
                 "method per_fedavg: finetune_*: it takes its one step of alpha before it is measured already"
             )
 
-    def tuning(self) -> Tuning:
-        return Tuning(FedAvg(), steps=1, lr=self.alpha)
+    def tuning(self) -> Phase:
+        return Phase(Steps(), count=1, lr=self.alpha)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
@@ -56,17 +52,17 @@ class PerFedAvg(Method):
         def loss_on(half: Batch) -> Callable[[Tensors], Tensor]:
             return lambda params: self.loss(local, {**params, **rest}, half)
 
-        first, second = halves(batch, 2 if any(name.endswith(_STATISTICS) for name in rest) else 1)
-        slopes, _ = local.gradient(loss_on(first), w)
+        first, second = split_batch(batch, 2 if any(name.endswith(_STATISTICS) for name in rest) else 1)
+        grads, _ = local.gradient(loss_on(first), w)
         size = local.lr if self.alpha is None else self.alpha
-        adapted = {name: tensor - size * slopes[name] for name, tensor in w.items()}
-        slopes, loss = local.gradient(loss_on(second), adapted)
-        w, momenta = local.sgd(w, slopes, state["momenta"])
-        return {**state, "model": {**model, **w}, "momenta": momenta}, loss
+        adapted = {name: tensor - size * grads[name] for name, tensor in w.items()}
+        grads, loss = local.gradient(loss_on(second), adapted)
+        w, opt_state = local.sgd(w, grads, state["opt_state"])
+        return {**state, "model": {**model, **w}, "opt_state": opt_state}, loss
 
 
-def halves(batch: Batch, fewest: int = 1) -> tuple[Batch, Batch]:
-    """The first and the second half of a batch; both are all of it where one would have less than `fewest` samples."""
+def split_batch(batch: Batch, fewest: int = 1) -> tuple[Batch, Batch]:
+    """Return both halves of a batch; each is all of it where one would have less than `fewest` samples."""
     size = len(batch.labels) // 2
     if size < fewest:
         return batch, batch

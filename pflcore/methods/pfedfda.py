@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors
+from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import (
     COMMON,
     DATA,
@@ -23,11 +23,11 @@ from pflcore.method import (
     Method,
     OwnSamples,
     Phase,
-    descend,
-    own,
-    own_part,
+    Steps,
+    sgd_step,
 )
 from pflcore.methods import METHODS
+from pflcore.methods._features import need_classifier
 from pflcore.operators.gaussian_classifier import Estimates, Gaussians, Interpolation, Moments
 from pflcore.options import option
 from pflcore.seeds import generator
@@ -35,7 +35,7 @@ from pflcore.seeds import generator
 _MEANS, _COVARIANCE = f"{COMMON}means", f"{COMMON}covariance"
 _COUNTS = f"{DATA}class_counts"
 # What is added to the share of each class in a client's prior.
-_LEAST = 1e-4
+_MIN_SHARE = 1e-4
 
 
 @METHODS.register
@@ -49,14 +49,11 @@ class PFedFDA(Method):
     means plus the identity. It returns β times its own plus 1 − β times the global ones; the server averages them by
     samples. Before a measurement a client does the same with the averaged body, and is measured with the classifier of
     its mixture. β is that of a grid from 0 to 1 with the least cross-entropy on its training samples, each of them left
-    out of the client's own Gaussians, which is exact where features do not depend on batches and dropout.
+    out of the client's own Gaussians, which is exact where features do not depend on batches and dropout. Estimates
+    and β of a round are each made in a pass of their own, in training mode.
 
-    In the authors' code L-BFGS finds β, one for means and one for the covariance, in two folds, and there is an option
-    for a single one. There a class needs three samples for a mean of its own; 0.0001 is added to all covariances, and
-    classifiers shrink theirs by as much; and estimates in training are of the features that were seen on the way, over
-    all local epochs. Here they are of one more pass, and β of another, in training mode. Global means begin as uniform
-    random numbers and the covariance as the identity, as there. The backbone's own classifier is not used, and stays on
-    the client. Features are its input; positions of text count as samples.
+    Global means begin as uniform random numbers and the covariance as the identity. The backbone's own classifier is
+    not used, and stays on the client. Features are its input; positions of text count as samples.
     """
 
     citation = "McLaughlin and Su, pFedFDA, NeurIPS 2024, algorithm 1"
@@ -76,7 +73,7 @@ class PFedFDA(Method):
                 "method pfedfda: finetune_*: its classifiers are estimated before they are measured already"
             )
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         classes, width, like = federation.classes, federation.features, next(iter(initial.values()))
         return {
             "counts": like.new_zeros(classes),
@@ -84,17 +81,16 @@ class PFedFDA(Method):
             "spread": like.new_zeros(width, width),
         }
 
-    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        if not federation.head:
-            raise UserError("method pfedfda needs a backbone with a classifier, a group 'head'")
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
         means = generator(federation.seed, "pfedfda means").random((federation.classes, federation.features))
         return {"means": torch.from_numpy(means).float(), "covariance": torch.eye(federation.features)}
 
-    def personalised(self, state: Tensors) -> Tensors:
+    def eval_state(self, state: Tensors) -> Tensors:
         return {name: tensor for name, tensor in state.items() if not name.startswith(OWN)}
 
     def phases(self) -> tuple[Phase, ...]:
-        return Phase(), Phase(Estimate(), extra=True), Phase(Interpolate(grid=self.grid), extra=True)
+        return Phase(), Phase(Estimate(), extra=True), Phase(Interpolate(self.grid), extra=True)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         weight, bias = gaussians(start).classifier(log_priors(start))
@@ -105,10 +101,10 @@ class PFedFDA(Method):
             features = local.features(params, batch.inputs)[1]
             return local.cross_entropy(F.linear(features, **state["classifier"]), batch.labels)
 
-        return descend(local, state, loss, local.parameters)
+        return sgd_step(local, state, loss, local.parameters)
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        """By the Gaussians in the state and the client's prior."""
+        """Return logits by the Gaussians in the state and the client's prior."""
         return F.linear(local.features(state, inputs)[1], *gaussians(state).classifier(log_priors(state)))
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
@@ -123,12 +119,8 @@ class PFedFDA(Method):
         return super().predictor(local, {**state, _MEANS: best.means, _COVARIANCE: best.covariance}, samples)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate(Method):
+class Estimate(Steps):
     """Steps that train nothing; at their end a client has estimates of its own Gaussians."""
-
-    def __post_init__(self) -> None:
-        """It is made by the method and has no options to check."""
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         return {**super().begin(local, start), "seen": vars(Moments.none(gaussians(start))).copy()}
@@ -139,22 +131,20 @@ class Estimate(Method):
         return {**state, "seen": vars(seen).copy()}, features.square().mean()
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        return {**state, "model": {**state["model"], **own(vars(Moments(**state["seen"]).estimates()))}}
+        estimates = vars(Moments(**state["seen"]).estimates())
+        return {**state, "model": {**state["model"], **add_prefix(OWN, estimates)}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interpolate(Method):
+@dataclass(frozen=True)
+class Interpolate(Steps):
     """Steps that train nothing; at their end a client has the best mixture of its own Gaussians and the global ones."""
 
     grid: int
 
-    def __post_init__(self) -> None:
-        """It is made by the method and has no options to check."""
-
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         given = gaussians(start)
         tried = shares(self.grid, given)
-        fit = Interpolation.of(Estimates(**own_part(start)), given, tried, log_priors(start))
+        fit = Interpolation.of(Estimates(**strip_prefix(OWN, start)), given, tried, log_priors(start))
         tensors = {"shares": tried, "inverses": fit.inverses, "losses": torch.zeros_like(tried)}
         return {**super().begin(local, start), "fit": tensors}
 
@@ -168,30 +158,30 @@ class Interpolate(Method):
         return {**state, "model": {**state["model"], _MEANS: mixed.means, _COVARIANCE: mixed.covariance}}
 
     def fit(self, state: LocalState) -> Interpolation:
-        """The mixtures of a client between two of its steps."""
+        """Return the mixtures of a client between two of its steps."""
         model, fit = state["model"], state["fit"]
-        estimates = Estimates(**own_part(model))
+        estimates = Estimates(**strip_prefix(OWN, model))
         return Interpolation(estimates, gaussians(model), fit["shares"], log_priors(model), fit["inverses"])
 
 
 def gaussians(state: Mapping[str, Tensor]) -> Gaussians:
-    """The global ones in a client's state."""
+    """Return the global ones in a client's state."""
     return Gaussians(state[_MEANS], state[_COVARIANCE])
 
 
 def log_priors(state: Mapping[str, Tensor]) -> Tensor:
-    """Of the classes (classes,), by the client's training samples, up to a number that is the same for all."""
+    """Return log priors (classes,) by the client's training samples, up to a number that is the same for all."""
     counts = state[_COUNTS]
-    return (counts / counts.sum() + _LEAST).log()
+    return (counts / counts.sum() + _MIN_SHARE).log()
 
 
 def shares(count: int, like: Gaussians) -> Tensor:
-    """What a client chooses β from: (count,)."""
+    """Return what a client chooses β from: (count,)."""
     return torch.linspace(0, 1, count, device=like.means.device)
 
 
 def features_of(local: ClientView, state: LocalState, batch: Batch) -> Tensor:
-    """Of a batch, (samples, features), with running statistics at rest."""
+    """Return the features of a batch, (samples, features), with running statistics at rest."""
     local.used.add(CLASS_WEIGHTS)  # which classes count how much is no matter of estimates
     with torch.no_grad():
         return local.features(local.frozen(state["model"]), batch.inputs)[1].flatten(0, -2)

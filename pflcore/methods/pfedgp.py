@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors
-from pflcore.method import (
-    DATA,
-    OWN,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    OwnSamples,
-    Phase,
-    descend,
-    own,
-    own_part,
-)
+from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
+from pflcore.method import DATA, OWN, Batch, ClientView, Federation, LocalState, Method, OwnSamples, Phase, sgd_step
 from pflcore.methods import METHODS
-from pflcore.operators.class_tree import class_means, class_tree
+from pflcore.methods._features import ClassSums, add_sums, class_means, need_classifier, no_sums
+from pflcore.operators.class_tree import class_tree
 from pflcore.operators.gaussian_process import BinaryClassifier
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 
 _DRAWS = f"{DATA}draws"
 # What the authors add to probabilities before their logarithm.
-_LEAST = 1e-12
+_MIN_PROBABILITY = 1e-12
 
 
 @METHODS.register
@@ -49,15 +35,10 @@ class PFedGP(Method):
     processes are made of all of the client's training samples. The probability of a class is the product along its
     path; 10^−12 is added before the logarithm, which is all that classes have of which the client has no sample.
 
-    The authors take all of a client's samples in every step, one in a round (three on CIFAR-10): here a `batch_size`
-    that no client exceeds, with `local_steps`. They train with a learning rate of 0.05, momentum 0.9, a decay of 0.001
-    and gradients clipped at 50. Their network ends with a linear layer of 84 features where the classifier would be;
-    here features are the classifier's input. Their code has exp(E[log σ(f)]) for the probability of the first side at a
-    node, in place of the paper's E[σ(f)], which is taken here. K-means there has 50 random beginnings, here one for
-    each class. They add to covariances until these can be factored; here all is in float64, and posteriors are drawn
-    without a covariance of their own. Their runs are measured with the round that was best on validation samples.
-    Positions of text count as samples. Time grows with the cube of a batch and of a client's samples, memory with the
-    square: with 1,000 samples and 30 chains, a quarter of a GiB for each matrix.
+    The authors take all of a client's samples in every step, one in a round: here a `batch_size` that no client
+    exceeds, with `local_steps`. Features are the classifier's input; positions of text count as samples. Time grows
+    with the cube of a batch and of a client's samples, memory with the square: with 1,000 samples and 30 chains, a
+    quarter of a GiB for each matrix.
     """
 
     citation = "Achituve et al., Personalized Federated Learning with Gaussian Processes, NeurIPS 2021"
@@ -67,7 +48,7 @@ class PFedGP(Method):
     remembers = True
     weighs_classes = False
     untrained = ("head",)
-    one_by_one = True
+    supports_vmap = False
     own_averaging = "uniform"
     smoke: ClassVar[dict[str, Any]] = {"chains": 3, "measured_chains": 4, "gibbs_steps": 2}
 
@@ -82,23 +63,22 @@ class PFedGP(Method):
                 "method pfedgp: finetune_*: its predictions read no classifier, and processes are fitted anew"
             )
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        if not federation.head:
-            raise UserError("method pfedgp needs a backbone with a classifier, a group 'head'")
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        need_classifier(self, federation)
         like = next(iter(initial.values()))
         return {
             "means": like.new_zeros(federation.classes, federation.features),
             "counts": like.new_zeros(federation.classes),
         }
 
-    def personalised(self, state: Tensors) -> Tensors:
+    def eval_state(self, state: Tensors) -> Tensors:
         return {name: tensor for name, tensor in state.items() if not name.startswith(OWN)}
 
     def phases(self) -> tuple[Phase, ...]:
-        return Phase(SeeClasses(), extra=True), Phase()
+        return Phase(SeeClasses(f"{OWN}means"), extra=True), Phase()
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        seen = own_part(start)
+        seen = strip_prefix(OWN, start)
         tree = class_tree(seen["means"], seen["counts"] > 0)
         return {**super().begin(local, start), "tree": {"nodes": tree, "steps": torch.tensor(0)}}
 
@@ -110,18 +90,18 @@ class PFedGP(Method):
             features = local.features(params, batch.inputs)[1].flatten(0, -2)
             return self.tree_loss(tree["nodes"], features, labels, draws)
 
-        after, value = descend(local, state, loss, local.parameters)
+        after, value = sgd_step(local, state, loss, local.parameters)
         return {**after, "tree": {**tree, "steps": tree["steps"] + 1}}, value
 
     def tree_loss(self, tree: Tensor, features: Tensor, labels: Tensor, draws: torch.Generator) -> Tensor:
-        """The sum over the nodes of a tree (nodes, classes) that have samples to predict."""
+        """Return the sum over the nodes of a tree (nodes, classes) that have samples to predict."""
         total = features.sum() * 0  # a client of one class has nothing to learn
         for sides in tree[:, labels]:
             given, held = halved(sides, draws)
             if len(held):
                 node = BinaryClassifier.fitted(features[given], sides[given] > 0, self.gibbs_steps, self.chains, draws)
                 first = node.probability(features[held])
-                total = total - (torch.where(sides[held] > 0, first, 1 - first) + _LEAST).log().mean()
+                total = total - (torch.where(sides[held] > 0, first, 1 - first) + _MIN_PROBABILITY).log().mean()
         return total.float()
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
@@ -129,8 +109,9 @@ class PFedGP(Method):
             (local.features(state, one.inputs)[1].flatten(0, -2), one.labels.flatten()) for one in samples.batches()
         ]
         features, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
-        means, counts = class_means(features, labels, samples.classes)
-        tree, draws, nodes = class_tree(means, counts > 0), stream(local, "measurement"), []
+        sums = add_sums(no_sums(features.new_zeros(samples.classes, features.shape[1])), features, labels)
+        present = sums["counts"] > 0
+        tree, draws, nodes = class_tree(class_means(sums), present), stream(local, "measurement"), []
         for sides in tree[:, labels]:
             here = sides != 0
             node = BinaryClassifier.fitted(
@@ -140,43 +121,28 @@ class PFedGP(Method):
 
         def predict(inputs: Tensor) -> Tensor:
             given = local.features(state, inputs)[1]
-            probabilities = (counts > 0).double().expand(given.shape[:-1].numel(), -1)
+            probabilities = present.double().expand(given.shape[:-1].numel(), -1)
             for sides, node in zip(tree, nodes, strict=True):
                 first = node.probability(given.flatten(0, -2)).unsqueeze(-1)
                 probabilities = probabilities * torch.where(sides == 0, 1.0, torch.where(sides > 0, first, 1 - first))
-            return (probabilities + _LEAST).log().float().view(*given.shape[:-1], -1)
+            return (probabilities + _MIN_PROBABILITY).log().float().view(*given.shape[:-1], -1)
 
         return self.beside_neighbours(predict, samples)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeeClasses(Method):
+class SeeClasses(ClassSums):
     """Steps that train nothing; at their end a client has the means of its classes' features."""
 
-    def __post_init__(self) -> None:
-        """It is made by the method and has no options to check."""
-
-    def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        none = {name: torch.zeros_like(tensor) for name, tensor in own_part(start).items()}
-        return {**super().begin(local, start), "seen": none}
-
-    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        local.used.add(CLASS_WEIGHTS)  # which classes count how much is no matter of means
-        with torch.no_grad():
-            features = local.features(local.frozen(state["model"]), batch.inputs)[1].flatten(0, -2)
-        seen = state["seen"]
-        means, counts = class_means(features, batch.labels.flatten(), len(seen["counts"]))
-        share = (counts / (seen["counts"] + counts).clamp_min(1)).unsqueeze(1)
-        after = {"means": seen["means"].lerp(means, share), "counts": seen["counts"] + counts}
-        return {**state, "seen": after}, features.square().mean()
-
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        return {**state, "model": {**state["model"], **own(state["seen"])}}
+        means = {"means": class_means(state["seen"]), "counts": state["seen"]["counts"]}
+        return {**state, "model": {**state["model"], **add_prefix(OWN, means)}}
 
 
 def halved(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Places of samples by their sides (samples,), those of side 0 left out: a half of either side, rounded down, as
-    the second of two parts."""
+    """Return places of samples by their sides (samples,), those of side 0 left out, as two parts.
+
+    The second part is a half of either side, rounded down.
+    """
     parts = []
     for side in (1, -1):
         places = (sides == side).nonzero().flatten()
@@ -187,5 +153,5 @@ def halved(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def stream(local: ClientView, purpose: str, *ids: int) -> torch.Generator:
-    """The random numbers of a client in a round, for one of its purposes; on the CPU."""
+    """Return the random numbers of a client in a round, for one of its purposes; on the CPU."""
     return torch.Generator().manual_seed(torch_seed(int(local.received[_DRAWS]), f"pfedgp {purpose}", *ids))

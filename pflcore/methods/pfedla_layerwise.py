@@ -9,42 +9,38 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pflcore.groups import ALL, Roles, Tensors
-from pflcore.method import Federation, Method, Server, Update, below
+from pflcore.groups import Roles, Tensors, strip_prefix
+from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS
+from pflcore.methods._per_client_models import PerClientModels
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 
-_MODELS, _HYPER, _LAYER = "models/", "hyper/", "layers."
+_HYPER, _LAYER = "hyper/", "layers."
 _LINEARS = 3  # below the layers' outputs
 
 
 @METHODS.register
-class PFedLALayerwise(Method):
+class PFedLALayerwise(PerClientModels):
     """A client's model is, layer by layer, a learned mixture of all clients' models.
 
     The server stores the latest model θ_j of every client and, for every client i, a hypernetwork: an embedding, three
     linear layers with ReLU, then for each layer l of the model a linear layer with ReLU to N outputs, which, divided by
     their sum, are the weights α_i^l. The client receives Σ_j α_i^{l,j} · θ_j^l, trains it and returns it. Its
-    hypernetwork and embedding take a step of plain SGD along the change through the mixture of the models as they were,
-    then the server stores what was returned. Everyone is evaluated with the new mixture of the new models.
+    hypernetwork and embedding take a step of plain SGD along before − after through the mixture of the models as they
+    were, then the server stores what was returned. Everyone is measured with the new mixture of the new models.
 
     A layer is a module that has parameters of its own, say a convolution with its bias. Output layers begin uniform in
     0..1 without bias, since their ReLUs could otherwise all be zero; the mixtures begin near the plain mean. Where all
     outputs are zero nevertheless, the client gets its own layer. Buffers are averaged as in FedAvg.
 
-    The paper's formula and the known implementations, which are not the authors', move α along after − before, away
-    from models like the improved one; this uses before − after. Their learning rate of 0.005 is in effect FedAvg: with
-    20 clients on MNIST, Dirichlet(0.1), no client's weights move by more than 0.0005 in ten rounds, and accuracy is
-    62.3 % beside FedAvg's 61.6. The default of 20 moves 0.23 of a classifier's weights, and accuracy is 71.2 %. The
-    analysis `layer_weights` tells of any run how far they moved.
-
-    All clients should take part in each round: of others stale models are mixed. The variant that keeps some layers on
-    the client is `heurpfedla`. This is not the method of local attention with the same short name.
+    All clients should take part in each round: of others stale models are mixed. The analysis `layer_weights` tells how
+    far the weights moved. The variant that keeps some layers on the client is `heurpfedla`. This is not the method of
+    local attention with the same short name.
     """
 
     citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (pFedLA), CVPR 2022"
-    generated = (ALL,)
+    buffers = "shared"
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16}
 
     embedding: int = option(100, ge=1, help="Width of a client's embedding.")
@@ -54,11 +50,7 @@ class PFedLALayerwise(Method):
     )
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        server = super().init_server(initial, roles, federation)
-        clients = federation.clients
-        for name, tensor in initial.items():
-            if name in roles.generated:
-                server.extra[f"{_MODELS}{name}"] = tensor.expand(clients, *tensor.shape).clone()
+        server, clients = super().init_server(initial, roles, federation), federation.clients
         stream = torch.Generator().manual_seed(torch_seed(federation.seed, "layer mixtures"))
         params = {"embedding": torch.randn(clients, self.embedding, generator=stream)}
         for index in range(_LINEARS):
@@ -66,33 +58,40 @@ class PFedLALayerwise(Method):
             for part, shape in (("weight", (self.hidden, width)), ("bias", (self.hidden,))):  # as PyTorch begins them
                 drawn = torch.rand(clients, *shape, generator=stream)
                 params[f"mlp.{index}.{part}"] = (2 * drawn - 1) * width**-0.5
-        for layer in _layers(server):
+        for layer in self.layers(server):
             params[f"{_LAYER}{layer}.weight"] = torch.rand(clients, clients, self.hidden, generator=stream)
             params[f"{_LAYER}{layer}.bias"] = torch.zeros(clients, clients)
         device = next(iter(initial.values())).device
         server.extra.update({f"{_HYPER}{name}": tensor.to(device) for name, tensor in params.items()})
         return server
 
-    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        models, weights = below(_MODELS, server.extra), self.weights_of(server, clients)
-        made = {
+    def layers(self, server: Server) -> dict[str, list[str]]:
+        """Return the parameters of each layer, by its name; a parameter of the model itself is a layer."""
+        layers: dict[str, list[str]] = {}
+        # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
+        for name in sorted(self.models(server)):
+            layers.setdefault(layer_of(name), []).append(name)
+        return layers
+
+    def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
+        models, weights = self.models(server), self.weights_of(server, clients)
+        return {
             name: (weights[layer] @ models[name].flatten(1)).view(len(clients), *models[name].shape[1:])
-            for layer, names in _layers(server).items()
+            for layer, names in self.layers(server).items()
             for name in names
         }
-        return [{name: tensor[row] for name, tensor in made.items()} for row in range(len(clients))]
 
     @torch.no_grad()
     def weights_of(self, server: Server, clients: Sequence[int]) -> Tensors:
-        """The weights α of some clients as the server has them now: layer → (clients, all clients)."""
+        """Return the weights α of some clients as the server has them now: layer → (clients, all clients)."""
         index = list(clients)
-        params = {name: tensor[index] for name, tensor in below(_HYPER, server.extra).items()}
-        return self.mixtures(params, index, list(_layers(server)))
+        params = {name: tensor[index] for name, tensor in strip_prefix(_HYPER, server.extra).items()}
+        return self.mixtures(params, index, list(self.layers(server)))
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        index, models, layers = [update.client for update in updates], below(_MODELS, server.extra), _layers(server)
-        kept = below(_HYPER, server.extra)
-        params = {name: tensor[index].requires_grad_() for name, tensor in kept.items()}
+        index, models, layers = [update.client for update in updates], self.models(server), self.layers(server)
+        stored = strip_prefix(_HYPER, server.extra)
+        params = {name: tensor[index].requires_grad_() for name, tensor in stored.items()}
         weights = self.mixtures(params, index, list(layers))
         terms = []
         for layer, names in layers.items():
@@ -100,16 +99,15 @@ class PFedLALayerwise(Method):
                 change = torch.stack([update.sent[name] - update.returned[name] for update in updates]).flatten(1)
                 # ⟨Σ_j α_j · θ_j, change⟩ for every client; a step of one does not touch another's parameters.
                 terms.append((weights[layer] * (change @ models[name].flatten(1).t())).sum())
-        gradients = torch.autograd.grad(torch.stack(terms).sum(), list(params.values()))
+        grads = torch.autograd.grad(torch.stack(terms).sum(), list(params.values()))
         with torch.no_grad():
-            for (name, tensor), gradient in zip(params.items(), gradients, strict=True):
-                kept[name][index] = tensor - self.server_lr * gradient
-            for name, stored in models.items():
-                stored[index] = torch.stack([update.returned[name] for update in updates])
+            for (name, tensor), grad in zip(params.items(), grads, strict=True):
+                stored[name][index] = tensor - self.server_lr * grad
+            self.store(server, updates)
         return Server(self.average(updates, roles.shared), server.extra)
 
     def mixtures(self, params: Tensors, clients: Sequence[int], layers: Sequence[str]) -> Tensors:
-        """The weights α of some clients: layer → (clients, all clients), rows that sum to 1.
+        """Return the weights α of some clients: layer → (clients, all clients), rows that sum to 1.
 
         Args:
             params: Their hypernetworks' parameters, stacked.
@@ -129,15 +127,11 @@ class PFedLALayerwise(Method):
         return mixtures
 
 
-def _layers(server: Server) -> dict[str, list[str]]:
-    """The parameters of each layer, by its name; a parameter of the model itself is a layer."""
-    layers: dict[str, list[str]] = {}
-    # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
-    for name in sorted(below(_MODELS, server.extra)):
-        layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
-    return layers
+def layer_of(name: str) -> str:
+    """Return the layer that an entry belongs to; a parameter of the model itself is one."""
+    return name.rpartition(".")[0] or name
 
 
 def _linear(params: Tensors, name: str, inputs: Tensor) -> Tensor:
-    """Each row through the linear layer of its own: (clients, inputs) → (clients, outputs)."""
+    """Map each row through the linear layer of its own: (clients, inputs) → (clients, outputs)."""
     return torch.einsum("coi,ci->co", params[f"{name}.weight"], inputs) + params[f"{name}.bias"]

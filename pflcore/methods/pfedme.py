@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from pflcore.groups import Roles, Tensors
-from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Update, own, own_part, split
+from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update
 from pflcore.methods import METHODS
 from pflcore.options import option
 
@@ -18,8 +18,8 @@ class PFedMe(Method):
 
     For every batch θ takes ``inner_steps`` gradient steps of that objective, then w ← w − lr · λ · (w − θ). θ starts
     the round at what was received and is what a client is measured with, however long ago it was last sampled. Groups
-    in `also_personal` are not pulled: they follow the gradient alone and are the same in both models. Both
-    steps use the run's learning rate, without momentum, as FedTP's code does; the authors' code also decays θ by 0.001.
+    in `also_personal` are not pulled: they follow the gradient alone and are the same in both models. Both steps use
+    the run's learning rate, without momentum, as FedTP's code does.
     """
 
     citation = "T. Dinh, Tran and Nguyen, pFedMe, NeurIPS 2020, algorithm 1"
@@ -31,35 +31,33 @@ class PFedMe(Method):
     inner_steps: int = option(5, ge=1, help="Gradient steps towards the proximal point for every batch.")
     beta: float = option(1.0, gt=0, help="The server's step: w ← (1 − β) · w + β · average; FedTP uses 1.")
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return initial
 
-    def personalised(self, state: Tensors) -> Tensors:
-        return own_part(state)
+    def eval_state(self, state: Tensors) -> Tensors:
+        return strip_prefix(OWN, state)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        theta = {name: start[name].clone() for name in own_part(start)}
-        return super().begin(local, {**start, **own(theta)})
+        theta = {name: start[name].clone() for name in strip_prefix(OWN, start)}
+        return super().begin(local, {**start, **add_prefix(OWN, theta)})
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
-        theta, buffers = split(own_part(model), local.parameters)
+        theta, buffers = split(strip_prefix(OWN, model), local.parameters)
         first = None
         for _ in range(self.inner_steps):
-            slopes, loss = local.gradient(lambda params: Method.loss(self, local, {**params, **buffers}, batch), theta)
+            grads, loss = local.gradient(lambda params: self.loss(local, {**params, **buffers}, batch), theta)
             first = loss if first is None else first
-            pulled = {
-                name: slope + self.lam * (theta[name] - model[name]) if name in local.roles.shared else slope
-                for name, slope in slopes.items()
-            }
-            theta, _ = local.sgd(theta, pulled, {})
+            for name in grads.keys() & local.roles.shared:
+                grads[name] = grads[name] + self.lam * (theta[name] - model[name])
+            theta, _ = local.sgd(theta, grads, {})
         assert first is not None  # inner_steps is at least 1
         back = {name: self.lam * (model[name] - theta[name]) for name in theta if name in local.roles.shared}
         moved, _ = local.sgd({name: model[name] for name in back}, back, {})
         # What is the client's alone has nothing to be near to: it is the same in both models.
         moved |= {name: tensor.clone() for name, tensor in theta.items() if name not in back}
         # The statistics of batch norm are those of the model that saw the batches.
-        return {**state, "model": {**model, **own(theta), **moved, **buffers}}, first
+        return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **buffers}}, first
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         mean = self.average(updates, roles.shared)

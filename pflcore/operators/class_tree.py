@@ -6,14 +6,7 @@ import torch
 from torch import Tensor
 
 # Lloyd's algorithm ends when nothing moves; that ties of rounded distances could go round is why there is an end.
-_MOST = 100
-
-
-def class_means(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Means of features (classes, features), zero of classes without samples, and how many samples they are of."""
-    members = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
-    counts = members.sum(0).to(features.dtype)
-    return members.to(features.dtype).T @ features / counts.clamp_min(1).unsqueeze(1), counts
+_MAX_STEPS = 100
 
 
 def class_tree(means: Tensor, present: Tensor) -> Tensor:
@@ -29,7 +22,7 @@ def class_tree(means: Tensor, present: Tensor) -> Tensor:
         classes = waiting.pop(0)
         if len(classes) < 2:
             continue
-        first = halves(means[classes])
+        first = kmeans2(means[classes])
         sides = torch.zeros(len(means), dtype=torch.long, device=means.device)
         sides[classes] = torch.where(first, 1, -1)
         nodes.append(sides)
@@ -37,7 +30,7 @@ def class_tree(means: Tensor, present: Tensor) -> Tensor:
     return torch.stack(nodes) if nodes else torch.zeros(0, len(means), dtype=torch.long, device=means.device)
 
 
-def halves(points: Tensor) -> Tensor:
+def kmeans2(points: Tensor) -> Tensor:
     """Which of at least two points (points, features) are on the side of the first: two clusters by k-means.
 
     It begins once with each point and the one furthest from it, and the best end is taken. Points that are all alike,
@@ -47,7 +40,7 @@ def halves(points: Tensor) -> Tensor:
     away = (points.unsqueeze(1) - points).square().sum(-1)
     centres = torch.stack([points, points[away.argmax(1)]], 1)
     near = torch.zeros_like(away, dtype=torch.long)
-    for _ in range(_MOST):
+    for _ in range(_MAX_STEPS):
         distances = (points.unsqueeze(1) - centres.unsqueeze(1)).square().sum(-1)
         before, near = near, distances.argmin(-1)
         members = torch.stack([near == 0, near == 1], 1).to(points.dtype)

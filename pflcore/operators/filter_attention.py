@@ -32,25 +32,13 @@ class FilterAttention:
       inter, cut into filters, so the filters have no value projections.
     - ``none``: nothing; there are no parameters.
 
-    What the paper leaves open is read thus:
-
-    - The embedding acts on each number alone, with a weight and a bias per layer and role. With `dense` it is a matrix
-      of d × d per layer and role, the same for all filters; one over a whole layer would have 491 million weights for a
-      convolution of 12,800. Both streams of ``tfa`` take the same embedding.
-    - Scores are not divided by the root of their length, as none is written; `scale` does it.
-    - Only weights of convolutions are recalibrated; biases and linear layers pass as they are.
-    - Maps have biases only if `bias` says so, and they begin at zero (see :meth:`init`). None is written. One is added
-      to all numbers of a filter or layer, 12,800 in a second convolution, so its gradient is their sum, and a step at
-      the server's rate of 0.01 moves the model much further than clients did: such runs tend to diverge.
-
-    As these maps act on each number alone, what a stream adds to a filter is a multiple of the filter and a constant,
-    and attention decides how much. ``intra`` has such a pair per filter; ``inter`` one for the layer, so that it can
-    strengthen a layer but not one filter against another. What a dense embedding adds is a multiple of the filter's
-    image under its value matrix, which can have any direction.
+    The embedding acts on each number alone, with a weight per layer and role, so what a stream adds to a filter is a
+    multiple of it; with `dense` it is a matrix of d × d, and what is added can have any direction. Both streams of
+    ``tfa`` take the same embedding. Only weights of convolutions are recalibrated. A bias would be added to all numbers
+    of a filter or layer, so its gradient is their sum, and runs with biases tend to diverge.
 
     A pointwise layer of n filters has, with h heads and biases, 6 + n·(7h + 1) parameters in ``intra``, 6 + (7h + 1) in
-    ``inter`` and 6 + (7h + 1) + n·(5h + 1) in ``tfa``. The two convolutions of 16 and 32 filters that FedOFA trains
-    then have 732 in ``intra`` with 2 heads, and with 8 heads 126 in ``inter`` and 2,094 in ``tfa``.
+    ``inter`` and 6 + (7h + 1) + n·(5h + 1) in ``tfa``.
 
     Attributes:
         kind: One of :data:`KINDS`.
@@ -62,7 +50,7 @@ class FilterAttention:
         dense: Whether filters are embedded by matrices.
 
     Raises:
-        UserError: An attribute is out of its range, or nothing that is generated is a convolution.
+        UserError: Nothing that is generated is a convolution.
     """
 
     kind: str
@@ -74,12 +62,6 @@ class FilterAttention:
     dense: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UserError(f"filter attention: kind = {self.kind!r} must be one of {', '.join(map(repr, KINDS))}")
-        if self.heads < 1:
-            raise UserError(f"filter attention: heads = {self.heads} must be at least 1")
-        if not 0 <= self.mix <= 1:
-            raise UserError(f"filter attention: mix = {self.mix} must be between 0 and 1")
         if self.kind != "none" and not self._layers():
             raise UserError(
                 f"filter attention: kind {self.kind!r} needs a convolution among the generated tensors and there is "
@@ -87,14 +69,10 @@ class FilterAttention:
             )
 
     def init(self, seed: int) -> Tensors:
-        """Parameters: weights as PyTorch draws those of a linear layer of their size, biases zero.
+        """Return parameters: weights as PyTorch draws those of a linear layer of their size, biases zero.
 
-        A linear layer of one input would draw its biases from −1..1, an order of magnitude above the weights of a
-        convolution. Summed over a vector's length they would saturate the softmax, and what is added to the weights
-        would be several times as large as these. With zeros, recalibration begins as a mild scaling of filters: for
-        most seeds what is added has less than a fifth of the weights' norm, with ``inter`` at times more than half.
-
-        Each tensor has a stream of its own, so kinds begin alike in what they have in common.
+        Biases of −1..1, as a linear layer of one input has them, would saturate the softmax. Each tensor has a stream
+        of its own, so kinds begin alike in what they have in common.
         """
         params: Tensors = {}
 
@@ -119,7 +97,7 @@ class FilterAttention:
         return params
 
     def __call__(self, params: Mapping[str, Tensor], generated: Mapping[str, Tensor]) -> Tensors:
-        """Recalibrated tensors of the same names and shapes.
+        """Return recalibrated tensors of the same names and shapes.
 
         Args:
             params: As from :meth:`init`.
@@ -132,11 +110,11 @@ class FilterAttention:
         }
 
     def _layers(self) -> tuple[str, ...]:
-        """Names of the convolutions that are recalibrated."""
+        """Return the names of the convolutions that are recalibrated."""
         return tuple(name for name, shape in self.targets.items() if len(shape) == _CONV and self.kind != "none")
 
     def _recalibrate(self, params: Mapping[str, Tensor], layer: str, weights: Tensor) -> Tensor:
-        """One convolution, (clients, filters, channels, height, width)."""
+        """Recalibrate one convolution, (clients, filters, channels, height, width)."""
         filters = weights.flatten(-_CONV + 1)
         scales, shifts = params[f"{layer}.embedding.weight"], params.get(f"{layer}.embedding.bias")
         maps = [scales[index] for index in range(len(_ROLES))]
@@ -157,7 +135,7 @@ class FilterAttention:
         return weights + added.reshape(weights.shape)
 
     def _stream(self, params: Mapping[str, Tensor], name: str, embedded: list[Tensor], values: Tensor) -> Tensor:
-        """What a stream adds to each of its vectors: (clients, vectors, length), like each of `embedded`.
+        """Return what a stream adds to each of its vectors: (clients, vectors, length), like each of `embedded`.
 
         Args:
             values: Heads of the values, (clients, vectors, heads, length).
@@ -173,18 +151,13 @@ class FilterAttention:
 
 
 def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
-    """How far filters are from orthonormal: ‖O·Oᵀ − I‖², the mean over convolutions, summed over clients (a number).
+    """Return ‖O·Oᵀ − I‖², the mean over convolutions, summed over clients: how far filters are from orthonormal.
 
-    O has a convolution's filters as its rows. The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by the
-    constant (numbers of a filter − filters), has the same gradient, and needs matrices up to 400 × 400 where this
-    one's are 32 × 32. As it is a sum over clients, the gradient of one client's tensors does not depend on the others;
-    the coefficient λ is the caller's.
+    O has a convolution's filters as its rows. The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant
+    and has the same gradient.
 
     Args:
         generated: Target name → (clients, \\*target shape), recalibrated; all but convolutions are ignored.
-
-    Raises:
-        UserError: Nothing that is generated is a convolution.
     """
     grams = []
     for tensor in generated.values():
@@ -193,15 +166,12 @@ def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
             identity = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
             grams.append((rows @ rows.transpose(1, 2) - identity).square().sum())
     if not grams:
-        raise UserError(
-            "orthogonal regularisation needs a convolution among the generated tensors and there is none; "
-            "use a backbone with convolutions, or coefficient 0"
-        )
+        raise UserError("method fedofa: lam: there is no convolution among the generated tensors; set it to 0")
     return torch.stack(grams).mean()
 
 
 def _lift(params: Mapping[str, Tensor], name: str, vectors: Tensor) -> Tensor:
-    """Copies of each vector for the heads, each scaled and shifted: (clients, vectors, heads, length)."""
+    """Return copies of each vector for the heads, each scaled and shifted: (clients, vectors, heads, length)."""
     return _shifted(vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1), params.get(f"{name}.bias"))
 
 

@@ -56,7 +56,7 @@ class HyperNetwork:
             for name, shape in self.targets.items()
         }
 
-    def descend(
+    def sgd_step(
         self,
         params: Tensors,
         momenta: Tensors,
@@ -108,12 +108,12 @@ class HyperNetwork:
                 step(params[name], momenta[name].mul_(momentum).add_(gradient))
 
     def squared_norm(self, params: Tensors, clients: Sequence[int], upstream: Callable[[str], Tensor]) -> Tensor:
-        """Squared norm of the gradient along which :meth:`descend` would step, without decay: a number.
+        """Squared norm of the gradient along which :meth:`sgd_step` would step, without decay: a number.
 
         It is not formed here either: for a head's Σ sᵢ·hᵢᵀ over clients it is Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ).
 
         Args:
-            params, clients, upstream: As in :meth:`descend`.
+            params, clients, upstream: As in :meth:`sgd_step`.
         """
         below, hidden = self._traced(params, clients)
         inner = hidden.detach()

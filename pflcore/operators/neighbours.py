@@ -16,8 +16,8 @@ class Neighbours:
     """Nearest neighbours of kNN-Per (Marfoq et al., ICML 2022), mixed with a model's own probabilities.
 
     The probability of a class is the share of the k nearest training samples that have it, each with the weight
-    exp(−d² / D), d its Euclidean distance and D the number of features; FedTP+KNN uses this kernel too. What is mixed
-    are probabilities: λ of the neighbours, 1 − λ of the model.
+    exp(−d² / D), d its Euclidean distance and D the number of features. What is mixed are probabilities: λ of the
+    neighbours, 1 − λ of the model.
 
     Attributes:
         index: A fitted ``sklearn.neighbors.NearestNeighbors``.
@@ -40,9 +40,7 @@ class Neighbours:
         weight: float,
         grid: Sequence[float] = (),
     ) -> Neighbours | None:
-        """The memory of a client: all its training samples, as its model sees them.
-
-        None for a model whose features are not finite. It has diverged, as its loss by itself will tell.
+        """Return the memory of a client's training samples; None where its features are not finite.
 
         Args:
             samples: Pieces of them: logits (batch, …, classes), features (batch, …, features), labels (batch, …).
@@ -54,20 +52,19 @@ class Neighbours:
         # Imported late: only few runs use it, and it takes a second.
         from sklearn.neighbors import NearestNeighbors
 
-        features, labels, own = [], [], []
-        for logits, found, right in samples:
-            own.append(logits.softmax(-1).flatten(0, -2).cpu().numpy())
-            features.append(found.flatten(0, -2).cpu().numpy())
-            labels.append(right.flatten().cpu().numpy())
-        known, seen = np.concatenate(labels), np.concatenate(features)
+        pieces = [
+            (logits.softmax(-1).flatten(0, -2), features.flatten(0, -2), labels.flatten())
+            for logits, features, labels in samples
+        ]
+        own, seen, known = (torch.cat(parts).cpu().numpy() for parts in zip(*pieces, strict=True))
         if not np.isfinite(seen).all():
             return None
         index = NearestNeighbors(n_neighbors=min(neighbours, len(known)))
         memory = cls(index.fit(seen), known, classes, weight)
-        return replace(memory, weight=memory.best(grid, np.concatenate(own))) if grid else memory
+        return replace(memory, weight=memory.best(grid, own)) if grid else memory
 
     def best(self, grid: Sequence[float], own: np.ndarray) -> float:
-        """The weight whose mixture is right on most of the memory's samples, each left out of its own vote.
+        """Return the weight whose mixture is right on most of the memory's samples, each left out of its own vote.
 
         Of equal ones it is that with the lower loss. A memory of one sample, which nobody can vote on, has the lowest.
 
@@ -86,7 +83,7 @@ class Neighbours:
         return max(grid, key=merit)
 
     def vote(self, features: np.ndarray | None) -> np.ndarray:
-        """Probabilities of the classes, (samples, classes), for features (samples, features).
+        """Return probabilities of the classes, (samples, classes), for features (samples, features).
 
         None stands for the features in the memory, each of which has no vote on itself.
         """
@@ -101,11 +98,11 @@ class Neighbours:
         return shares
 
     def mix(self, logits: Tensor, features: Tensor) -> Tensor:
-        """Logarithms of the mixed probabilities, (batch, …, classes), for logits and features of the same samples."""
+        """Return log mixed probabilities, (batch, …, classes), for logits and features of the same samples."""
         if not features.isfinite().all():
             return logits.log_softmax(-1)
         votes = torch.from_numpy(self.vote(features.flatten(0, -2).cpu().numpy()))
-        weight = self.weight
-        mixed = weight * votes.to(logits.device, torch.float32).view(logits.shape) + (1 - weight) * logits.softmax(-1)
+        votes = votes.to(logits.device, torch.float32).view(logits.shape)
+        mixed = self.weight * votes + (1 - self.weight) * logits.softmax(-1)
         # A class that neither has is impossible, but not infinitely so: losses stay finite.
         return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()

@@ -18,9 +18,9 @@ import pflcore
 from pflcore.errors import UserError
 from pflcore.faults import in_a_line, portable, shown
 from pflcore.groups import Tensors
-from pflcore.method import FACTS, Batch, ClientView, LocalState, Phase, Tuning
+from pflcore.method import FACTS, Batch, ClientView, LocalState, Phase, Steps
 from pflcore.methods import Method
-from pflcore.methods.fedavg import FedAvg
+from pflcore.methods.simple import FedAvg
 
 SIZES = (
     (10, 5, 10, 9),
@@ -97,17 +97,18 @@ def test_a_fault_in_measuring(executor: str, personal: tuple[str, ...]) -> None:
 def test_a_fault_in_tuning(executor: str) -> None:
     @dataclass(frozen=True, kw_only=True)
     class InTuning(FedAvg):
-        def tuning(self) -> Tuning:
-            return Tuning(in_loss())
+        def tuning(self) -> Phase:
+            return Phase(in_loss())
 
     error = fail(InTuning(), executor)
     assert printed(error)[-1] == f"client 3, tuned after round 1, step 2 of 2, executor {executor}"
 
 
-FUNCTIONS = [name for name, value in vars(Method).items() if inspect.isfunction(value) and not name.startswith("_")]
+_ALL = {**vars(Steps), **vars(Method)}
+FUNCTIONS = [name for name, value in _ALL.items() if inspect.isfunction(value) and not name.startswith("_")]
 CLIENTS = ("begin", "end", "loss", "step")
 WITHIN = {"average": "update_server", "shares": "update_server"}  # helpers of a function that the engine calls
-BEFORE = ("extend", "trained", "roles", "companions", "common", "init_server", "tuning", "phases", "opening")
+BEFORE = ("extend", "trained", "roles", "init_client", "init_shared", "init_server", "tuning", "phases", "warmup")
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ def test_every_function_of_a_method_is_named_or_its_client(function: str, execut
 
     broken.__code__ = broken.__code__.replace(co_name=function)
     # Else nobody asks for these.
-    remembers, opens = function in ("predictor", "beside_neighbours"), function == "open_server"
-    more = {"remembers": remembers, **({"opening": lambda _: Phase()} if opens else {})}
+    remembers, opens = function in ("predictor", "beside_neighbours"), function == "end_warmup"
+    more = {"remembers": remembers, **({"warmup": lambda _: Phase()} if opens else {})}
     error = fail(type("Broken", (FedAvg,), {function: broken, **more})(), executor)
     lines = printed(error)
     assert type(error) is ZeroDivisionError and lines[-2] == "ZeroDivisionError: boom"
@@ -134,11 +135,11 @@ def test_every_function_of_a_method_is_named_or_its_client(function: str, execut
     elif function in BEFORE:
         assert lines[-1] == f"{function}(), before the first round"
     elif opens:
-        assert lines[-1] == f"open_server(), before the first round, executor {executor}"
+        assert lines[-1] == f"end_warmup(), before the first round, executor {executor}"
     elif remembers:
         assert re.match(rf"client \d, measured after round 1, executor {executor}$", lines[-1])
     else:
-        measured = "measured after " if function in ("predict", "personalised") else ""
+        measured = "measured after " if function in ("predict", "eval_state") else ""
         assert lines[-1] == f"{WITHIN.get(function, function)}(), {measured}round 1, executor {executor}"
 
 
@@ -180,13 +181,13 @@ def test_the_line_is_that_of_an_entry() -> None:
     root = Path(pflcore.__file__).parent
     shared: dict[str, Any] = {}
     mine: dict[str, Any] = {}
-    exec(compile(IN_BLOCKS, str(root / "plugins/_blocks.py"), "exec"), shared)
+    exec(compile(IN_BLOCKS, str(root / "methods/_blocks.py"), "exec"), shared)
     exec(compile(IN_MINE, str(root / "methods/mine.py"), "exec"), mine)
     deep = mine["bad"]
     for call, line in (
         (lambda: mine["step"](lambda: shared["blocks"](lambda: portable(None))), "methods/mine.py:3"),
         (lambda: shared["blocks"](deep), "methods/mine.py:5"),
-        (lambda: shared["blocks"](lambda: shown(None)), "plugins/_blocks.py:3"),
+        (lambda: shared["blocks"](lambda: shown(None)), "methods/_blocks.py:3"),
     ):
         with pytest.raises(Exception) as error:
             call()

@@ -32,8 +32,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, cross_entropy
 from pflcore.methods import Method
-from pflcore.methods.fedavg import FedAvg
-from pflcore.methods.fedper import FedPer
+from pflcore.methods.simple import FedAvg, FedPer
 from pflcore.seeds import generator
 from pflcore.server_view import Server, Update, average, weights
 
@@ -52,7 +51,7 @@ class Witness(FedAvg):
     def __post_init__(self) -> None:
         """It is not registered."""
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {"rates": torch.tensor(0.0), "told": torch.zeros(2, dtype=torch.int64), "before": initial["head.bias"]}
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
@@ -183,7 +182,7 @@ class Phased(FedPer):
     def __post_init__(self) -> None:
         """It is not registered."""
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {"mean": torch.zeros(federation.features)}
 
     def phases(self) -> tuple[Phase, ...]:
@@ -243,7 +242,7 @@ class Shared(Look):
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         seen = torch.zeros_like(start["common/mean"])
-        return {"model": start, "momenta": {}, "seen": {"sum": seen, "count": torch.zeros_like(seen[0])}}
+        return {"model": start, "opt_state": {}, "seen": {"sum": seen, "count": torch.zeros_like(seen[0])}}
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         mean = state["seen"]["sum"] / state["seen"]["count"]
@@ -257,13 +256,13 @@ class Opened(FedAvg):
     def __post_init__(self) -> None:
         """It is not registered."""
 
-    def companions(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {"mean": torch.zeros(federation.features)}
 
-    def common(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {"mean": torch.zeros(federation.features)}
 
-    def opening(self) -> Phase:
+    def warmup(self) -> Phase:
         return Phase(Shared())
 
 
@@ -316,7 +315,7 @@ def test_what_nobody_said_is_none() -> None:
 
 
 def test_the_number_of_rounds_must_be_asked_for() -> None:
-    assert Federation(3, 7, planned=12).rounds == 12
+    assert Federation(3, 7, total_rounds=12).rounds == 12
     with pytest.raises(UserError, match=r"test_method\.py:\d+: federation\.rounds must be asked for"):
         print(Federation(3, 7).rounds)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pflcore.client_view import FACTS, ClientView
-from pflcore.method import Method, Phase
+from pflcore.method import Method, Phase, Steps
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
@@ -38,7 +38,9 @@ def test_its_method_gives_the_numbers_that_it_prints(tmp_path: Path) -> None:
 
 def test_it_names_every_function_that_a_method_may_override() -> None:
     named = set(re.findall(r"`(\w+)`", PAGE.partition("## ")[0]))
-    functions = {name for name, value in vars(Method).items() if inspect.isfunction(value) and name[0] != "_"}
+    functions = {
+        name for name, value in {**vars(Steps), **vars(Method)}.items() if inspect.isfunction(value) and name[0] != "_"
+    }
     assert named >= functions
     known = {field.name for field in fields(ClientView)} | set(vars(ClientView))
     assert set(re.findall(r"`local\.(\w+)", PAGE)) <= known

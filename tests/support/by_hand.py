@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
+from pflcore.groups import add_prefix
 from pflcore.method import Update
 from pflcore.methods import Method
 from pflcore.seeds import generator
@@ -212,19 +213,11 @@ class Rounds:
             result.weights,
             self.x,
             *beside,
-            *(under(f"client.{i}.", own) for i, own in enumerate(self.own)),
+            *(add_prefix(f"client.{i}.", own) for i, own in enumerate(self.own)),
             **tolerance,
         )
         if measured:
             losses(result, [self.loss(client, self.x, own) for client, own in enumerate(self.own)])
-
-
-def under(prefix: str, state: State) -> State:
-    return {f"{prefix}{name}": tensor for name, tensor in state.items()}
-
-
-def below(prefix: str, state: Mapping[str, Tensor]) -> State:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def near(found: Mapping[str, Tensor], *expected: State, rtol: float = 1e-3, atol: float = 2e-5) -> None:

@@ -22,8 +22,8 @@ from pflcore.data.samples import Boxes
 from pflcore.engine import Result, train
 from pflcore.engine.dropout import DropoutBits
 from pflcore.errors import UserError
-from pflcore.groups import Groups, Roles, Tensors
-from pflcore.method import COMMON, Federation, Server, Update, under
+from pflcore.groups import Groups, Roles, Tensors, add_prefix
+from pflcore.method import COMMON, Federation, Server, Update
 from pflcore.methods import METHODS, Method
 from pflcore.ownership import groups_of as trained_groups
 from pflcore.ownership import roles_of
@@ -264,7 +264,7 @@ def facts(method: Method, backbone: Backbone, clients: int = 3) -> tuple[Tensors
     initial = dict(model.state_dict())
     features = initial[head[0]].shape[-1]
     roles = roles_of(method, groups)
-    told = {"classes": CLASSES, "features": features, "head": head, "planned": 2, "parameters": groups.parameters}
+    told = {"classes": CLASSES, "features": features, "head": head, "total_rounds": 2, "parameters": groups.parameters}
     return initial, roles, known(clients, 3, initial, roles, **told)
 
 
@@ -277,7 +277,7 @@ def known(clients: int, seed: int, initial: Tensors, roles: Roles, **more: Any) 
 def exchanged(method: Method, backbone: Backbone) -> dict[str, int]:
     """Names of all that a client exchanges with the server, and their bytes."""
     initial, roles, known = facts(method, backbone)
-    entries = {**initial, **under(COMMON, method.common(initial, roles, known))}
+    entries = {**initial, **add_prefix(COMMON, method.init_shared(initial, roles, known))}
     names = roles.shared | roles.generated | {name for name in entries if name not in initial}
     return {name: entries[name].nbytes for name in names}
 

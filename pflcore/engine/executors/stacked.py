@@ -120,7 +120,7 @@ class Stacked:
 
     def _train(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
         trainer, replay = chosen(self.trainer, part), self._replays[part]
-        if trainer.method.one_by_one:
+        if not trainer.method.supports_vmap:
             return [trainer.train(round_, client, received) for client, received in jobs]
         while True:
             cohort = Cohort(trainer, replay, self._passes[part], round_, jobs)

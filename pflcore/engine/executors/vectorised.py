@@ -70,7 +70,7 @@ class Step:
     def _local(self, received: Tensors, lr: Rate | None = None) -> ClientView:
         own = self.trainer
         view = self._features, self._differentiate, self._sgd
-        return ClientView(*view, received, own.parameters, own.roles, lr, own.task)
+        return ClientView(*view, received, own.parameters, own.roles, lr, own.task, head=own.seen.head)
 
     def _features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         trainer = self.trainer

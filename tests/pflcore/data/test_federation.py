@@ -24,7 +24,7 @@ from pflcore.engine import Result, train
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
-from pflcore.methods.fedper import FedPer
+from pflcore.methods.simple import FedPer
 from pflcore.settings import Evaluation
 
 # --- federation ------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.method import Batch, ClientView
 from pflcore.methods import METHODS
-from pflcore.methods.fedavg import FedAvg
+from pflcore.methods.simple import FedAvg
 from pflcore.seeds import generator, torch_seed
 from pflcore.settings import Evaluation
 
@@ -230,7 +230,7 @@ def test_measuring_does_not_change_training() -> None:
 def test_a_run_that_diverges_ends_early_and_says_where(name: str) -> None:
     entry = method(name)
     result = run(entry, first_fitting(entry), training=training(rounds=4, lr=1e20))
-    when = 0 if entry.opening() else 1  # all clients are there before the first round
+    when = 0 if entry.warmup() else 1  # all clients are there before the first round
     assert result.diverged and result.diverged.round == when
     first = min(entry.participants(sampled(SEED, 1, 3, training()), 3)) if when else 0
     assert result.diverged.client == first

@@ -15,7 +15,7 @@ from pflcore.backbones import Backbone
 from pflcore.engine.facts import Facts, balanced
 from pflcore.engine.parts import make_trainer
 from pflcore.errors import UserError
-from pflcore.methods.fedavg import FedAvg
+from pflcore.methods.simple import FedAvg
 from pflcore.seeds import torch_seed
 
 # --- facts -----------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def facts_of(entry: FedAvg, **settings: object) -> Facts:
 def test_the_federation() -> None:
     told = facts_of(Curious(), rounds=9, momentum=0.5, local_epochs=3).federation
     assert (told.clients, told.seed, told.momentum, told.classes, told.samples) == (3, SEED, 0.5, CLASSES, (14, 7, 9))
-    assert (told.local_epochs, told.planned, told.rounds) == (3, 9, 9)
+    assert (told.local_epochs, told.total_rounds, told.rounds) == (3, 9, 9)
     assert told.head == ("head.weight", "head.bias") and dict(told.generated) == {}
     model, groups = create(backbone("convnet"), SEED)
     assert told.features == model.state_dict()["head.weight"].shape[1] and told.parameters == groups.parameters
@@ -52,7 +52,7 @@ def test_the_federation() -> None:
 
 def test_where_steps_are_counted_there_are_no_epochs_and_rounds_are_for_who_asks() -> None:
     told = facts_of(FedAvg(), local_steps=4, local_epochs=3).federation
-    assert told.local_epochs is None and told.planned is None
+    assert told.local_epochs is None and told.total_rounds is None
     with pytest.raises(UserError, match="must be asked for"):
         print(told.rounds)
 

@@ -161,6 +161,6 @@ def test_what_cannot_be_combined_is_one_line() -> None:
 def test_methods_that_tune_by_themselves_tune_the_named_groups_instead() -> None:
     for name in ("fedbabu", "fedrep"):
         tuning = method(name, finetune_epochs=2, finetune_groups=("head",)).tuning()
-        assert tuning is not None and (tuning.method, tuning.groups, tuning.epochs) == (None, ("head",), 2)
+        assert tuning is not None and (tuning.steps, tuning.groups, tuning.epochs) == (None, ("head",), 2)
         own = method(name, finetune_epochs=2, finetune_lr=0.3).tuning()
-        assert own is not None and own.method is not None and (own.groups, own.lr) == ((), 0.3)
+        assert own is not None and own.steps is not None and (own.groups, own.lr) == ((), 0.3)

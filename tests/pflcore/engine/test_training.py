@@ -41,8 +41,8 @@ from pflcore.engine.schedules import learning_rate
 from pflcore.engine.trainer import Trainer, differentiate
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.method import Batch, ClientView, Tuning, cross_entropy
-from pflcore.methods.fedavg import FedAvg
+from pflcore.method import Batch, ClientView, Phase, cross_entropy
+from pflcore.methods.simple import FedAvg
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 NESTEROV = {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01}
@@ -290,8 +290,8 @@ def test_each_step_draws_from_all_samples() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WildlyTuned(FedAvg):
-    def tuning(self) -> Tuning:
-        return Tuning(FedAvg(), epochs=2, lr=1e20)
+    def tuning(self) -> Phase:
+        return Phase(FedAvg(), epochs=2, lr=1e20)
 
 
 def test_a_divergence_in_tuning_is_told() -> None:

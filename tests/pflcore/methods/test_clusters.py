@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
-from support.by_hand import SEED, Rounds, State, near, under
+from support.by_hand import SEED, Rounds, State, near
 from support.tiny import NormNet, backbone, create, facts, federation, method, run, training
 from torch.nn import functional as F
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles
+from pflcore.groups import Roles, add_prefix
 from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS
-from pflcore.methods.cfl import halves
 
 SIZES = ((14, 7, 9, 13, 12, 8), (5, 8, 6, 4, 7, 5))
 CLIENTS = len(SIZES[0])
@@ -84,26 +83,6 @@ def test_cfl(net: str, options: dict[str, Any], share: float) -> None:
     assert result.loss[-CLIENTS:].tolist() == pytest.approx(measured, rel=1e-3)
 
 
-@pytest.mark.parametrize("linkage", ["complete", "single"])
-def test_halves_are_those_of_others(linkage: str) -> None:
-    rng = np.random.default_rng(0)
-    for clients in (2, 3, 5, 8):
-        for _ in range(5):
-            vectors = rng.normal(size=(clients, 4))
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            likeness = vectors @ vectors.T
-            made = [set(half) for half in halves(torch.from_numpy(likeness), linkage)]
-            assert 0 in made[0]
-            if linkage == "complete":
-                assert sorted(made, key=min) == sorted(divided(likeness, linkage), key=min)
-            else:  # several may be as good
-                worst = [
-                    max(likeness[i, j] for i in one for j in set(range(clients)) - one)
-                    for one in (made[0], divided(likeness, linkage)[0])
-                ]
-                assert worst[0] == worst[1]
-
-
 APART = {0: [3.0, 0.1], 1: [-3.0, 0.1], 2: [2.9, 0.0], 3: [-2.9, 0.0]}
 
 
@@ -155,7 +134,7 @@ def test_ifca(net: str, own: str) -> None:
     hand = Rounds(net, training(rounds=4, momentum=0.5), own=own)
     entry: Any = method("ifca", clusters=3, also_personal=(own.rstrip("."),) if own else ())
     groups = create(hand.net, SEED)[1]
-    others = entry.common(hand.initial, entry.roles(groups), Federation(3, SEED, parameters=groups.parameters))
+    others = entry.init_shared(hand.initial, entry.roles(groups), Federation(3, SEED, parameters=groups.parameters))
     models = [hand.x, *({n: others.get(f"{one}/{n}", tensor) for n, tensor in hand.x.items()} for one in (1, 2))]
 
     def best(client: int, stream: str, round_: int) -> int:
@@ -178,8 +157,8 @@ def test_ifca(net: str, own: str) -> None:
     assert len(chosen) > 1
     result = hand.run(entry)
     places = zip(("server.first/", "common/1/", "common/2/"), models, strict=True)
-    near(result.weights, *(under(place, one) for place, one in places))
-    near(result.weights, *(under(f"client.{i}.", one) for i, one in enumerate(hand.own)))
+    near(result.weights, *(add_prefix(place, one) for place, one in places))
+    near(result.weights, *(add_prefix(f"client.{i}.", one) for i, one in enumerate(hand.own)))
     measured = [hand.loss(i, models[best(i, "tuning", 4)], hand.own[i]) for i in range(3)]
     assert result.loss[9:].tolist() == pytest.approx(measured, rel=1e-3)
 
@@ -197,22 +176,6 @@ def test_with_one_cluster_it_is_fedavg(entry: Any, prefix: str) -> None:
     assert one.loss.tolist() == plain.loss.tolist()
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", ["cfl", "ifca"])
-def test_clients_of_two_kinds_find_their_groups(name: str) -> None:
-    """What is class 0 for one half of the clients is class 3 for the other."""
-    data = federation((30, 24, 36, 18), (12, 12, 12, 12))
-    data.inputs.copy_((data.labels * 60).view(-1, 1, 1, 1).expand_as(data.inputs))
-    for client in (1, 3):
-        for rows in (data.train[client], data.test[client]):
-            data.labels[rows] = 3 - data.labels[rows]
-    settings = training(rounds=30, sample_rate=1.0, lr=0.1)
-    entries = method(name, **({"eps1": 0.3, "eps2": 0.3, "after": 5} if name == "cfl" else {})), method("fedavg")
-    own, fedavg = (run(one, backbone("convnet"), data, training=settings) for one in entries)
-    right = [one.correct[-4:] / one.total[-4:] for one in (own, fedavg)]
-    assert right[0].mean() > 0.9 and right[1].mean() < 0.7
-
-
 def test_all_models_are_sent_and_one_comes_back() -> None:
     ifca, fedavg = (run(method(name), backbone("convnet")).cost for name in ("ifca", "fedavg"))
     assert ifca.sent_down == 2 * fedavg.sent_down
@@ -222,7 +185,7 @@ def test_all_models_are_sent_and_one_comes_back() -> None:
 def test_models_begin_alike_and_apart() -> None:
     entry = method("ifca", clusters=3)
     initial, roles, told = facts(entry, NormNet())
-    made = entry.common(initial, roles, told)
+    made = entry.init_shared(initial, roles, told)
     assert made.keys() == {"choice", *(f"{cluster}/{name}" for cluster in (1, 2) for name in initial)}
     for name, tensor in initial.items():
         for cluster in (1, 2):  # the same numbers elsewhere; running statistics where they were

@@ -11,20 +11,18 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
-from support.by_hand import SEED, Rounds, State, below, losses, near, under
+from support.by_hand import SEED, Rounds, State, losses, near
 from support.tiers import six_of
 from support.tiny import (
     CLASSES,
     TEXT,
     NormNet,
     backbone,
-    create,
     facts,
     federation,
     method,
     run,
     run_by_all,
-    sampled,
     spied,
     training,
 )
@@ -32,9 +30,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.errors import UserError
-from pflcore.method import Federation, Update
-from pflcore.methods._beside_head import classified, classifier_weight, normed_layer
-from pflcore.methods.fedcp import discrepancy
+from pflcore.groups import add_prefix, strip_prefix
+from pflcore.method import Update
+from pflcore.methods._features import add_sums, class_means, no_sums, normed_layer
 from pflcore.methods.fedpac import combinations
 from pflcore.operators.class_tree import class_tree
 from pflcore.operators.gaussian_process import JITTER, SCALE, gibbs
@@ -65,8 +63,8 @@ def test_a_model_without_a_classifier_is_refused(name: str) -> None:
     initial, roles, known = facts(entry, backbone("convnet"))
     headless = replace(known, head=(), features=0)
     with pytest.raises(UserError, match=f"^method {name} needs a backbone .*'head'") as error:
-        entry.common(initial, roles, headless)
-        entry.companions(initial, roles, headless)
+        entry.init_shared(initial, roles, headless)
+        entry.init_client(initial, roles, headless)
     assert "\n" not in str(error.value)
 
 
@@ -83,15 +81,7 @@ def test_options_that_do_not_go_together(name: str, options: dict[str, Any], wor
         method(name, **options)
 
 
-@pytest.mark.parametrize("name", ["pfedfda", pytest.param("pfedgp", marks=pytest.mark.matrix)])
-def test_neighbours_vote_beside_the_method(name: str) -> None:
-    plain, mixed, alone = (run(method(name, knn=knn), backbone("convnet")).loss for knn in (0.0, 0.5, 1.0))
-    assert not np.allclose(plain, mixed) and not np.allclose(mixed, alone)
-
-
 # --- layers beside the classifier ------------------------------------------------------------------------------------
-
-PLACES = {"0.weight": "weight", "0.bias": "bias"}
 
 
 def test_a_layer_begins_as_pytorchs() -> None:
@@ -108,22 +98,15 @@ def test_a_layer_begins_as_pytorchs() -> None:
     assert torch.equal(normed_layer(25, 400, 3, "one")["weight"], made["weight"])
     entry = method("gpfl")
     initial, roles, known = facts(entry, backbone("convnet"))
-    wide = entry.common(initial, roles, replace(known, classes=200, features=100))["embeddings/head.weight"]
+    wide = entry.init_shared(initial, roles, replace(known, classes=200, features=100))["embeddings/head.weight"]
     assert wide.shape == (200, 100) and float(wide.std()) == pytest.approx(1, abs=0.03)
 
 
-def test_the_classifier_is_the_first_matrix_of_the_head() -> None:
-    initial = {"head.bias": torch.zeros(2), "head.weight": torch.zeros(2, 3), "conv.weight": torch.zeros(2, 3, 1, 1)}
-    told = Federation(1, 0, head=("head.bias", "head.weight"))
-    assert classifier_weight("any", initial, told) == "head.weight"
-    for head in ((), ("head.bias",), ("conv.weight",)):
-        with pytest.raises(UserError, match="method any needs a backbone whose group 'head' begins with a linear"):
-            classifier_weight("any", initial, Federation(1, 0, head=head))
-    state = {"head.weight": torch.tensor([[1.0, 2.0], [0.0, -1.0]]), "head.bias": torch.tensor([0.5, 3.0])}
-    features = torch.tensor([[[1.0, 1.0]], [[2.0, 0.0]]])
-    assert classified(state, "head.weight", features).tolist() == [[[3.5, 2.0]], [[2.5, 3.0]]]
-    del state["head.bias"]
-    assert classified(state, "head.weight", features).tolist() == [[[3.0, -1.0]], [[2.0, 0.0]]]
+def test_sums_of_features_by_class() -> None:
+    features, labels = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]]), torch.tensor([2, 0, 2])
+    seen = add_sums(add_sums(no_sums(torch.empty(3, 2)), features[:2], labels[:2]), features[2:], labels[2:])
+    assert seen["counts"].tolist() == [1, 0, 2] and seen["sums"].tolist() == [[3, 4], [0, 0], [6, 2]]
+    assert class_means(seen).tolist() == [[3.0, 4.0], [0.0, 0.0], [3.0, 1.0]]
 
 
 class Beside(nn.Module):
@@ -177,8 +160,8 @@ def test_fedcp(net: str) -> None:
     head, width = hand.model.get_submodule("head"), hand.initial["head.weight"].shape[1]
     policy, common = Policy(width), nn.Linear(width, CLASSES)
     common.load_state_dict(head.state_dict())
-    begun = below("policy/", entry.common(*facts(entry, hand.net)))
-    wide = under("policy.", begun)
+    begun = strip_prefix("policy/", entry.init_shared(*facts(entry, hand.net)))
+    wide = add_prefix("policy.", begun)
     drawn = []
 
     def lend(client: int) -> Tensor:
@@ -208,14 +191,14 @@ def test_fedcp(net: str) -> None:
             ended[i] = hand.descend(hand.rows(i, round_), loss, beside=policy.parameters()) | policy.named()
             hand.own[i] = {name: ended[i][name] for name in hand.own[i]}
         wide = hand.mean(ended, of=wide)
-        heads = hand.mean({i: below("head.", hand.own[i]) for i in cohort}, of=["weight", "bias"])
+        heads = hand.mean({i: strip_prefix("head.", hand.own[i]) for i in cohort}, of=["weight", "bias"])
         for name, tensor in common.named_parameters():
             tensor.data = (tensor.data + heads[name]) / 2
         hand.x = hand.mean(ended)
     assert max(drawn) > 1e-4
     result = hand.run(entry)
     beside = {f"common/policy/{n.removeprefix('policy.')}": t for n, t in wide.items()}
-    hand.check(result, beside, under("common/head/head.", common.state_dict()), measured=False, atol=5e-5)
+    hand.check(result, beside, add_prefix("common/head/head.", common.state_dict()), measured=False, atol=5e-5)
     for i, rows in enumerate(DATA.test):
         v = lend(i)
         hand.model.eval()
@@ -223,13 +206,6 @@ def test_fedcp(net: str) -> None:
         assert result.loss[6 + i] == pytest.approx(
             float(F.cross_entropy(divided(v).detach(), hand.labels(rows))), rel=1e-3
         )
-
-
-def test_discrepancy_is_that_of_all_pairs() -> None:
-    drawn = torch.Generator().manual_seed(0)
-    ones, others = torch.randn(5, 3, generator=drawn), 1 + 2 * torch.randn(5, 3, generator=drawn)
-    assert float(discrepancy(ones, others)) == pytest.approx(float(apart(ones, others)), rel=1e-5)
-    assert float(discrepancy(ones, ones)) == pytest.approx(0, abs=1e-6)
 
 
 # --- FedDBE ----------------------------------------------------------------------------------------------------------
@@ -269,20 +245,6 @@ def test_feddbe(mu: float, own: str) -> None:
         shift.data = shifts[i]
         assert result.loss[6 + i] == pytest.approx(hand.loss(i, hand.x, hand.own[i]), rel=1e-3)
     assert max(float(one.abs().max()) for one in shifts) > 1e-3
-
-
-def test_the_first_pass_of_feddbe_leaves_nothing_but_the_mean() -> None:
-    """Who takes part in no round has the initial shift, statistics and classifier; the mean stays and is not sent."""
-    settings = training(rounds=1, sample_rate=0.34)
-    result = run(method("feddbe", also_personal=("head",)), NormNet(), DATA, training=settings, seed=SEED)
-    initial = create(NormNet(), SEED)[0].state_dict()
-    for client in set(range(3)) - set(sampled(SEED, 1, 3, settings)):
-        assert not result.weights[f"client.{client}.own/shift/head.weight"].any()
-        assert torch.equal(result.weights[f"client.{client}.head.weight"], initial["head.weight"])
-    short, long = (run(method("feddbe"), backbone("convnet"), training=training(rounds=n)) for n in (1, 3))
-    assert torch.equal(short.weights["common/mean"], long.weights["common/mean"]) and short.weights["common/mean"].any()
-    plain = run(method("fedavg"), backbone("convnet")).cost
-    assert (long.cost.sent_up, long.cost.sent_down) == (plain.sent_up, plain.sent_down)
 
 
 # --- FedPAC ----------------------------------------------------------------------------------------------------------
@@ -432,9 +394,9 @@ class Valve(Beside):
 def test_gpfl(net: str) -> None:
     hand, lam, mu = Rounds(net, SETTINGS, own="head."), 0.3, 0.2
     entry = method("gpfl", lam=lam, mu=mu)
-    head, begun = hand.model.get_submodule("head"), entry.common(*facts(entry, hand.net))
+    head, begun = hand.model.get_submodule("head"), entry.init_shared(*facts(entry, hand.net))
     valve = Valve(begun["embeddings/head.weight"].shape[1])
-    wide = {"embeddings": begun["embeddings/head.weight"], **below("valve/", begun)}
+    wide = {"embeddings": begun["embeddings/head.weight"], **strip_prefix("valve/", begun)}
 
     def lend(client: int) -> Tensor:
         """The client's condition."""
@@ -463,7 +425,7 @@ def test_gpfl(net: str) -> None:
         hand.x = hand.mean(ended)
     result = hand.run(entry)
     rest = {name: tensor for name, tensor in wide.items() if name != "embeddings"}
-    beside = {"common/embeddings/head.weight": wide["embeddings"], **under("common/valve/", rest)}
+    beside = {"common/embeddings/head.weight": wide["embeddings"], **add_prefix("common/valve/", rest)}
     hand.check(result, beside, measured=False, atol=5e-5)
     for i, rows in enumerate(DATA.test):
         own = lend(i)
@@ -526,7 +488,7 @@ def priors_of(client: int) -> Array:
 def test_pfedfda() -> None:
     hand = Rounds("convnet", training(rounds=4, momentum=0.5, weight_decay=0.01, lr=0.1))
     entry = method("pfedfda", grid=5)
-    begun = entry.common(*facts(entry, hand.net))
+    begun = entry.init_shared(*facts(entry, hand.net))
     assert begun["means"].min() >= 0 and begun["means"].max() <= 1 and begun["means"].unique().numel() > 30
     known, chosen = Classes(begun["means"].double().numpy(), np.eye(begun["means"].shape[1])), set()
 
@@ -559,7 +521,7 @@ def test_pfedfda() -> None:
     result = hand.run(entry)
     told = {"means": torch.from_numpy(known.means).float(), "covariance": torch.from_numpy(known.covariance).float()}
     body = {name: tensor for name, tensor in hand.x.items() if not name.startswith("head.")}
-    near(result.weights, body, under("common/", told), atol=1e-4)
+    near(result.weights, body, add_prefix("common/", told), atol=1e-4)
     hand.lend(hand.x)
     measured = []
     for i, rows in enumerate(DATA.test):
@@ -568,12 +530,6 @@ def test_pfedfda() -> None:
         likely = mixture.posteriors(features.double().numpy(), priors_of(i))
         measured.append(-likely[np.arange(len(rows)), labels.numpy()].mean())
     losses(result, measured)
-
-
-def test_estimates_leave_running_statistics_alone() -> None:
-    """They are those of the training steps, which with a learning rate of nothing are FedAvg's."""
-    plain, own = (run(method(name), NormNet(), training=training(lr=1e-12)).weights for name in ("fedavg", "pfedfda"))
-    torch.testing.assert_close(own["norm.running_mean"], plain["norm.running_mean"])
 
 
 # --- FedAS -----------------------------------------------------------------------------------------------------------
@@ -616,40 +572,12 @@ def test_fedas() -> None:
         hand.x = {n: sum(share * last[i][n] for i, share in shares.items()) for n in hand.x}
     assert moved > 0.01
     result = hand.run(method("fedas", align_lr=rate, align_epochs=2))
-    bodies = [under(f"client.{i}.own/body/", {n: one[n] for n in hand.x}) for i, one in enumerate(last)]
+    bodies = [add_prefix(f"client.{i}.own/body/", {n: one[n] for n in hand.x}) for i, one in enumerate(last)]
     hand.check(result, *bodies, measured=False)
     losses(result, [hand.loss(i, one) for i, one in enumerate(last)])
     for i, own in enumerate(prototypes):
         assert result.weights[f"client.{i}.own/present"].nonzero().flatten().tolist() == sorted(own)
         near(dict(enumerate(result.weights[f"client.{i}.own/prototypes"])), own)
-
-
-def test_who_has_not_trained_is_measured_with_the_initial_model() -> None:
-    hand = Rounds("convnet", training(rounds=1, sample_rate=0.34))
-    result = hand.run("fedas")
-    for client in set(range(3)) - set(sampled(SEED, 1, 3, hand.settings)):
-        assert result.loss[client] == pytest.approx(hand.loss(client, hand.initial), rel=1e-5)
-
-
-def test_clients_count_by_their_traces() -> None:
-    def told(*traces: float) -> list[Update]:
-        return [Update(one, 1 + 3 * one, {}, {"common/trace": torch.tensor(it)}) for one, it in enumerate(traces)]
-
-    assert method("fedas").shares(told(2.0, 0.0, 6.0)) == [0.25, 0.0, 0.75]
-    assert method("fedas").shares(told(0.0, 0.0)) == [0.2, 0.8]
-
-
-def test_where_nothing_is_aligned_fedas_ends_a_round_as_fedper() -> None:
-    """Passes beside training leave the model and its statistics alone."""
-    settings = training(rounds=1)
-    entries = method("fedper"), method("fedas", align_lr=0.0)
-    plain, own = (run(entry, NormNet(), training=settings, seed=SEED).weights for entry in entries)
-    cohort = sampled(SEED, 1, 3, settings)
-    assert all(torch.equal(own[f"client.{i}.head.weight"], plain[f"client.{i}.head.weight"]) for i in cohort)
-    sizes = [len(DATA.train[i]) for i in cohort]
-    kept = [own[f"client.{i}.own/body/norm.running_mean"] for i in cohort]
-    mean = sum(size * one for size, one in zip(sizes, kept, strict=True)) / sum(sizes)
-    torch.testing.assert_close(mean, plain["norm.running_mean"])
 
 
 # --- pFedGP ----------------------------------------------------------------------------------------------------------

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from support.by_hand import SEED, Rounds, State, below, moved, near, under
+from support.by_hand import SEED, Rounds, State, moved, near
 from support.tiny import (
     CLASSES,
     NormNet,
@@ -34,10 +31,10 @@ from torch.nn import functional as F
 from pflcore.backbones import BACKBONES
 from pflcore.engine import Result
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, pick
-from pflcore.method import Federation, Server, Update, average, weights
+from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
+from pflcore.method import Server, Update, average, weights
 from pflcore.methods import METHODS, Method
-from pflcore.operators.filter_attention import FilterAttention, orthogonality
+from pflcore.operators.filter_attention import FilterAttention
 from pflcore.operators.hypernetworks import HyperNetwork
 
 SIZES: dict[str, Any] = {"embedding": 4, "hidden": 6, "layers": 3}
@@ -57,7 +54,7 @@ class Hypernet(nn.Module):
 
     def __init__(self, server: Server, shapes: dict[str, torch.Size]) -> None:
         super().__init__()
-        entries, self.shapes = below("hyper/", server.extra), shapes
+        entries, self.shapes = strip_prefix("hyper/", server.extra), shapes
         self.embedding = nn.Embedding.from_pretrained(entries.pop("embedding").clone(), freeze=False)
         self.linears = nn.ModuleDict()
         for stem in (name.removesuffix(".weight") for name in entries if name.endswith(".weight")):
@@ -77,7 +74,7 @@ class Hypernet(nn.Module):
         """By the names of the server's entries."""
         values = {"hyper/embedding": self.embedding.weight.detach()}
         for name, layer in self.linears.items():
-            values |= under(f"hyper/{name.replace('|', '.')}.", layer.state_dict())
+            values |= add_prefix(f"hyper/{name.replace('|', '.')}.", layer.state_dict())
         return values
 
 
@@ -90,7 +87,9 @@ def backward(hypernet: Hypernet, updates: list[Update]) -> None:
 
 
 def server_entries(result: Result, *prefixes: str) -> State:
-    return {n: one for n, one in below("server.", result.weights).items() if n.startswith(prefixes or ("hyper/",))}
+    return {
+        n: one for n, one in strip_prefix("server.", result.weights).items() if n.startswith(prefixes or ("hyper/",))
+    }
 
 
 # --- pFedHN and FedTP ------------------------------------------------------------------------------------------------
@@ -158,36 +157,6 @@ def test_a_step_along_a_clipped_gradient_is_as_long_as_the_limit(clip: float | N
     learned = torch.cat([(one.returned[name] - one.sent[name]).flatten() for name in after])
     assert float(learned.norm()) > 3.0
     torch.testing.assert_close(steps, (clip or learned.norm()) * learned / learned.norm())
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("clients", [[4], [0, 2], [1, 2, 3, 4, 0]])
-def test_the_norm_of_a_gradient_that_is_never_formed(clients: list[int], layers: int) -> None:
-    sizes = HyperNetwork(5, 3, 7, layers, {"a": (4, 2), "b": (5,), "c": ()})
-    params = sizes.init(0)
-    torch.manual_seed(1)
-    upstream = {name: torch.randn(len(clients), *shape) for name, shape in sizes.targets.items()}
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
-    made = sizes(leaves, clients)
-    gradients = torch.autograd.grad([made[name] for name in upstream], list(leaves.values()), list(upstream.values()))
-    expected = torch.cat([gradient.flatten() for gradient in gradients]).norm().square()
-    torch.testing.assert_close(sizes.squared_norm(params, clients, upstream.__getitem__), expected)
-    assert float(sizes.squared_norm(params, clients, lambda name: 0 * upstream[name])) == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("pfedhn", {"server_clip": 1e-3}), ("fedtp", {"server_clip": 1e-3}), ("pfedla_layerwise", {}), ("fedofa", {})],
-)
-def test_the_order_of_a_servers_entries_does_not_matter(name: str, options: dict[str, Any]) -> None:
-    """A checkpoint gives them back in another one."""
-    entry, server, roles = fresh(name, 3, "tiny_vit" if name == "fedtp" else "convnet", **options)
-    other = {key: server.extra[key].clone() for key in sorted(server.extra, reverse=True)}
-    same = replace(server, shared=dict(server.shared), extra=other)
-    sent = [{**server.shared, **made} for made in entry.generate(server, [0, 2])]
-    updates = [moved(one, 0.1, client) for client, one in zip([0, 2], sent, strict=True)]
-    first, second = (entry.update_server(each, roles, updates).extra for each in (server, same))
-    assert all(torch.equal(first[key], second[key]) for key in first)
 
 
 def test_hypernetworks_have_the_parameters_of_the_papers() -> None:
@@ -259,7 +228,7 @@ def test_fedtp_fedrod() -> None:
     sgd = torch.optim.SGD(hypernet.parameters(), 0.3, momentum=0.9, weight_decay=1e-3)
     heads = [nn.Linear(8, CLASSES) for _ in range(2)]
     for head in heads:
-        head.load_state_dict(below("head.", initial))
+        head.load_state_dict(strip_prefix("head.", initial))
     before_norm: list[Tensor] = []
     hand.model.get_submodule("norm").register_forward_pre_hook(lambda _, inputs: before_norm.append(inputs[0]))
     hand.x = pick(hand.x, roles.shared)
@@ -283,7 +252,9 @@ def test_fedtp_fedrod() -> None:
     result = hand.run(entry)
     assert_states_close(server_entries(result), hypernet.values(), 1e-5)
     hand.check(
-        result, *(under(f"client.{i}.own/head.", head.state_dict()) for i, head in enumerate(heads)), measured=False
+        result,
+        *(add_prefix(f"client.{i}.own/head.", head.state_dict()) for i, head in enumerate(heads)),
+        measured=False,
     )
     for i, head in enumerate(heads):
         hand.lend(hand.x, hypernet(i)).eval()
@@ -309,7 +280,7 @@ class Recalibrated(nn.Module):
         self.hypernet, self.percent = Hypernet(server, shapes), entry.percent
         dense = entry.filter_embedding == "dense"
         self.attention = FilterAttention(entry.kind, entry.heads, entry.mix, entry.scale, shapes, entry.bias, dense)
-        own = below("attention/", server.extra)
+        own = strip_prefix("attention/", server.extra)
         self.params = nn.ParameterDict({name.replace(".", "|"): tensor for name, tensor in own.items()})
 
     def forward(self, client: int) -> Tensors:
@@ -394,16 +365,6 @@ def test_fedofa_without_attention_regularisation_and_pruning_is_pfedhn() -> None
         run(method("fedofa", **OFA, also_personal=("conv",)), backbone("convnet"))
 
 
-def test_regularisation_alone_drives_filters_apart() -> None:
-    entry, server, roles = fresh("fedofa", 3, **{**OFA, "server_momentum": 0.0, "lam": 0.1, "server_lr": 0.05})
-    values = []
-    for _ in range(20):
-        made = entry.generate(server, [0, 1])
-        values.append(float(orthogonality({n: torch.stack([one[n] for one in made]) for n in made[0]})))
-        server = entry.update_server(server, roles, [Update(i, 5, sent, sent) for i, sent in enumerate(made)])
-    assert values[-1] < 0.5 * values[0] and all(after < before for before, after in pairwise(values))
-
-
 @pytest.mark.parametrize(
     ("net", "percent", "parts"),
     [("convnet", 70.0, "conv"), ("convnet", 95.0, "all"), ("convnet", 12.5, "all"), ("lenet_bn", 50.0, "all")],
@@ -428,18 +389,6 @@ def test_as_much_is_left_and_travels_as_is_stated(net: str, percent: float, part
     assert (cost.sent_up, cost.sent_down) == (up, down)
 
 
-def test_the_papers_net_keeps_one_weight_in_twenty() -> None:
-    """Both convolutions of the ConvNet have 1,200 and 12,800 weights."""
-    entry: Any = METHODS.create("fedofa", percent=95.0, hidden=2, embedding=2)
-    model, groups = BACKBONES.create("convnet").create((3, 32, 32), 10, 0)
-    initial, roles = dict(model.state_dict()), entry.roles(groups)
-    (sent,) = entry.generate(entry.init_server(initial, roles, known(2, 0, initial, roles)), [1])
-    left = {name: int((sent[name] != 0).sum()) for name in sent if is_conv(name)}
-    assert left == {"conv1.weight": 60, "conv2.weight": 640}
-    up, down = entry.traffic(Update(1, 5, sent, sent))
-    assert up == 4 * (121_182 - 14_000 + 700) and down == up + (1_200 + 12_800) // 8
-
-
 # --- mixtures by layer: pFedLA and HeurpFedLA ------------------------------------------------------------------------
 
 
@@ -448,7 +397,7 @@ class Mixer(nn.Module):
 
     def __init__(self, server: Server, client: int, keep: int) -> None:
         super().__init__()
-        own = {name: tensor[client].clone() for name, tensor in below("hyper/", server.extra).items()}
+        own = {name: tensor[client].clone() for name, tensor in strip_prefix("hyper/", server.extra).items()}
         self.client, self.keep, self.embedding = client, keep, nn.Parameter(own.pop("embedding"))
         self.linears = nn.ModuleDict()
         for stem in (name.removesuffix(".weight") for name in own if name.endswith(".weight")):
@@ -474,7 +423,7 @@ class Mixer(nn.Module):
         return made
 
     def values(self) -> State:
-        parts = [under(f"hyper/{n.replace('|', '.')}.", one.state_dict()) for n, one in self.linears.items()]
+        parts = [add_prefix(f"hyper/{n.replace('|', '.')}.", one.state_dict()) for n, one in self.linears.items()]
         return {n: t for one in parts for n, t in one.items()} | {"hyper/embedding": self.embedding.detach()}
 
 
@@ -492,7 +441,7 @@ def test_mixtures_by_layer(name: str, net: str, keep: int, own: str) -> None:
     options = {"embedding": 4, "hidden": 6, "server_lr": 5.0 if keep else 0.05, **({"keep": keep} if keep else {})}
     entry: Any = method(name, **options, also_personal=("head",) if own else ())
     _, roles, told = facts(entry, hand.net)
-    tables = under("common/", entry.common(hand.initial, roles, told))
+    tables = add_prefix("common/", entry.init_shared(hand.initial, roles, told))
     server = entry.init_server({**hand.initial, **tables}, roles, replace(told, seed=SEED))
     mixers, models = [Mixer(server, i, keep) for i in range(3)], [hand.x] * 3
     sent, trained = 0, 0
@@ -536,7 +485,7 @@ def test_where_all_outputs_are_zero_a_client_gets_its_own_layer() -> None:
         server.extra[name].normal_()
     server.extra["hyper/layers.conv2.weight"][2] = -1.0
     (made,) = entry.generate(server, [2])
-    own = {name: tensor[2] for name, tensor in below("models/", server.extra).items()}
+    own = {name: tensor[2] for name, tensor in strip_prefix("models/", server.extra).items()}
     assert torch.equal(made["conv2.weight"], own["conv2.weight"]) and torch.equal(made["conv2.bias"], own["conv2.bias"])
     assert not torch.equal(made["conv1.weight"], own["conv1.weight"])
     after = entry.update_server(server, roles, [moved(made, client=2)])
@@ -545,18 +494,10 @@ def test_where_all_outputs_are_zero_a_client_gets_its_own_layer() -> None:
 
 
 def test_a_layer_is_a_module_with_parameters_and_begins_near_the_plain_mean() -> None:
-    with torch.device("meta"):
-        model, groups = BACKBONES.create("tiny_vit", depth=1).create((3, 32, 32), 10, 0)
-    entry: Any = METHODS.create("pfedla_layerwise")
-    server = entry.init_server(dict.fromkeys(model.state_dict(), torch.empty(1)), entry.roles(groups), Federation(2, 0))
-    outputs = {name for name in server.extra if name.startswith("hyper/layers.") and name.endswith(".weight")}
-    block = ("attention_norm", "attention.qkv", "attention.out", "mlp_norm", "mlp.0", "mlp.3")
-    layers = ["patch_embed", "cls_token", "pos_embed", "norm", "head", *(f"blocks.0.{name}" for name in block)]
-    assert outputs == {f"hyper/layers.{layer}.weight" for layer in layers}
-    _, wide, _ = fresh("pfedla_layerwise", 20, embedding=100, hidden=100)
-    assert abs(float(wide.extra["hyper/embedding"].std()) - 1) < 0.15
-    shares = entry.mixtures({n: t[[0, 3]] for n, t in below("hyper/", wide.extra).items()}, [0, 3], ["conv1", "head"])
-    for one in shares.values():
+    entry, wide, _ = fresh("pfedla_layerwise", 20, "tiny_vit", embedding=100, hidden=100)
+    layers = list(entry.layers(wide))
+    assert {"patch_embed", "cls_token", "norm", "head", "blocks.0.attention.qkv", "blocks.1.mlp.3"} <= set(layers)
+    for one in entry.weights_of(wide, [0, 3]).values():
         assert one.shape == (2, 20) and bool((one >= 0).all()) and float((one - 1 / 20).abs().max()) < 0.5 / 20
         torch.testing.assert_close(one.sum(1), torch.ones(2))
     roles = method("pfedla_layerwise").roles(groups_of(NormNet()))
@@ -564,30 +505,6 @@ def test_a_layer_is_a_module_with_parameters_and_begins_near_the_plain_mean() ->
 
 
 # --- FedU ------------------------------------------------------------------------------------------------------------
-
-
-@given(
-    st.integers(1, 5),
-    st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True),
-    st.floats(0, 2),
-    st.floats(0, 0.5),
-)
-def test_the_coupling_is_a_step_of_the_laplacian(
-    samples: int, clients: list[int], coupling: float, strength: float
-) -> None:
-    entry: Any = METHODS.create("fedu", coupling=coupling, strength=strength)
-    roles = Roles(frozenset(), frozenset(), frozenset({"w"}))
-    server = entry.init_server({"w": torch.zeros(4)}, roles, Federation(6, 0))
-    torch.manual_seed(len(clients))
-    returned = torch.randn(len(clients), 4)
-    updates = [
-        Update(i, samples + i, {"w": torch.zeros(4)}, {"w": row}) for i, row in zip(clients, returned, strict=True)
-    ]
-    after = entry.update_server(server, roles, updates).extra["models/w"]
-    laplacian = len(clients) * torch.eye(len(clients)) - torch.ones(len(clients), len(clients))
-    expected = torch.zeros(6, 4)
-    expected[clients] = returned - strength * coupling * laplacian @ returned
-    torch.testing.assert_close(after, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("net", "coupling"), [("convnet", 0.5), ("norm", 0.5), ("convnet", 0.0)])

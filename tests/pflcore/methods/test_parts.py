@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from support.by_hand import SEED, Rounds, State, losses
-from support.tiny import NormNet, backbone, federation, groups_of, method, result_bytes, run, training
+from support.tiny import backbone, federation, method, result_bytes, run, training
 from torch import Tensor
 
 from pflcore.backbones import Backbone
 from pflcore.engine.parts import make_trainer
 from pflcore.engine.trainer import Trainer, chosen
 from pflcore.errors import UserError
-from pflcore.method import Batch, LocalState
+from pflcore.method import Batch
 from pflcore.methods import Method
-from pflcore.methods.per_fedavg import halves
+from pflcore.methods.per_fedavg import split_batch
 from pflcore.seeds import generator
 from pflcore.settings import Training
 
@@ -94,28 +92,6 @@ def trainer(entry: Method, net: Backbone, data: Any = None) -> tuple[Trainer, St
     return made, {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def states(made: Trainer, received: State) -> Iterator[LocalState]:
-    """Client 0's local state before its first step, and after each of all phases."""
-    for part in (chosen(made, one) for one in made.order):
-        unfinished = part.begin(received)
-        for stop in range(part is not chosen(made, made.order[0]), part.steps(0) + 1):
-            unfinished = part.advance(1, 0, received, unfinished, stop)
-            yield copy.deepcopy(unfinished.state)
-        received = part.finish(1, 0, received, unfinished).model
-
-
-@pytest.mark.parametrize("also", [(), ("norm",)])
-def test_what_does_not_train_in_a_phase_keeps_its_bits(also: tuple[str, ...]) -> None:
-    made, received = trainer(method("fedrep", head_epochs=1, also_personal=also), NormNet())
-    after = [state["model"] for state in states(made, received)]
-    assert len(after) == 10
-    for step in range(9):
-        for name in received:
-            is_head = name.split(".")[0] in ("head", *also)
-            moved = not torch.equal(after[step][name], after[step + 1][name])
-            assert moved == (is_head == (step < 3)), (step, name)  # running statistics and their counter as well
-
-
 @pytest.mark.parametrize(
     ("samples", "epochs", "steps"), [(15, 1, 3), (15, 2, 6), (15, 0.5, 1), (4, 0.9, 0), (500, 0.29, 29), (35, 1.5, 10)]
 )
@@ -184,21 +160,6 @@ def test_lg_fedavg(shared: tuple[str, ...]) -> None:
     assert result.cost.sent_up == sum(tensor.nbytes for tensor in hand.x.values())
 
 
-def test_the_roles_of_lg_fedavg() -> None:
-    def groups(net: str, **options: Any) -> tuple[set[str], set[str]]:
-        known = groups_of(backbone(net))
-        roles = method("lg_fedavg", **options).roles(known)
-        assert roles.shared | roles.personal == set(known.of) and not roles.generated
-        return {known.of[name] for name in roles.shared}, {known.of[name] for name in roles.personal}
-
-    assert groups("convnet") == ({"head"}, {"conv", "fc"})
-    assert groups("convnet", shared=("fc", "head"), also_personal=("head",)) == ({"fc"}, {"conv", "head"})
-    assert groups("tiny_vit", shared=("attention",))[0] == {"attention.qkv", "attention.out"}
-    for options in ({"shared": ("haed",)}, {"also_personal": ("haed",)}):
-        with pytest.raises(UserError, match="no parameter group 'haed'; did you mean 'head'"):
-            groups("convnet", **options)
-
-
 # --- Per-FedAvg ------------------------------------------------------------------------------------------------------
 
 
@@ -245,7 +206,7 @@ def test_per_fedavg(alpha: float | None, momentum: float) -> None:
 )
 def test_halves_of_a_batch(size: int, fewest: int, first: int, second: int) -> None:
     """Batch norm gets no half of one sample."""
-    one, other = halves(Batch(torch.arange(size), torch.arange(size)), fewest)
+    one, other = split_batch(Batch(torch.arange(size), torch.arange(size)), fewest)
     assert one.labels.tolist() == list(range(first)) == one.inputs.tolist()
     assert other.labels.tolist() == list(range(size - second, size)) == other.inputs.tolist()
 
@@ -268,15 +229,3 @@ def test_special_cases_have_names(groups: tuple[str, ...], same: str, net: str) 
     chosen_ = run(method("personal_groups", groups=groups, averaging=averaging), backbone(net))
     also = run(method("fedavg", also_personal=groups, averaging=averaging), backbone(net))
     assert result_bytes(chosen_) == result_bytes(run(method(same), backbone(net))) == result_bytes(also)
-
-
-def test_groups_are_personal_alone_or_with_the_classifier() -> None:
-    net = backbone("tiny_vit")
-    of = groups_of(net).of
-    for groups in (("attention",), ("mlp", "head"), ("patch_embed",)):
-        roles = method("personal_groups", groups=groups).roles(groups_of(net))
-        expected = {name for name, group in of.items() if any(f"{group}.".startswith(f"{one}.") for one in groups)}
-        assert roles.personal == expected and roles.shared == set(of) - expected and not roles.generated
-    words = r"^the backbone has no parameter group 'atention'; did you mean 'attention\.qkv'"
-    with pytest.raises(UserError, match=words):
-        method("personal_groups", groups=("atention",)).roles(groups_of(net))

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.by_hand import SEED, Rounds, State, below, near, under
+from support.by_hand import Rounds, State, near
 from support.tiny import (
     CLASSES,
-    NormNet,
-    assert_states_close,
     backbone,
-    batches,
     create,
     federation,
     method,
-    normalised,
     run,
-    sampled,
-    spied,
     texts,
     training,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
-from pflcore.engine.parts import make_trainer
 from pflcore.errors import UserError
-from pflcore.groups import Roles
-from pflcore.method import Federation, Update
-from pflcore.methods.fedkd import compressed
+from pflcore.groups import add_prefix, strip_prefix
 
 SIZES = ((14, 7, 10), (5, 8, 6))
 SETTINGS = training(rounds=3, momentum=0.5, weight_decay=1e-2)
@@ -118,7 +106,7 @@ def test_ditto_and_pfedme(name: str, own: str) -> None:
             hand.own[i] = {n: w[n] for n in hand.own[i]}
         hand.x = hand.mean(ended)
     result = hand.run(name, lam=lam, **({"inner_steps": 3} if name == "pfedme" else {}))
-    hand.check(result, *(under(f"client.{i}.own/", one) for i, one in enumerate(mine)), measured=False)
+    hand.check(result, *(add_prefix(f"client.{i}.own/", one) for i, one in enumerate(mine)), measured=False)
     assert result.loss[-3:].tolist() == pytest.approx([hand.loss(i, one) for i, one in enumerate(mine)], rel=1e-3)
 
 
@@ -159,28 +147,13 @@ def test_apfl(variant: str, begun: float) -> None:
             mine[i] = v if variant == "as_written" else mixed(alpha, v, w)
         hand.x = hand.mean(ended)
     result = hand.run(method("apfl", alpha=begun, variant=variant))
-    hand.check(result, *(under(f"client.{i}.own/", one) for i, one in enumerate(mine)), measured=False)
+    hand.check(result, *(add_prefix(f"client.{i}.own/", one) for i, one in enumerate(mine)), measured=False)
     models = [mixed(a, own, hand.x) if variant == "as_written" else own for a, own in zip(alphas, mine, strict=True)]
     assert result.loss[-2:].tolist() == pytest.approx([hand.loss(i, one) for i, one in enumerate(models)], rel=1e-3)
     for i, alpha in enumerate(alphas):
         assert float(result.weights[f"client.{i}.own/alpha"]) == pytest.approx(alpha, abs=1e-5)
         assert not begun or alpha != pytest.approx(begun, abs=1e-5)
     assert begun or variant == "as_released" or min(wanted) < 0  # cut off there
-
-
-@pytest.mark.parametrize("variant", ["as_written", "as_released"])
-def test_apfls_weight_ends_at_nothing_and_at_all_and_can_be_fixed(variant: str) -> None:
-    """Steps this long would go beyond either end; fixed at one, it is training alone."""
-    hand = Rounds("convnet", training(sample_rate=1.0, lr=3.0), federation((14, 7), (5, 8)))
-    ended = hand.run(method("apfl", alpha=0.99, variant=variant)).weights
-    low, high = (float(ended[f"client.{client}.own/alpha"]) for client in range(2))
-    assert 0 <= low < 0.1 and high == 1
-    fixed = run(method("apfl", alpha=1.0, adaptive=False), backbone("convnet"))
-    alone = run(method("local", schedule="when_sampled"), backbone("convnet"))
-    for name, tensor in alone.weights.items():
-        _, client, entry = name.split(".", 2)
-        torch.testing.assert_close(fixed.weights[f"client.{client}.own/{entry}"], tensor)
-    assert fixed.correct.tolist() == alone.correct.tolist()
 
 
 # --- MOON ------------------------------------------------------------------------------------------------------------
@@ -190,7 +163,12 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
     return (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1)).clamp_min(1e-8)
 
 
-def test_moon(hand: Rounds) -> None:
+@pytest.mark.parametrize(("kind", "width"), [*((kind, None) for kind in KINDS), ("images", 5), ("batch norm", 5)])
+def test_moon(kind: str, width: int | None) -> None:
+    """With a projection the classifier gets, and the loss compares, what it gives."""
+    entry = method("moon", mu=2.0, tau=0.3, projection=width)
+    net, data = KINDS[kind]
+    hand = Rounds(net, SETTINGS, data, entry=entry)
     previous = [hand.initial] * 3
     for round_, cohort in hand:
         for i in cohort:
@@ -203,76 +181,10 @@ def test_moon(hand: Rounds) -> None:
 
             previous[i] = hand.train(i, round_, loss=loss)
         hand.x = hand.mean({i: previous[i] for i in cohort})
-    result = hand.run("moon", mu=2.0, tau=0.3)
-    hand.check(result, *(under(f"client.{i}.own/", one) for i, one in enumerate(previous) if one is not hand.initial))
-
-
-@pytest.mark.parametrize(("net", "options"), [("convnet", {}), ("tiny_vit", {"dropout": 0.2})])
-def test_moon_without_its_term_is_fedavg(net: str, options: dict[str, Any]) -> None:
-    """With its dropout masks: the model in training draws first."""
-    moon, fedavg = (run(one, backbone(net, **options)) for one in (method("moon", mu=0.0), method("fedavg")))
-    assert_states_close({name: moon.weights[name] for name in fedavg.weights}, fedavg.weights)
-    assert moon.cost.sent_up == fedavg.cost.sent_up and moon.correct.tolist() == fedavg.correct.tolist()
-    data = federation((10, 10), (4, 4))
-    data.inputs.fill_(102)  # the mean: features of zeros have no direction, but a gradient
-    result = run(method("moon"), backbone("convnet", hidden=(1,)), data)
-    assert all(bool(torch.isfinite(tensor).all()) for tensor in result.weights.values())
-
-
-class Projected(nn.Module):
-    """Body, projection and classifier, one after the other; gives logits and what is compared."""
-
-    def __init__(self, net: Backbone, start: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.body = create(net, SEED)[0]
-        width, own = start["projection.hidden.weight"].shape[0], start["head.weight"].shape[1]
-        self.body.head = nn.Identity()
-        self.projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, own))
-        self.head = nn.Linear(own, len(start["head.bias"]))
-        swaps = {"projection.hidden": "projection.0", "projection.out": "projection.2", "head": "head"}
-        places = {name: name.rpartition(".") for name in start}
-        self.names = {n: f"{swaps[at]}.{part}" if at in swaps else f"body.{n}" for n, (at, _, part) in places.items()}
-        self.load_state_dict({mine: start[name] for name, mine in self.names.items()})
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.projection(self.body(inputs))
-        return self.head(z), z
-
-    def state(self) -> State:
-        return {name: self.state_dict()[mine].clone() for name, mine in self.names.items()}
-
-
-@pytest.mark.parametrize("net", [backbone("convnet"), NormNet()], ids=["convnet", "norm"])
-def test_moon_with_its_projection(net: Backbone) -> None:
-    entry, settings, data = (
-        method("moon", mu=2.0, tau=0.3, projection=5),
-        training(rounds=3, momentum=0.5),
-        federation(),
+    result = hand.run(entry)
+    hand.check(
+        result, *(add_prefix(f"client.{i}.own/", one) for i, one in enumerate(previous) if one is not hand.initial)
     )
-    w = {name: tensor.clone() for name, tensor in create(net, SEED, entry)[0].state_dict().items()}
-    hand, previous = Rounds(), [w] * 3
-    hand.x = w
-    for round_ in (1, 2, 3):
-        cohort = sampled(SEED, round_, 3, settings)
-        for i in cohort:
-            model = Projected(net, w).train()
-            others = [Projected(net, one).train() for one in (w, previous[i])]
-            sgd = torch.optim.SGD(model.parameters(), settings.lr, momentum=settings.momentum)
-            for rows in batches(data, i, round_, settings, SEED):
-                inputs = normalised(data, rows)
-                logits, z = model(inputs)
-                near_, far = (torch.exp(cosine(z, copy.deepcopy(one)(inputs)[1].detach()) / 0.3) for one in others)
-                sgd.zero_grad()
-                (F.cross_entropy(logits, data.labels[rows]) - 2.0 * (near_ / (near_ + far)).log().mean()).backward()
-                sgd.step()
-            previous[i] = model.state()
-        w = hand.mean({i: previous[i] for i in cohort})
-    result = run(entry, net, data, training=settings, seed=SEED, executor="sequential")
-    near(result.weights, w)
-    measured = Projected(net, w).eval()
-    for i, rows in enumerate(data.test):
-        loss = float(F.cross_entropy(measured(normalised(data, rows))[0].detach(), data.labels[rows]))
-        assert result.loss[6 + i] == pytest.approx(loss, rel=1e-3)
 
 
 def test_the_projection_of_a_transformer_gets_what_its_classifier_got() -> None:
@@ -348,54 +260,10 @@ def test_fedproto(hand: Rounds, local_steps: int | None) -> None:
     assert result.weights["common/present"].tolist() == [label in prototypes.known for label in range(CLASSES)]
     near(dict(enumerate(result.weights["common/prototypes"])), prototypes.known)
     for i, own in enumerate(models):
-        near(below(f"client.{i}.", result.weights) or hand.initial, own)
+        near(strip_prefix(f"client.{i}.", result.weights) or hand.initial, own)
         hand.lend(own).eval()
         hand.logits(hand.data.test[i])
         hits(result, hand, i, prototypes.logits(hand.features.detach()))
-
-
-def prototype_update(client: int, rows: dict[int, list[float]]) -> Update:
-    prototypes, present = torch.zeros(CLASSES, 2), torch.zeros(CLASSES, dtype=torch.bool)
-    for label, row in rows.items():
-        prototypes[label], present[label] = torch.tensor(row), True
-    entries = {"common/prototypes": prototypes, "common/present": present}
-    return Update(client, 5, sent=prototype_update(client, {}).returned if rows else entries, returned=entries)
-
-
-def test_the_server_of_fedproto_takes_the_mean_over_those_who_have_a_class() -> None:
-    entry, roles = method("fedproto"), Roles(frozenset(), frozenset(), frozenset())
-    start = {"common/prototypes": torch.zeros(CLASSES, 2), "common/present": torch.zeros(CLASSES, dtype=torch.bool)}
-    server = entry.init_server(start, Roles(frozenset(start), frozenset(), frozenset()), Federation(2, 0))
-    server = entry.update_server(server, roles, [prototype_update(0, {0: [1, 2], 1: [4, 4]})])
-    server = entry.update_server(server, roles, [prototype_update(0, {0: [3, 3]}), prototype_update(1, {0: [5, 1]})])
-    assert server.shared["common/prototypes"].tolist() == [[4, 2], [4, 4], [0, 0], [0, 0]]
-    assert server.shared["common/present"].tolist() == [True, True, False, False]
-    # Two of four rows of two numbers, and a byte of four bits, against that byte alone.
-    assert entry.traffic(prototype_update(0, {0: [1, 2], 1: [4, 4]})) == (17, 1)
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
-def test_a_class_without_prototype_is_never_predicted_and_has_a_finite_loss(scale: float) -> None:
-    entry, seen = method("fedproto"), torch.randn(50, 3) * scale
-    prototypes, present = torch.randn(CLASSES, 3) * scale, torch.tensor([True, False, True, False])
-
-    class FakeLocal:
-        @staticmethod
-        def features(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
-            return inputs, seen
-
-    def logits(present: Tensor) -> Tensor:
-        state = {"common/prototypes": prototypes, "common/present": present}
-        made: Tensor = entry.predict(FakeLocal(), state, seen)  # type: ignore[arg-type]
-        return made
-
-    given = logits(present)
-    assert set(given.argmax(1).tolist()) <= {0, 2} and bool(torch.isfinite(given).all())
-    expected = torch.stack([-F.mse_loss(seen, row.expand(50, 3), reduction="none").mean(1) for row in prototypes], 1)
-    torch.testing.assert_close(given[:, [0, 2]], expected[:, [0, 2]])
-    assert torch.isfinite(F.cross_entropy(given, torch.ones(50, dtype=torch.int64)))
-    nobody = logits(torch.zeros(CLASSES, dtype=torch.bool))
-    assert float(F.cross_entropy(nobody, torch.zeros(50, dtype=torch.int64))) == pytest.approx(math.log(CLASSES))
 
 
 # --- FedKD -----------------------------------------------------------------------------------------------------------
@@ -454,7 +322,7 @@ def test_fedkd(hand: Rounds) -> None:
         student = {name: before + sent[name][0] for name, before in student.items()}
         broadcast += sum(size for _, size in sent.values())
     result = hand.run("fedkd", tmin=0.8, tmax=0.9)
-    near(result.weights, under("common/", student))
+    near(result.weights, add_prefix("common/", student))
     assert result.weights["common/numbers"].tolist() == [0, broadcast]
     for i, own in enumerate(teachers):
         near({n: result.weights.get(f"client.{i}.{n}", tensor) for n, tensor in hand.initial.items()}, own)
@@ -464,21 +332,6 @@ def test_fedkd(hand: Rounds) -> None:
         hits(result, hand, i, hand.logits(hand.data.test[i]))
     on_average = tuple(round(float(np.mean(part))) for part in zip(*traffic, strict=True))
     assert (result.cost.sent_up, result.cost.sent_down) == on_average and result.cost.sent_up < 4 * whole
-
-
-def test_changes_are_cut_alike_for_one_client_and_many() -> None:
-    torch.manual_seed(0)
-    changes = torch.randn(3, 4, 3, 2, 2)
-    changes[1] = 0
-    energies = torch.tensor([0.5, 0.9, 0.95], dtype=torch.float64)
-    together, sizes = torch.func.vmap(compressed)(changes, energies)
-    for index, (change, energy) in enumerate(zip(changes, energies, strict=True)):
-        expected, size = cut(change, float(energy))
-        torch.testing.assert_close(together[index], expected, atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(compressed(change, energy)[0], expected, atol=1e-5, rtol=1e-4)
-        assert int(sizes[index]) == size
-    lost = torch.full((4, 3), torch.nan)
-    torch.testing.assert_close(compressed(lost, torch.tensor(0.9))[0], lost, equal_nan=True)
 
 
 # --- FedRoD ----------------------------------------------------------------------------------------------------------
@@ -505,49 +358,7 @@ def test_fedrod(hand: Rounds, balanced: bool) -> None:
     result = hand.run("fedrod", balanced=balanced)
     hand.check(result, measured=False)
     for i, head in enumerate(heads):
-        near(below(f"client.{i}.own/head.", result.weights) or head.state_dict(), head.state_dict())
+        near(strip_prefix(f"client.{i}.own/head.", result.weights) or head.state_dict(), head.state_dict())
         hand.lend(hand.x).eval()
         hits(result, hand, i, hand.logits(hand.data.test[i]) + head(hand.features))
     assert result.cost.sent_up == sum(tensor.nbytes for tensor in hand.initial.values())
-
-
-@pytest.mark.parametrize("name", ["fedrod", "fedtp_fedrod"])
-def test_the_second_classifier_of_a_transformer_reads_the_class_token_before_its_norm(name: str) -> None:
-    data, net, entry = federation(), backbone("tiny_vit", dropout=0.0), method(name)
-    model, groups = net.create(data.shape, data.classes, SEED)
-    trainer = make_trainer(model, groups, data, entry, training(local_epochs=1, batch_size=50), SEED)
-    torch.manual_seed(0)
-    head = nn.Linear(8, data.classes)
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    state |= under("own/head.", {part: tensor.detach().clone() for part, tensor in head.state_dict().items()})
-    state["data/class_counts"] = torch.ones(data.classes)
-    with torch.no_grad():  # a norm that does something
-        for key in ("norm.weight", "norm.bias"):
-            state[key] += torch.randn(8)
-    model.load_state_dict({key: tensor for key, tensor in state.items() if "/" not in key})
-    tokens: list[Tensor] = []
-    model.get_submodule("norm").register_forward_pre_hook(lambda _, given: tokens.append(given[0].detach()))
-
-    def logits_of(rows: Tensor) -> Tensor:
-        generic = model(normalised(data, rows)).detach()
-        out: Tensor = generic + head(tokens[-1])
-        return out
-
-    rows = data.train[1]  # a single step
-    with torch.no_grad():
-        torch.testing.assert_close(trainer.predict(state, normalised(data, rows)), logits_of(rows))
-    F.cross_entropy(logits_of(rows), data.labels[rows]).backward()
-    after = trainer.train(1, 1, state).model
-    for part, parameter in head.named_parameters():
-        assert parameter.grad is not None
-        torch.testing.assert_close(after[f"own/head.{part}"], parameter.detach() - 0.05 * parameter.grad)
-
-
-@pytest.mark.parametrize("name", ["moon", "fedproto", "fedkd", "fedrod"])
-def test_groups_can_stay_personal_and_neighbours_can_vote(name: str) -> None:
-    seen: list[list[Update]] = []
-    entry = method(name, also_personal=("head",), knn=0.5, neighbours=3)
-    result = run(spied(entry, seen), backbone("convnet"))
-    assert result.diverged is None and np.isfinite(result.loss).all()
-    assert not any("head.weight" in one.returned for updates in seen for one in updates)
-    assert f"client.{seen[0][0].client}.head.weight" in result.weights

@@ -5,23 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from support.tiers import six_of
-from support.tiny import assert_states_close, backbone, create, federation, groups_of, method, run, run_by_all, spied
+from support.tiny import backbone, create, groups_of, method, run, run_by_all, spied
 
 from pflcore.errors import UserError
-from pflcore.groups import Groups, Roles
 from pflcore.method import Update
 from pflcore.methods import METHODS
 from pflcore.ownership import roles_of
 
 NET = backbone("tiny_vit")
-
-
-def test_what_is_fixed_is_nobodys() -> None:
-    groups = Groups({"a.w": "a", "a.n": "a", "b.w": "b"}, frozenset({"a.w", "b.w"})).training(["b"])
-    assert groups.parameters == {"b.w"} and groups.fixed == {"a.w"}
-    for personal, (shared, own) in {(): ({"a.n", "b.w"}, set()), ("a",): ({"b.w"}, {"a.n"})}.items():
-        roles = roles_of(method("fedavg", also_personal=personal), groups)
-        assert roles == Roles(frozenset(shared), frozenset(own), frozenset())
 
 
 @pytest.mark.parametrize("name", six_of(METHODS.names()))
@@ -49,18 +40,6 @@ def test_nothing_fixed_is_sent_and_the_rest_goes_by_plain_averaging() -> None:
     }
     assert result.cost.received == result.parameters == 4 * 8 + 4
     assert result.cost.sent_up == 4 * result.parameters
-
-
-def test_it_is_fedbabu_without_its_tuning() -> None:
-    body = tuple(group for group in groups_of(NET).names() if group != "head")
-    ours = run(method("fedavg", train_only=body, averaging="uniform"), NET)
-    babu = run(method("fedbabu", finetune_epochs=1), NET)
-    assert_states_close({name: ours.weights[name] for name in body_entries(babu)}, body_entries(babu))
-
-
-def body_entries(result: object) -> dict[str, torch.Tensor]:
-    weights: dict[str, torch.Tensor] = result.weights  # type: ignore[attr-defined]
-    return {name: tensor for name, tensor in weights.items() if not name.startswith(("client.", "head."))}
 
 
 @pytest.mark.parametrize("averaged", ["both", "a", "none"])
@@ -91,11 +70,6 @@ def test_a_group_that_is_not_there_is_named() -> None:
     told = r"^method fedavg: train_only: the backbone has no parameter group 'haed'; did you mean 'head'"
     with pytest.raises(UserError, match=told):
         run(method("fedavg", train_only=("haed",)), NET)
-
-
-def test_rounds_without_a_shared_parameter_are_no_mistake() -> None:
-    result = run(method("fedper", train_only=("head",)), NET, federation())
-    assert result.cost.sent_up == result.cost.received == 0 and result.cost.stored == 36
 
 
 def test_lora_needs_a_projection_and_a_transformer() -> None:

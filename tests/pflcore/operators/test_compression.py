@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.operators.compression import low_rank, pack_sparse
-from pflcore.operators.pruning import masked, masks
+from pflcore.operators.compression import low_rank, masks, pack_sparse
 
 # --- compression -----------------------------------------------------------------------------------------------------
-
-
-def unpacked(values: bytes, bitmap: bytes, shape: tuple[int, ...]) -> Tensor:
-    """What whoever receives a packed tensor makes of it: zeros where the mask was false."""
-    kept = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=math.prod(shape), bitorder="little").astype(bool)
-    full = np.zeros(kept.shape, np.float32)
-    full[kept] = np.frombuffer(values, "<f4")
-    return torch.from_numpy(full).view(shape)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 5), max_size=4), st.floats(0, 1), st.integers(0, 99))
-def test_round_trip(shape: list[int], share: float, seed: int) -> None:
-    torch.manual_seed(seed)
-    tensor, mask = torch.randn(shape), torch.rand(shape) < share
-    values, bitmap = pack_sparse(tensor, mask)
-    assert len(values) == 4 * int(mask.sum()) and len(bitmap) == (tensor.numel() + 7) // 8
-    arrived = unpacked(values, bitmap, tuple(shape))
-    assert arrived.dtype == torch.float32 and torch.equal(arrived, tensor * mask)
 
 
 def test_the_bytes_are_as_documented() -> None:
@@ -43,12 +19,6 @@ def test_the_bytes_are_as_documented() -> None:
     values, bitmap = pack_sparse(tensor, tensor % 4 == 1)  # entries 0, 4, 8
     assert values == np.array([1, 5, 9], "<f4").tobytes()
     assert bitmap == bytes([0b00010001, 0b00000001])
-
-
-@pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(3, 2, dtype=torch.bool)])
-def test_masks_that_do_not_fit(mask: Tensor) -> None:
-    with pytest.raises(UserError, match=r"it must be bool \[2, 3\]"):
-        pack_sparse(torch.ones(2, 3), mask)
 
 
 def matrix(values: list[float], rows: int, columns: int) -> Tensor:
@@ -87,12 +57,6 @@ def test_each_matrix_for_itself_and_vectorised() -> None:
             assert torch.equal(size, sizes)
 
 
-@pytest.mark.parametrize("energy", [0.0, 1.01, float("nan")])
-def test_energy_out_of_range(energy: float) -> None:
-    with pytest.raises(UserError, match="must be greater than 0 and at most 1"):
-        low_rank(torch.ones(2, 2), energy)
-
-
 # --- pruning ---------------------------------------------------------------------------------------------------------
 
 
@@ -123,50 +87,6 @@ def test_against_the_printed_formula(percent: int) -> None:
 def test_decimals_are_taken_as_written() -> None:
     assert 1000 * 64.1 / 100 < 641  # what floats make of it
     assert int(masks({"a": torch.randn(1, 1000)}, 64.1, "all")["a"].sum()) == 359
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(-2, 2), min_size=1, max_size=40), st.one_of(st.integers(0, 99), st.floats(0, 99.9)))
-def test_ties_keep_no_more(numbers: list[int], percent: float) -> None:
-    layer = torch.tensor([numbers, numbers[::-1]], dtype=torch.float32)
-    for one, kept in zip(layer, masks({"a": layer}, percent, "all")["a"], strict=True):
-        dropped = int((~kept).sum())
-        assert dropped <= len(numbers) * percent / 100 + 1e-9 and dropped + 1 > len(numbers) * percent / 100 - 1e-9
-        assert kept.any()
-        if dropped:
-            limit = one[~kept].abs().max()
-            assert one[kept].abs().min() >= limit
-            at_limit = kept[one.abs() == limit].tolist()
-            assert at_limit == sorted(at_limit)  # the earlier go first
-
-
-def test_masked() -> None:
-    generated = {name: tensor.requires_grad_() for name, tensor in weights().items()}
-    made = masks(generated, 90)
-    sent = masked(generated, made)
-    assert list(sent) == list(generated)
-    for name, tensor in sent.items():
-        if name not in made:
-            assert tensor is generated[name]
-            continue
-        assert torch.equal(tensor[made[name]], generated[name][made[name]])
-        assert not tensor[~made[name]].any() and not torch.signbit(tensor[~made[name]]).any()
-        (slope,) = torch.autograd.grad(tensor.sum(), generated[name])
-        assert torch.equal(slope, made[name].float())
-
-
-@pytest.mark.parametrize(
-    ("percent", "parts", "words"),
-    [
-        (100, "conv", "percent = 100 must be at least 0 and less than 100"),
-        (-1, "conv", "percent = -1 must be"),
-        (float("nan"), "conv", "percent = nan must be"),
-        (50, "fc", "parts = 'fc' must be one of 'conv', 'all'"),
-    ],
-)
-def test_refusals(percent: float, parts: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        masks(weights(), percent, parts)
 
 
 def test_without_convolutions() -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from pflcore.operators.class_tree import class_means, class_tree, halves
+from pflcore.operators.class_tree import class_tree, kmeans2
 from pflcore.operators.gaussian_classifier import Estimates, Gaussians, Interpolation, Moments
 from pflcore.operators.gaussian_process import JITTER, SCALE, BinaryClassifier, gibbs, polya_gamma
 
@@ -64,29 +63,6 @@ def test_losses_are_those_of_gaussians_without_the_sample(labels: list[int]) -> 
     np.testing.assert_allclose(fit.losses(features, right).numpy(), expected, rtol=1e-4)
 
 
-def test_the_best_mixture_classifies_as_its_densities_say() -> None:
-    features, right = samples([0, 0, 1, 1, 1, 2, 2, 2, 2])
-    fit = Interpolation.of(estimates(features, right), GIVEN, SHARES, PRIORS)
-    losses = torch.tensor([3.0, 2.0, 2.0, 5.0, 4.0])
-    weight, bias = fit.best(losses).classifier(PRIORS)
-    logits = features @ weight.T + bias
-    for one, row in zip(features, logits, strict=True):
-        expected = log_likelihoods(features, right, 0.25, one)
-        np.testing.assert_allclose((row - row[0]).numpy(), expected - expected[0], rtol=1e-4, atol=1e-5)
-
-
-def test_clients_may_be_stacked() -> None:
-    ones, others = samples([0, 0, 1, 1, 2, 2]), samples([3, 0, 3, 3, 1, 2])
-
-    def losses(features: Tensor, labels: Tensor) -> Tensor:
-        made = Moments.none(GIVEN).plus(features, labels, GIVEN)
-        return Interpolation.of(made.estimates(), GIVEN, SHARES, PRIORS).losses(features, labels)
-
-    features, labels = (torch.stack(pair) for pair in zip(ones, others, strict=True))
-    alone = torch.stack([losses(*ones), losses(*others)])
-    torch.testing.assert_close(vmap(losses)(features, labels), alone, rtol=1e-4, atol=1e-5)
-
-
 # --- gaussian process ------------------------------------------------------------------------------------------------
 
 
@@ -107,12 +83,6 @@ def test_draws_have_the_moments_of_the_distribution(tilt: float) -> None:
     assert drawn.min() > 0 and drawn.dtype == torch.float64
     assert drawn.mean().item() == pytest.approx(mean, abs=4 * math.sqrt(variance / count))
     assert drawn.var().item() == pytest.approx(variance, rel=0.03)
-
-
-def test_draws_repeat_and_know_who_is_who() -> None:
-    one, two = (polya_gamma(torch.tensor([0.0, 8.0]).expand(5000, 2), seeded()) for _ in range(2))
-    assert torch.equal(one, two)
-    assert (one.mean(0) > torch.tensor([0.24, 0.06])).all() and (one.mean(0) < torch.tensor([0.26, 0.065])).all()
 
 
 # --- one node ------------------------------------------------------------------------------------------------------
@@ -153,23 +123,6 @@ def test_draws_of_omega_are_of_the_posterior() -> None:
     assert drawn.shape == (20_000, 2) and drawn.mean(0).tolist() == pytest.approx(expected.tolist(), abs=0.003)
 
 
-def test_gradients_reach_all_features() -> None:
-    """Along the gradient the loss falls, with the same draws of ω."""
-    rng = torch.Generator().manual_seed(1)
-    features, first = torch.randn(12, 4, generator=rng), torch.arange(12) % 2 == 0
-
-    def loss(features: Tensor) -> Tensor:
-        node = BinaryClassifier.fitted(features[:8], first[:8], 5, 200, seeded())
-        probability = node.probability(features[8:])
-        return -torch.where(first[8:], probability, 1 - probability).log().mean()
-
-    leaf = features.clone().requires_grad_()
-    before = loss(leaf)
-    (gradient,) = torch.autograd.grad(before, leaf)
-    assert (gradient.norm(dim=1) > 0).all()
-    assert loss(features - 0.3 * gradient) < before - 0.1 * gradient.square().sum()
-
-
 # --- the tree ------------------------------------------------------------------------------------------------------
 
 
@@ -192,7 +145,7 @@ def test_one_class_needs_no_node(classes: int) -> None:
 
 @pytest.mark.parametrize("value", [2.0, float("nan")])
 def test_classes_that_are_all_alike_part_too(value: float) -> None:
-    assert halves(torch.full((5, 3), value)).tolist() == [True, True, False, False, False]
+    assert kmeans2(torch.full((5, 3), value)).tolist() == [True, True, False, False, False]
     tree = class_tree(torch.full((7, 3), value), torch.ones(7, dtype=torch.bool))
     paths = {tuple(path) for path in tree.T.tolist()}
     assert tree.shape == (6, 7) and len(paths) == 7
@@ -205,10 +158,4 @@ def test_two_clusters_are_the_best_of_all() -> None:
         return sum(float((part - part.mean(0)).square().sum()) for part in (points[first], points[~first]))
 
     every = [torch.tensor([True, *(bool(bits >> one & 1) for one in range(7))]) for bits in range(127)]
-    assert halves(points).tolist() == min(every, key=spread).tolist()
-
-
-def test_means_of_classes() -> None:
-    features = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]])
-    means, counts = class_means(features, torch.tensor([2, 0, 2]), 3)
-    assert means.tolist() == [[3.0, 4.0], [0.0, 0.0], [3.0, 1.0]] and counts.tolist() == [1, 0, 2]
+    assert kmeans2(points).tolist() == min(every, key=spread).tolist()

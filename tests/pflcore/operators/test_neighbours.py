@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from support.tiny import CLASSES, backbone, create, federation, method, normalised, result_bytes, run, training
+from support.tiny import CLASSES, backbone, create, federation, method, normalised, training
 from torch.func import functional_call
 
 from pflcore.engine.parts import make_trainer
@@ -48,13 +47,6 @@ def test_the_vote_is_that_of_a_plain_loop() -> None:
     expected = [vote_by_hand(memory, labels.tolist(), query, 4) for query in queries]
     np.testing.assert_allclose(votes, expected, rtol=1e-9)
     np.testing.assert_allclose(votes.sum(1), 1)
-
-
-def test_neighbours_that_are_far_away_still_vote() -> None:
-    from sklearn.neighbors import NearestNeighbors
-
-    far = Neighbours(NearestNeighbors(n_neighbors=2).fit(np.zeros((2, 2))), np.array([1, 1]), CLASSES)
-    assert far.vote(np.full((1, 2), 1e6)).tolist() == [[0.0, 1.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize(("net", "inner"), [("convnet", "fc1_relu"), ("tiny_vit", "norm")])
@@ -104,31 +96,6 @@ def test_the_weight_is_that_which_is_right_when_a_sample_has_no_vote_on_itself(c
             merit[1] += math.log(max(mixed[label], 1e-38))
     memory = memory_of(trainer, state, client)
     assert memory is not None and memory.weight == max(grid, key=lambda weight: merits[weight])
-
-
-def test_a_grid_is_searched_without_test_samples_and_is_nothing_new_where_it_has_one_weight() -> None:
-    single, plain = (run(method("fedavg", **one), backbone("convnet")) for one in ({"knn_grid": (0.6,)}, {"knn": 0.6}))
-    assert result_bytes(single) == result_bytes(plain)
-    data = federation()
-    shuffled = replace(data, labels=data.labels.clone())
-    tested = torch.cat(list(data.test))
-    shuffled.labels[tested] = (data.labels[tested] + 1) % CLASSES
-    model, groups = create(backbone("convnet"))
-    weights = []
-    for held in (data, shuffled):
-        trainer = make_trainer(model, groups, held, method("fedavg", knn_grid=(0.0, 0.5, 1.0)), training(), 0)
-        found = [memory_of(trainer, dict(model.state_dict()), client) for client in range(3)]
-        weights.append([memory.weight for memory in found if memory])
-    assert weights[0] == weights[1] and len(weights[0]) == 3
-
-
-@pytest.mark.parametrize("executor", ["pooled", "stacked"])
-@pytest.mark.parametrize("name", ["fedper", "fedtp"])
-def test_any_method_may_have_a_memory(name: str, executor: str) -> None:
-    chosen = method(name, knn=0.6, neighbours=2)
-    first, other = (run(chosen, backbone("tiny_vit"), executor=one) for one in ("sequential", executor))
-    np.testing.assert_allclose(first.loss, other.loss, rtol=1e-4)
-    assert executor == "stacked" or result_bytes(first) == result_bytes(other)
 
 
 @pytest.mark.parametrize(("option", "value"), [("knn", 0.0), ("knn", 1.1), ("neighbours", 0)])

@@ -68,7 +68,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     accept(source)
     assert guard.run(workspace) == "1 specs, 1 runs: stages are up to date" and project.generated() == before
     edit(source, "pflcore/server_view.py", f"{EDIT}MORE = 2\n")
-    edit(source, "pflcore/methods/fedavg.py")  # which would be compiled
+    edit(source, "pflcore/methods/simple.py")  # which would be compiled
     told = "pflcore.server_view was edited, and results may have changed: type `make pins`, which finds out"
     monkeypatch.chdir(project.root)
     for refused in (

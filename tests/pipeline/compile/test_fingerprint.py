@@ -17,6 +17,7 @@ from support.project import make_project, spec
 
 from pflcore import ENGINE_VERSION
 from pflcore.methods import METHODS
+from pflcore.registry import SHARED
 from pipeline.compile import compiler, fingerprint
 from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.engine import Engine
@@ -252,18 +253,14 @@ def test_cosmetics_are_not_seen(copy: Copy) -> None:
 
 
 GENERATING = [f"method.{name}" for name in ("fedofa", "fedtp", "fedtp_fedrod", "pfedhn")]  # with pFedHN's hypernetwork
-IMPORTERS = [
-    f"method.{path.stem}"
-    for path in (source_folder() / "pflcore/methods").glob("*.py")
-    if "pflcore.methods.fedavg" in path.read_text(encoding="utf-8") or path.stem == "fedavg"
-]
+SIMPLE = [f"method.{name}" for name, module in SHARED["pflcore.methods"].items() if module == "simple"]
 
 
 @pytest.mark.parametrize(
     ("module", "concerned"),
     [
         ("pflcore/engine/loop.py", []),  # the engine goes by its version
-        ("pflcore/methods/fedavg.py", IMPORTERS),
+        ("pflcore/methods/simple.py", SIMPLE),
         ("pflcore/operators/hypernetworks.py", GENERATING),
         ("pflcore/backbones/convnet.py", ["backbone.convnet"]),
         ("pflcore/datasets/digits.py", ["dataset.digits"]),
@@ -323,7 +320,7 @@ def test_runs_go_by_the_version_of_the_engine_and_what_is_of_their_own() -> None
     assert code.of_stage("describe", ("partition", "iid")) == paths("describe", "partition.iid")
     assert code.of_figure("curves") == "stages/code/figure.curves.txt"
     assert code.texts["stages/code/engine.txt"] == f"engine version {ENGINE_VERSION}\n"
-    assert code.texts["stages/code/method.fedper.txt"] == "pflcore.methods.fedper without pipeline.stages.train\n"
+    assert code.texts["stages/code/method.fedper.txt"] == "pflcore.methods.simple without pipeline.stages.train\n"
     run.analyses = ()
     other = SimpleNamespace(**{**vars(run), "method": "own"})
     assert code.of_counts([run, other, run]) == [*train, *paths("method.own", "counting")]

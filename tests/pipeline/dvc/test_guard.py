@@ -183,7 +183,7 @@ def test_an_upgrade_is_noticed_by_a_study_that_watches(tmp_path: Path) -> None:
     project = make_project(tmp_path / "study", {"specs/tiny.yaml": spec("[local]", rounds=1)}, ["tiny"])
     for name in ("pflcore", "pipeline"):
         shutil.copytree(ROOT / name, tmp_path / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    method, site = tmp_path / "site/pflcore/methods/local.py", str(tmp_path / "site")
+    method, site = tmp_path / "site/pflcore/methods/simple.py", str(tmp_path / "site")
     project.compile()
     assert project.repro(PYTHONPATH=site).code == 0
     project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\nwatch_upgrades = true\n')

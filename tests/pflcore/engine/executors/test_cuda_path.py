@@ -25,7 +25,7 @@ from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.executors import replay, stacked
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, Method
-from pflcore.methods.fedavg import FedAvg
+from pflcore.methods.simple import FedAvg
 
 pytestmark = [pytest.mark.matrix, pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")]
 

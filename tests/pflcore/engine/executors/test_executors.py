@@ -32,7 +32,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.memory import TooLittleMemory
 from pflcore.method import Batch, ClientView
-from pflcore.methods.fedavg import FedAvg
+from pflcore.methods.simple import FedAvg
 
 SIX_PAIRS = [pair for pair in FIRST if pair[0] in SIX]
 

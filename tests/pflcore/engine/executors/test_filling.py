@@ -73,7 +73,7 @@ def test_who_overrides_a_loss_has_to_say_it_anew() -> None:
             return super().loss(local, params, batch) * len(batch.labels)
 
     class Same(FedProx):
-        def personalised(self, state: Tensors) -> Tensors:
+        def eval_state(self, state: Tensors) -> Tensors:
             return state
 
     trainer, _ = made("fedprox", "convnet")

@@ -1,11 +1,9 @@
-"""Plugins: sizes that are known, formulas written out, and a model that is otherwise left as it was."""
+"""Modules that methods add to a Transformer: known sizes, formulas written out, a model that is otherwise as it was."""
 
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import Any
 
@@ -13,31 +11,34 @@ import pytest
 import torch
 from support.tiny import CLASSES, SHAPE, backbone
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pflcore.backbones import BACKBONES, Backbone
-from pflcore.engine.dropout import DropoutBits
 from pflcore.errors import UserError
 from pflcore.groups import Groups
-from pflcore.plugins import add_adapters, add_lora, add_perfix, add_prefix, add_prompts
-from pflcore.plugins._attention import put_prefixes
-from pflcore.plugins._blocks import Block
+from pflcore.methods import METHODS
+from pflcore.methods._blocks import Block
 
-Add = Callable[[nn.Module], dict[str, str]]
+Add = Callable[[nn.Module], Mapping[str, str]]
+
+
+def by(name: str, **options: Any) -> Add:
+    """What a method with these options adds to a model."""
+    return METHODS.create(name, **options).extend
+
+
 PLUGINS: dict[str, Add] = {
-    "perfix": partial(add_perfix, width=6),
-    "perfix-concat": partial(add_perfix, width=6, mode="concat"),
-    "prefix-z": partial(add_prefix, zero=True),
-    "prefix-r": partial(add_prefix, zero=False),
-    "tokens-z": partial(add_prefix, kind="tokens", tokens=3, zero=True),
-    "tokens-r": partial(add_prefix, kind="tokens", tokens=3, zero=False),
-    "prompts": partial(add_prompts, count=4),
-    "adapters": partial(add_adapters, width=5),
-    "adapters-literal": partial(add_adapters, width=5, form="literal"),
-    "lora": partial(add_lora, rank=3),
-    "lora-k": partial(add_lora, rank=2, projections=("k",)),
+    "perfix": by("fedperfix", width=6),
+    "perfix-concat": by("fedperfix", width=6, mode="concat"),
+    "prefix-z": by("prefix"),
+    "prefix-r": by("prefix", init="random"),
+    "tokens-z": by("prefix", kind="tokens", tokens=3),
+    "tokens-r": by("prefix", kind="tokens", tokens=3, init="random"),
+    "prompts": by("prompts", count=4),
+    "adapters": by("adapters", width=5),
+    "adapters-literal": by("adapters", width=5, form="literal"),
+    "lora": by("lora", rank=3),
+    "lora-k": by("lora", rank=2, projections=("k",)),
 }
 NEUTRAL = ("lora", "lora-k", "prefix-z", "adapters", "adapters-literal")  # they change nothing before they are trained
 NETS: dict[str, Backbone] = {"tiny_vit": backbone("tiny_vit", dropout=0.0), "vit": backbone("vit", depth=2, patch=4)}
@@ -96,21 +97,20 @@ def added(add: Add, size: str = "small", depth: int = 12) -> int:
 @pytest.mark.parametrize(
     ("add", "size", "count"),
     [
-        (add_perfix, "small", 12 * 295_936),
-        (partial(add_perfix, mode="concat"), "small", 3_551_232),
-        (add_perfix, "tiny", 1_777_152),
-        (add_perfix, "base", 7_099_392),
-        (partial(add_prefix, zero=True), "small", 3_548_160),
-        (partial(add_prefix, zero=False, kind="tokens", tokens=1), "small", 9_216),
-        (add_prompts, "small", 46_080),
-        (add_adapters, "small", 4_729_344),
-        (partial(add_adapters, form="literal"), "small", 394_112),
-        (add_lora, "small", 73_728),
+        (by("fedperfix"), "small", 12 * 295_936),
+        (by("fedperfix", mode="concat"), "small", 3_551_232),
+        (by("fedperfix"), "tiny", 1_777_152),
+        (by("fedperfix"), "base", 7_099_392),
+        (by("prefix"), "small", 3_548_160),
+        (by("prefix", kind="tokens", tokens=1), "small", 2 * 384 * 12),
+        (by("prompts"), "small", 46_080),
+        (by("adapters"), "small", 4_729_344),
+        (by("adapters", form="literal"), "small", 394_112),
+        (by("lora"), "small", 73_728),
     ],
 )
 def test_counts_on_vits(add: Add, size: str, count: int) -> None:
     assert added(add, size) == count
-    assert f"{count:,}" in str(getattr(add, "func", add).__doc__)
 
 
 # --- the model is otherwise as it was ------------------------------------------------------------------------------
@@ -196,10 +196,10 @@ def bottleneck(x: Tensor, state: dict[str, Tensor], name: str = "adapter") -> Te
 
 
 FORMULAS: dict[str, tuple[Add, Callable[[Tensor, dict[str, Tensor]], Tensor], bool]] = {
-    "perfix": (partial(add_perfix, width=6), lambda x, state: 1.5 * bottleneck(x, state), False),
-    "perfix-scaled": (partial(add_perfix, width=6, scale=0.3), lambda x, state: 0.3 * bottleneck(x, state), False),
+    "perfix": (by("fedperfix", width=6), lambda x, state: 1.5 * bottleneck(x, state), False),
+    "perfix-scaled": (by("fedperfix", width=6, scale=0.3), lambda x, state: 0.3 * bottleneck(x, state), False),
     "perfix-concat": (PLUGINS["perfix-concat"], lambda x, state: 1.5 * bottleneck(x, state), True),
-    "linear": (partial(add_prefix, zero=False, scale=2.0), lambda x, state: 2 * linear(x, state, "prefix"), False),
+    "linear": (by("prefix", init="random", scale=2.0), lambda x, state: 2 * linear(x, state, "prefix"), False),
     "tokens": (PLUGINS["tokens-r"], lambda x, state: 1.5 * state["prefix.tokens"], True),
 }
 
@@ -230,7 +230,8 @@ def test_timms_attention_is_computed_as_timm_does(options: dict[str, Any]) -> No
     own = Attention(12, num_heads=3, **options)
     holder = nn.Module()
     holder.attn = copy.deepcopy(own)
-    put_prefixes(Block(holder, "attn", True), "prefix", _Nothing(2 * own.attn_dim), scale=1.5, concat=False)
+    block = Block(holder, "attn", True, 12, own.attn_dim)
+    block.add_prefixes("prefix", _Nothing(2 * own.attn_dim), scale=1.5, concat=False)
     assert holder.attn is not own and type(holder.attn) is not Attention
     for tensor in own.state_dict().values():
         tensor += 0.2 * torch.randn_like(tensor)
@@ -255,7 +256,7 @@ class _Nothing(nn.Module):
 
 @pytest.mark.parametrize("projections", [("q", "v"), ("k",), ("v", "q", "k")])
 def test_low_rank_updates_are_those_of_the_merged_weights(net: str, projections: tuple[str, ...]) -> None:
-    model, merged = plugged(net, partial(add_lora, rank=2, alpha=3.0, projections=projections)), plain(net)
+    model, merged = plugged(net, by("lora", rank=2, alpha=3.0, projections=projections)), plain(net)
     state = dict(model.state_dict())
     merged.load_state_dict(state, strict=False)
     for block in range(2):
@@ -272,7 +273,7 @@ def test_low_rank_updates_are_those_of_the_merged_weights(net: str, projections:
 
 @pytest.mark.parametrize("form", ["corrected", "literal"])
 def test_adapters_come_after_the_mlp_and_before_its_sum(net: str, form: str) -> None:
-    model = plugged(net, partial(add_adapters, width=5, form=form))
+    model = plugged(net, by("adapters", width=5, form=form))
     without = plain(net)
     without.load_state_dict(model.state_dict(), strict=False)
     state = dict(model.state_dict())
@@ -318,41 +319,7 @@ def test_prompts_are_appended_before_each_block_and_cut_off_after_it(net: str) -
     close(model.get_submodule("blocks")(tokens), expected)
 
 
-def test_prompts_have_dropout_that_the_engine_draws() -> None:
-    model = plain("tiny_vit")
-    add_prompts(model, count=4, dropout=0.25)
-    noise = DropoutBits(model, torch.zeros(1, *SHAPE))
-    assert noise.per_sample == 2 * 4 * 8  # blocks, prompts, width
-    noise.load(noise.draw(3, 0, 1))
-    first = model.train()(images())
-    noise.load(noise.draw(3, 0, 1))
-    assert torch.equal(model(images()), first)
-    noise.load(noise.draw(3, 0, 2))
-    assert not torch.equal(model(images()), first)
-    assert not torch.equal(model.eval()(images()), first)
-
-
 # --- execution -----------------------------------------------------------------------------------------------------
-
-
-def test_gradients_vectorise_over_clients(net: str, plugin: str) -> None:
-    model = plugged(net, PLUGINS[plugin])
-    start = model.state_dict()
-    clients = [{name: value + 0.02 * torch.randn_like(value) for name, value in start.items()} for _ in range(2)]
-    inputs, labels = torch.randn(2, 3, *SHAPE), torch.randint(CLASSES, (2, 3))
-
-    def loss(params: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(model, params, (inputs,)), labels)
-
-    stacked = {name: torch.stack([params[name] for params in clients]) for name in clients[0]}
-    with sdpa_kernel(SDPBackend.MATH):
-        together = vmap(grad(loss))(stacked, inputs, labels)
-    for index, params in enumerate(clients):
-        model.load_state_dict(params)
-        model.zero_grad()
-        F.cross_entropy(model(inputs[index]), labels[index]).backward()
-        for name, parameter in model.named_parameters():
-            torch.testing.assert_close(together[name][index], parameter.grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
 # --- models and options that do not fit ----------------------------------------------------------------------------
@@ -375,24 +342,11 @@ def test_attention_of_another_kind_is_not_touched(model: str) -> None:
     with torch.device("meta"):
         other = BACKBONES.create("timm_model", model=model).build(PHOTO, 10)
         with pytest.raises(UserError, match="FedPerfix needs a Transformer"):
-            add_perfix(other)
+            by("fedperfix")(other)
 
 
 def test_prompts_need_patches() -> None:
     with torch.device("meta"):
         model = BACKBONES.create("timm_model", model="mobilevit_s").build(PHOTO, 10)
         with pytest.raises(UserError, match=r"^prompt tuning needs a Transformer over image patches, and this"):
-            add_prompts(model)
-
-
-@pytest.mark.parametrize(
-    ("add", "words"),
-    [
-        (partial(add_perfix, mode="mul"), "mode is 'mul'; choose add or concat"),
-        (partial(add_prefix, zero=True, kind="rows"), "kind is 'rows'; choose linear or tokens"),
-        (partial(add_adapters, form=""), "form is ''; choose corrected or literal"),
-    ],
-)
-def test_choices_that_do_not_exist(add: Add, words: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(words)}$"):
-        add(plain("tiny_vit"))
+            by("prompts")(model)

@@ -1,12 +1,14 @@
-"""Self-attention whose queries, keys and values are changed by a module of a plugin's.
+"""Blocks of a Transformer, in which methods put modules of their own; self-attention that such modules change.
 
-It takes the place of the attention of a freshly built model and takes over the modules in it under their names, so
-state names stay as they are.
+Modules are added to a freshly built model in place and drawn from PyTorch's global generator. Entries that the model
+had keep their names. Blocks are those of ``tiny_vit``, ``vit`` and the plain ViTs of timm: self-attention with one
+projection to queries, keys and values, followed by an MLP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -14,17 +16,103 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pflcore.plugins._blocks import Block
+from pflcore.errors import UserError
 
+_TINY = ("pflcore.backbones.tiny_vit._Attention",)
+_TIMM = ("timm.layers.attention.Attention", "timm.models.vision_transformer.Attention")
 Join = Callable[[list[Tensor], Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block with self-attention and an MLP.
+
+    Attributes:
+        module: The block.
+        place: Name of the attention within it.
+        timm: Whether the attention is timm's; otherwise it is that of ``tiny_vit``.
+        dim: Width of a token.
+        inner: Width of the queries of all heads together, and so of keys and of values.
+    """
+
+    module: nn.Module
+    place: str
+    timm: bool
+    dim: int
+    inner: int
+
+    @property
+    def mlp(self) -> nn.Module:
+        """What comes after the attention."""
+        return self.module.get_submodule("mlp")
+
+    def change_attention(self, name: str, source: nn.Module, join: Join, parts: int) -> None:
+        """Replace the attention; arguments as in :class:`ChangedAttention`."""
+        kind = _Timm if self.timm else _Tiny
+        setattr(self.module, self.place, kind(self.module.get_submodule(self.place), name, source, join, parts))
+
+    def add_prefixes(self, name: str, source: nn.Module, *, scale: float, concat: bool) -> None:
+        """Let the attention have prefixes P_k, P_v; queries are left alone.
+
+        Args:
+            source: Gives the prefixes' keys and then their values.
+            scale: Factor of the prefixes.
+            concat: False adds them to the tokens' keys and values, of which there must be as many. True puts them
+                before these, as further ones to attend to.
+        """
+        self.change_attention(name, source, partial(_prefixed, scale=scale, concat=concat), 2)
+
+
+def blocks(model: nn.Module, plugin: str) -> list[Block]:
+    """Return the blocks of a model, in its order; `plugin` is who asks, for the message.
+
+    Raises:
+        UserError: There are none whose attention is of a known kind.
+    """
+    found = []
+    for module in model.modules():
+        if not hasattr(module, "mlp"):
+            continue
+        for place, child in module.named_children():
+            # By name: timm takes seconds to import, and a subclass may compute something else.
+            kind = f"{type(child).__module__}.{type(child).__qualname__}"
+            if kind in _TINY + _TIMM:
+                qkv = cast(nn.Linear, child.get_submodule("qkv"))
+                found.append(Block(module, place, kind in _TIMM, qkv.in_features, qkv.out_features // 3))
+    if not found:
+        raise UserError(
+            f"{plugin} needs a Transformer whose attention has one projection to queries, keys and values, and this "
+            "backbone has none; use tiny_vit, vit, or a plain ViT of timm_model"
+        )
+    return found
+
+
+def pattern(name: str) -> str:
+    """Return a pattern for the state names of all modules that are called `name`, wherever they are."""
+    return rf"(.+\.)?{name}\."
+
+
+class Bottleneck(nn.Module):
+    """tanh(x · W_down) · W_up with biases: (…, inputs) → (…, outputs); begun as PyTorch's linear layers."""
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(inputs, width)
+        self.up = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.up(torch.tanh(self.down(x)))
+        return out
 
 
 class ChangedAttention(nn.Module):
     """Attention whose queries, keys and values something is added to or joined with.
 
+    It takes over the modules of the attention that it replaces under their names, so state names stay as they are.
+
     Args:
         plain: The attention that is replaced.
-        name: What the module is called that the plugin adds.
+        name: What the module is called that is added.
         source: That module: (batch, length, dim) tokens, as they enter the attention → (batch, rows, parts · inner),
             each part for all heads.
         join: (parts, q, k, v), all of them (batch, heads, rows, width of a head) → the q, k and v that are used.
@@ -42,11 +130,11 @@ class ChangedAttention(nn.Module):
         self.parts = parts
 
     def project(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (batch, heads, length, width of a head)."""
+        """Return queries, keys and values, each (batch, heads, length, width of a head)."""
         raise NotImplementedError
 
     def finish(self, tokens: Tensor, mixed: Tensor) -> Tensor:
-        """From the mixed values (batch, length, inner) to the output (batch, length, dim)."""
+        """Map the mixed values (batch, length, inner) to the output (batch, length, dim)."""
         raise NotImplementedError
 
     def forward(self, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -104,24 +192,6 @@ class _Timm(ChangedAttention):
             mixed = mixed * gate(tokens).sigmoid()
         out: Tensor = self.proj_drop(self.proj(mixed))
         return out
-
-
-def change_attention(block: Block, name: str, source: nn.Module, join: Join, parts: int) -> None:
-    """Replace the attention of a block; arguments as in :class:`ChangedAttention`."""
-    kind = _Timm if block.timm else _Tiny
-    setattr(block.module, block.place, kind(block.attention, name, source, join, parts))
-
-
-def put_prefixes(block: Block, name: str, source: nn.Module, *, scale: float, concat: bool) -> None:
-    """Let the attention of a block have prefixes P_k, P_v; queries are left alone.
-
-    Args:
-        source: Gives the prefixes' keys and then their values.
-        scale: Factor of the prefixes.
-        concat: False adds them to the tokens' keys and values, of which there must be as many. True puts them before
-            these, as further ones to attend to.
-    """
-    change_attention(block, name, source, partial(_prefixed, scale=scale, concat=concat), 2)
 
 
 def _prefixed(

@@ -1,0 +1,80 @@
+"""What methods share that look at features: the input of the classifier, sums of it by class, layers beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pflcore.errors import UserError
+from pflcore.groups import Tensors
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Steps
+from pflcore.seeds import generator
+
+
+def need_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
+    """Raise :class:`UserError` for a backbone without a classifier, or whose classifier in `initial` is not linear."""
+    if not federation.head:
+        raise UserError(f"method {method.name} needs a backbone with a classifier, a group 'head'")
+    if initial and initial[federation.head[0]].ndim != 2:
+        raise UserError(f"method {method.name} needs a backbone whose group 'head' begins with a linear classifier")
+
+
+def normed_layer(inputs: int, outputs: int, seed: int, purpose: str) -> Tensors:
+    """Return a linear layer and a LayerNorm behind it, drawn as PyTorch's are, from a stream of their own."""
+    drawn, most = generator(seed, purpose), inputs**-0.5
+    weight, bias = (drawn.uniform(-most, most, shape) for shape in ((outputs, inputs), (outputs,)))
+    return {
+        "weight": torch.from_numpy(weight).float(),
+        "bias": torch.from_numpy(bias).float(),
+        "norm.weight": torch.ones(outputs),
+        "norm.bias": torch.zeros(outputs),
+    }
+
+
+def class_mask(labels: Tensor, classes: int) -> Tensor:
+    """Return which samples are of which class: (classes, samples) of labels (samples,)."""
+    return labels == torch.arange(classes, device=labels.device).unsqueeze(1)
+
+
+def no_sums(like: Tensor) -> Tensors:
+    """Return sums over no samples, of classes and features as of `like`, (classes, features)."""
+    return {"sums": torch.zeros_like(like), "counts": torch.zeros_like(like[:, 0])}
+
+
+def add_sums(seen: Tensors, features: Tensor, labels: Tensor) -> Tensors:
+    """Return sums and counts of each class with further samples: features (samples, features), labels (samples,)."""
+    mask = class_mask(labels, len(seen["counts"])).to(features.dtype)
+    return {"sums": seen["sums"] + mask @ features, "counts": seen["counts"] + mask.sum(1)}
+
+
+def class_means(seen: Tensors) -> Tensor:
+    """Return the mean features of each class, zero of classes without samples: (classes, features)."""
+    return seen["sums"] / seen["counts"].clamp_min(1).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class ClassSums(Steps):
+    """Steps that train nothing: ``state["seen"]`` has the sums, counts and summed squares of features.
+
+    Running statistics rest.
+
+    Attributes:
+        like: Name of an entry of the client's state that is (classes, features).
+    """
+
+    like: str
+
+    def begin(self, local: ClientView, start: Tensors) -> LocalState:
+        like = start[self.like]
+        return {**super().begin(local, start), "seen": {**no_sums(like), "squares": torch.zeros_like(like[0, 0])}}
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        seen = state["seen"]
+        with torch.no_grad():
+            logits, features = local.features(local.frozen(state["model"]), batch.inputs)
+            features = features.flatten(0, -2)
+            squares = seen["squares"] + features.square().sum()
+            seen = {**add_sums(seen, features, batch.labels.flatten()), "squares": squares}
+            return {**state, "seen": seen}, local.cross_entropy(logits, batch.labels)

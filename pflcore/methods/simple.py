@@ -1,0 +1,146 @@
+"""Methods that only say which parts of the model are personal, who trains, or how clients are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pflcore.groups import ALL, Groups, Roles
+from pflcore.method import Method
+from pflcore.methods import METHODS
+from pflcore.options import option
+
+
+@METHODS.register
+class FedAvg(Method):
+    """One global model: clients train the whole of it, the server averages it by training samples.
+
+    Averages run over the sampled clients, normalised to one. Buffers such as batch-norm statistics are averaged as
+    well. Every client is measured with the global model.
+    """
+
+    name = "fedavg"
+    citation = "McMahan et al., AISTATS 2017"
+
+
+@METHODS.register
+class Local(Method):
+    """Each client trains its own model and never communicates: the baseline of personalisation.
+
+    All clients start from the same initial model. FedTP's code trains every client in every round, FedPerfix's only the
+    sampled ones, and their figures for Local differ accordingly.
+    """
+
+    name = "local"
+    citation = "Li et al., FedTP, TNNLS 2023, Table II (Local-T); Sun et al., FedPerfix, ICCV 2023"
+    personal = (ALL,)
+    own_averaging = None
+    smoke: ClassVar[dict[str, Any]] = {"schedule": "when_sampled"}
+
+    schedule: str = option(
+        "every_round",
+        choices=("every_round", "when_sampled"),
+        help="Whether all clients train in every round (FedTP) or only those that are sampled (FedPerfix).",
+    )
+
+    def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
+        return range(clients) if self.schedule == "every_round" else sampled
+
+
+@METHODS.register
+class FedPer(Method):
+    """The last linear layer stays on the client, the rest is averaged; both are trained jointly.
+
+    In a Transformer only the classifier is personal: the LayerNorm in front of it is shared, as in FedTP's code. A
+    client that has never been sampled keeps the initial classifier.
+    """
+
+    name = "fedper"
+    citation = "Arivazhagan et al., arXiv 1912.00818, 2019"
+    personal = ("head",)
+
+
+@METHODS.register
+class FedBN(Method):
+    """Normalisation layers stay on the client, with their statistics; the rest is averaged.
+
+    With batch norm these are weight, bias and running statistics; in a Transformer they are its LayerNorms. Clients
+    count alike, as in the authors' code; specs of papers that weight by samples say `averaging: samples`.
+    """
+
+    name = "fedbn"
+    citation = "Li et al., FedBN, ICLR 2021; LayerNorm form: Sun et al., FedPerfix, ICCV 2023"
+    personal = ("norm",)
+    own_averaging = "uniform"
+
+
+@METHODS.register
+class VanillaAttention(Method):
+    """The projections to queries, keys and values stay on the client, the rest is averaged.
+
+    FedTP's baseline without a hypernetwork ("Vanilla Personalized-T"). Clients are measured with the projections of the
+    last round in which they were sampled.
+    """
+
+    name = "vanilla_attention"
+    citation = "Li et al., FedTP, TNNLS 2023, section III-B"
+    personal = ("attention.qkv",)
+
+
+@METHODS.register
+class PersonalGroups(Method):
+    """The named groups of the model stay on the client, the rest is averaged.
+
+    With ``[head]`` it is FedPer, with ``[norm]`` and ``averaging: uniform`` FedBN, with ``[attention.qkv]`` vanilla
+    personalised attention. `pfl describe` names the groups of a backbone; a group stands for all groups below it, so
+    ``attention`` is the whole of the attention.
+    """
+
+    name = "personal_groups"
+    citation = "Sun et al., FedPerfix, ICCV 2023, Table 1"
+    keeps = ("the groups in its option",)
+
+    groups: tuple[str, ...] = option(("head",), help="The personal groups, as the backbone names them.")
+
+    def roles(self, groups: Groups) -> Roles:
+        return Roles.split(groups, (*self.groups, *self.also_personal))
+
+
+@METHODS.register
+class LgFedAvg(Method):
+    """The upper layers are averaged, everything below them stays on the client; both are trained jointly.
+
+    Only the groups in `shared` are sent, by default the last linear layer. The authors share the last two layers: for
+    the ConvNet `[fc2, head]`, while `[fc, head]` shares all three of its linear layers. A client that has never been
+    sampled is measured with its initial lower layers.
+    """
+
+    name = "lg_fedavg"
+    citation = "Liang et al., LG-FedAvg, arXiv 2001.01523, 2020, algorithm 1"
+    keeps = ("all groups but those in its option",)
+    own_averaging = "uniform"
+
+    shared: tuple[str, ...] = option(
+        ("head",), help="The groups that are averaged, as the backbone names them; all others stay on the client."
+    )
+
+    def roles(self, groups: Groups) -> Roles:
+        shared = groups.select(self.shared) - groups.select(self.also_personal)
+        return Roles(shared, frozenset(groups.of) - shared, frozenset())
+
+
+@METHODS.register
+class KNNPer(Method):
+    """FedAvg whose predictions are mixed with those of a client's nearest training samples.
+
+    The probability of a class is λ · share of the k nearest neighbours + (1 − λ) · softmax; a neighbour weighs
+    exp(−d² / number of features). Nothing more is sent than in FedAvg. With ``knn_grid: [0, 0.25, 0.5, 0.75, 1]`` each
+    client takes the λ that is right most often on its training samples, each voted on by all others. In text the
+    samples are characters.
+    """
+
+    name = "knn_per"
+    citation = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
+    keeps = ("its samples as a memory",)
+
+    knn: float = option(0.5, gt=0, le=1, help="Weight λ of the nearest neighbours; 1 is without the model's softmax.")
