@@ -21,16 +21,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1]
-BATCHES, FACTS = "pflcore/engine/local_batches.py", "pflcore/engine/facts.py"
-COHORTS, PARTS, TASK = "pflcore/cohorts.py", "pflcore/engine/parts.py", "pflcore/task.py"
-TRAINER, RUN, METHOD = "pflcore/engine/trainer.py", "pflcore/engine/run_state.py", "pflcore/method.py"
+BATCHES, FACTS = "pflcore/engine/batches.py", "pflcore/engine/client.py"
+COHORTS, PARTS, TASK = "pflcore/engine/run.py", "pflcore/engine/phases.py", "pflcore/task.py"
+TRAINER, RUN, METHOD = "pflcore/engine/client.py", "pflcore/engine/run.py", "pflcore/method.py"
 OPTIMIZERS, RESULT = "pflcore/engine/optimizers.py", "pflcore/engine/result.py"
 SERVER_VIEW = "pflcore/server_view.py"
-EVALUATE, STATE, NEIGHBOURS = "pflcore/engine/evaluate.py", "pflcore/engine/state.py", "pflcore/operators/neighbours.py"
+EVALUATE, STATE, NEIGHBOURS = (
+    "pflcore/engine/evaluation.py",
+    "pflcore/engine/state.py",
+    "pflcore/operators/neighbours.py",
+)
 STACKED, COHORT, STEP, POOLED = (
     f"pflcore/engine/executors/{name}.py" for name in ("stacked", "cohort", "vectorised", "pooled")
 )
-REWRITTEN = "pflcore/engine/executors/rewritten.py"
+REWRITTEN = "pflcore/engine/executors/vectorised.py"
 DROPOUT, PRECISION = (f"pflcore/engine/{name}.py" for name in ("dropout", "precision"))
 DATA, NOISE, SEEDS = "pflcore/data/federation.py", "pflcore/data/noise.py", "pflcore/seeds.py"
 PARTITION, STAND_IN, SETTINGS = "pflcore/partitions/_base.py", "pflcore/datasets/_stand_in.py", "pflcore/settings.py"
@@ -107,7 +111,7 @@ MUTANTS = (
     ("stacked: rows of a part exchanged", COHORT, "whole.index_copy(0, index, rows)", "whole.index_copy(0, index.flip(0), rows)"),
     ("stacked: states of clients exchanged", COHORT, "_select(part, places) for key", "_select(part, places.flip(0)) for key"),
     ("stacked: no momentum", OPTIMIZERS, "_plus(slopes, state, training.momentum) if state", "_plus(slopes, state, 0.0) if state"),
-    ("stacked: attention not scaled", "pflcore/engine/attention.py", "q * float(q.shape[-1] ** -0.5)", "q"),
+    ("stacked: attention not scaled", "pflcore/engine/forward.py", "q * float(q.shape[-1] ** -0.5)", "q"),
     ("stacked: layer norm without its bias", REWRITTEN, "made if bias is None else made + bias\n\n\ndef _linear", "made\n\n\ndef _linear"),
     ("stacked: padding measured", STACKED, "part[index, : len(own)]", "part[index]"),
     ("stacked: buffers lost", STEP, "_write_back(list(zip(targets, fresh, strict=True)))", "None"),

@@ -140,7 +140,7 @@ class Method(Measuring):
     # Whether its steps go by values, as of labels, and so cannot be vectorised over clients: where others are stacked,
     # its clients are trained one at a time.
     one_by_one: ClassVar[bool] = False
-    # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.features`).
+    # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.forward`).
     sees: ClassVar[str] = "classifier"
     # How clients count in averages unless `averaging` says it: one of its choices, or None for a rule of its own.
     own_averaging: ClassVar[str | None] = "samples"

@@ -21,8 +21,8 @@ from support.tiny import NormNet, federation, first_fitting, method, result_byte
 from torch import Tensor
 
 from pflcore.engine import CheckpointFolder, Progress, Result, checkpoint
-from pflcore.engine.checkpoint import stored
-from pflcore.engine.state import ClientStates, compare, join, restore
+from pflcore.engine.checkpoint import compare, join, restore, stored
+from pflcore.engine.state import ClientStates
 from pflcore.errors import UserError
 from pflcore.method import Update
 

@@ -33,9 +33,9 @@ from torch import Tensor, nn
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Progress, select_device, use_threads
-from pflcore.engine.evaluate import Scores, score_client, score_one_model
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.client import Trainer
+from pflcore.engine.evaluation import Scores, score_client, score_shared_model
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.method import Batch, ClientView
@@ -168,13 +168,11 @@ def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     model, _ = backbone("convnet").create(data.shape, data.classes, 0)
     state = dict(model.state_dict())
     trainer = measuring(model, data)
-    pooled = score_one_model(trainer, state)
-    each = Scores.join(score_client(trainer, state, client) for client in range(data.clients))
-    assert pooled.total.tolist() == each.total.tolist() == [700, 1, 900, 5]
-    assert pooled.correct.tolist() == each.correct.tolist()
-    assert pooled.correct.dtype == each.correct.dtype == np.int64
-    np.testing.assert_allclose(pooled.loss, each.loss, rtol=1e-6)
-    assert 0 < pooled.correct.sum() < 1606
+    pooled = score_shared_model(trainer, state)
+    each = Scores.join((score_client(trainer, state, client),) for client in range(data.clients))
+    assert pooled.column("total").tolist() == [700, 1, 900, 5]
+    np.testing.assert_allclose(pooled.values, each.values, rtol=1e-6)
+    assert 0 < pooled.column("correct").sum() < 1606
 
 
 def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
@@ -185,8 +183,8 @@ def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
     state = {"1.weight": torch.zeros(CLASSES, 64), "1.bias": torch.zeros(CLASSES)}
     state["1.weight"][3, 0] = -1.8e38  # minus infinity times 2, a bright pixel; finite times -4/3, a dark one
-    scores = score_one_model(measuring(model, data), state)
-    assert np.isfinite(scores.loss).tolist() == [False, True, True]
+    scores = score_shared_model(measuring(model, data), state)
+    assert np.isfinite(scores.column("loss")).tolist() == [False, True, True]
 
 
 def test_evaluation_leaves_dropout_out() -> None:
@@ -194,7 +192,7 @@ def test_evaluation_leaves_dropout_out() -> None:
     model, _ = backbone("tiny_vit", dropout=0.9).create(data.shape, data.classes, 0)
     model.train()
     trainer = measuring(model, data)
-    first, second = (score_one_model(trainer, dict(model.state_dict())).loss for _ in range(2))
+    first, second = (score_shared_model(trainer, dict(model.state_dict())).column("loss") for _ in range(2))
     assert first.tolist() == second.tolist()
 
 

@@ -10,7 +10,7 @@ import torch
 from support.by_hand import Rounds
 from support.tiny import backbone, first_fitting, method, result_bytes, run, training
 
-from pflcore.engine.server_optimizers import ServerOptimizer
+from pflcore.engine.optimizers import ServerOptimizer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Server

@@ -33,12 +33,10 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler
 
 from pflcore.engine import Result
-from pflcore.engine.facts import balanced
-from pflcore.engine.optimizers import make_optimizer
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.precision import use_precision
-from pflcore.engine.schedules import learning_rate
-from pflcore.engine.trainer import Trainer, differentiate
+from pflcore.engine.client import Trainer, balanced, differentiate
+from pflcore.engine.forward import use_precision
+from pflcore.engine.optimizers import learning_rate, make_optimizer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, Tuning, cross_entropy

@@ -13,8 +13,8 @@ from support.tiny import NormNet, backbone, federation, groups_of, method, resul
 from torch import Tensor
 
 from pflcore.backbones import Backbone
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer, chosen
+from pflcore.engine.client import Trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.method import Batch, LocalState
 from pflcore.methods import Method
@@ -96,9 +96,9 @@ def trainer(entry: Method, net: Backbone, data: Any = None) -> tuple[Trainer, St
 
 def states(made: Trainer, received: State) -> Iterator[LocalState]:
     """Client 0's local state before its first step, and after each of all phases."""
-    for part in (chosen(made, one) for one in made.order):
+    for part in (made.part(one) for one in made.order):
         unfinished = part.begin(received)
-        for stop in range(part is not chosen(made, made.order[0]), part.steps(0) + 1):
+        for stop in range(part is not made.part(made.order[0]), part.steps(0) + 1):
             unfinished = part.advance(1, 0, received, unfinished, stop)
             yield copy.deepcopy(unfinished.state)
         received = part.finish(1, 0, received, unfinished).model
@@ -121,7 +121,7 @@ def test_what_does_not_train_in_a_phase_keeps_its_bits(also: tuple[str, ...]) ->
 )
 def test_epochs_of_the_head_are_whole_steps(samples: int, epochs: float, steps: int) -> None:
     made, _ = trainer(method("fedrep", head_epochs=epochs), backbone("convnet"), federation((samples,), (2,)))
-    head, body = (chosen(made, part) for part in made.order)
+    head, body = (made.part(part) for part in made.order)
     assert (head.steps(0), body.steps(0)) == (steps, made.steps(0) - steps)
     rows = [part.batches(1, 0) for part in (head, body, made)]
     assert list(map(torch.Tensor.tolist, rows[0] + rows[1])) == list(map(torch.Tensor.tolist, rows[2]))

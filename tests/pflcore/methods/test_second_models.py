@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
-from pflcore.engine.parts import make_trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Roles
 from pflcore.method import Federation, Update

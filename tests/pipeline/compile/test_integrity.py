@@ -97,10 +97,10 @@ def test_an_edited_engine_trains_nothing_until_it_is_tested(laboratory: Laborato
     assert process.returncode == 255 and set(laboratory.results()) == {"fedavg"}
     told = complaint(output)
     assert (
-        told.startswith("pflcore.engine.trainer was edited after regression runs had seen it") and "`make pins`" in told
+        told.startswith("pflcore.engine.client was edited after regression runs had seen it") and "`make pins`" in told
     )
     done = laboratory.call("pfl", "run")
-    assert done.returncode == 2 and done.stderr.startswith("pfl: pflcore.engine.trainer was edited, and results may")
+    assert done.returncode == 2 and done.stderr.startswith("pfl: pflcore.engine.client was edited, and results may")
     laboratory.accept()
     assert laboratory.faults() == [] and laboratory.results() == laboratory.truth["first"]
     log = laboratory.call("dvc", "repro", *laboratory.stages("train-")).stdout

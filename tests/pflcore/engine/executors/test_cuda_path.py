@@ -22,7 +22,7 @@ from torch import Tensor
 from pflcore.engine import CheckpointFolder, Progress, Result
 from pflcore.engine.device import device_name, select_device
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.executors import replay, stacked
+from pflcore.engine.executors import graphs, stacked
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, Method
 from pflcore.methods.fedavg import FedAvg
@@ -36,8 +36,8 @@ SHORT = {"local_epochs": 1, "sample_rate": 0.4}
 def all_recorded() -> Iterator[Events]:
     """Every step is recorded at its first occurrence, and each replay is held against a call."""
     with pytest.MonkeyPatch.context() as patch, pretend_cuda() as events:
-        patch.setattr(replay, "_PATIENCE", 0)
-        patch.setattr(replay, "_WARM_UP", 1)
+        patch.setattr(graphs, "_CALLS_BEFORE", 0)
+        patch.setattr(graphs, "_WARM_UP", 1)
         patch.setattr(stacked, "Replay", CheckedReplay)
         yield events
 

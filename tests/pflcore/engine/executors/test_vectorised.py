@@ -13,9 +13,9 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pflcore.engine.attention import attention
-from pflcore.engine.executors import rewritten
-from pflcore.engine.executors.rewritten import Rewritten
+from pflcore.engine.executors import vectorised
+from pflcore.engine.executors.vectorised import Rewritten
+from pflcore.engine.forward import attention
 
 # --- rewritten -------------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(1)
         return attention(*qkv)
 
-    monkeypatch.setattr(rewritten, "attention", noted)
+    monkeypatch.setattr(vectorised, "attention", noted)
     return seen
 
 
