@@ -24,7 +24,7 @@ _MAX_RECORDINGS = 16
 _WARM_UP = 3
 
 Step = Callable[..., tuple[Any, Tensor]]
-"""(state, further arguments …) → (next state, losses): nested dicts of tensors; it modifies and returns none of them."""
+"""(state, further arguments …) → (next state, losses): nested dicts of tensors, which it does not modify or return."""
 
 
 class Replay:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.cohorts import PAIRS, amplified, assert_close, uneven_run
-from support.pretend_device import CheckedReplay, Events, MixedDevices, Stale, pretend_cuda
+from support.pretend_device import CheckedReplay, Events, Stale, pretend_cuda
 from support.pretend_device.runs import draw_as_gpus_do, on_gpu, on_host
 from support.tiny import backbone, federation, method, result_bytes, run, training
 from torch import Tensor
@@ -133,7 +133,7 @@ class Counted(FedAvg):
 
 
 FAULTS = [
-    (OnTheHost, MixedDevices, "same device, mul"),
+    (OnTheHost, UserWarning, "same device, mul"),
     (Uploaded, UserWarning, "steps are not recorded .*a copy from the host"),
     (Counted, Stale, "a graph has .* where a call has"),
 ]
