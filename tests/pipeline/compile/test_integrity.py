@@ -151,17 +151,12 @@ package = Path({folder!r})
 sys.path.insert(0, str(package.parent))
 sources.note("mine")
 import mine.one
-first = sources.digests()
 print(mine.one.VALUE, sources.loaded()["mine.one"])
 # An edit of the same size within the same second, which Python's own bytecode does not notice.
 (package / "one.py").write_text("VALUE = 2")
 del sys.modules["mine.one"]
 import mine.one
 print(mine.one.VALUE, sources.loaded()["mine.one"])
-try:
-    sources.agree(first)
-except pflcore.errors.UserError as error:
-    print(error)
 """
 
 
@@ -173,11 +168,7 @@ def test_what_is_imported_is_what_was_read(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(source_folder())}
     command = [sys.executable, "-c", SCRIPT.format(folder=str(package))]
     done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
-    assert done.stdout.splitlines() == [
-        "1 b'VALUE = 1'",
-        "2 b'VALUE = 2'",
-        "mine.one was edited while processes that work together were started; start again",
-    ]
+    assert done.stdout.splitlines() == ["1 b'VALUE = 1'", "2 b'VALUE = 2'"]
 
 
 def test_bytecode_is_used_again(tmp_path: Path) -> None:
