@@ -86,7 +86,7 @@ def _place(error: BaseException) -> str:
         name = frame.f_code.co_filename
         path = Path(shown(name))
         joined = extensions.place(name) is not None
-        of_entry = joined or (path.parent.as_posix() in _ENTRIES and path.name[0] != "_")
-        if of_entry or path.parts[0] in _PACKAGES:
+        of_entry = (joined or path.parent.as_posix() in _ENTRIES) and path.name[0] != "_"  # else entries share it
+        if joined or path.parts[0] in _PACKAGES:
             lines[of_entry] = f"{path.as_posix()}:{number}"
     return lines.get(True, lines.get(False, ""))

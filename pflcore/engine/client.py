@@ -201,9 +201,11 @@ class Trainer:
             return partial(self.predict, state)
         self.model.eval()
         with torch.no_grad():
-            return self.method.predictor(self._local(self.features, state), state, self._samples(client, size))
+            return self.method.predictor(self._local(self.features, state), state, self.samples(client, size))
 
-    def _samples(self, client: int, size: int) -> OwnSamples:
+    def samples(self, client: int, size: int) -> OwnSamples:
+        """Return a client's training samples, `size` in a forward pass."""
+
         def noted(forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
             with self.seen:
                 return forward(), self.seen.of_memory().float()

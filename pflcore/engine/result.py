@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from pflcore.artifacts import write_table
 from pflcore.engine.analysis import Findings
 from pflcore.engine.client import Diverged
 from pflcore.engine.cost import Cost
@@ -99,20 +97,23 @@ def write_findings(path: Path, findings: Findings, /, **meta: Any) -> None:
     Args:
         meta: Facts about the run.
     """
+    # Here, as training does without them.
+    import pyarrow as pa
+
+    from pflcore.artifacts import write_table
+
+    def repeated(words: list[str]) -> pa.Array:
+        return pa.array(words, pa.string()).take(pa.array(np.repeat(np.arange(len(words)), lengths), pa.int64()))
+
     rows = [(name, one, len(one.values)) for name, series in findings.items() for one in series]
     lengths = [length for _, _, length in rows]
     table = pa.table(
         {
-            "analysis": _repeated([name for name, _, _ in rows], lengths),
+            "analysis": repeated([name for name, _, _ in rows]),
             "client": pa.array(np.repeat(np.array([one.client for _, one, _ in rows], np.int32), lengths)),
-            "item": _repeated([one.item for _, one, _ in rows], lengths),
+            "item": repeated([one.item for _, one, _ in rows]),
             "index": pa.array(np.concatenate([np.empty(0), *map(np.arange, lengths)]).astype(np.int32)),
             "value": pa.array(np.concatenate([np.empty(0), *(one.values for _, one, _ in rows)]), pa.float64()),
         }
     )
     write_table(path, table, FINDINGS_SCHEMA, **meta)
-
-
-def _repeated(words: list[str], lengths: list[int]) -> pa.Array:
-    """Return each word as often as its series is long."""
-    return pa.array(words, pa.string()).take(pa.array(np.repeat(np.arange(len(words)), lengths), pa.int64()))

@@ -11,7 +11,6 @@ that is done takes its last steps for nothing.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -86,12 +85,9 @@ class Stacked:
         self, jobs: Iterable[Job], at_once: _AtOnce, run: Callable[[Sequence[Job]], list[Done]]
     ) -> Iterator[Done]:
         """Yield what `run` returns for the jobs, in stacks of at most the width for which there is memory."""
-        rest, waiting = iter(jobs), deque[Job]()
-        while True:
-            waiting.extend(islice(rest, max(0, at_once.clients - len(waiting))))
-            if not waiting:
-                return
-            stack = list(islice(waiting, at_once.clients))
+        rest, waiting = iter(jobs), list[Job]()
+        while waiting := waiting + list(islice(rest, max(0, at_once.clients - len(waiting)))):
+            stack = waiting[: at_once.clients]
             done, short = [], ""
             try:
                 done = run(stack)
@@ -99,9 +95,8 @@ class Stacked:
                 short = _shortage(error)
             if short:  # outside of the handler, which holds on to the tensors that filled the memory
                 self._use_less(at_once, len(stack), short)
-            for one in done:
-                waiting.popleft()
-                yield one
+            waiting = waiting[len(done) :]
+            yield from done
 
     def _use_less(self, at_once: _AtOnce, clients: int, short: str) -> None:
         """Go on with half of what was too much for `clients`. Raises :class:`TooLittleMemory` when there is no half."""

@@ -6,14 +6,12 @@ import pytest
 import torch
 from support.cohorts import trainer
 from support.tape import Graph, Recorded, Tape, record_on_tape
-from support.tiny import assert_states_close, backbone, federation, method, run, training
+from support.tiny import assert_states_close
 from torch import Tensor
 
 from pflcore.engine.executors.graphs import Replay, copy_tree
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def test_without_cuda_a_function_is_called() -> None:
@@ -124,25 +122,3 @@ def test_a_stack_that_is_recorded_agrees_with_single_clients(name: str, net: str
         for one, other in zip(stacked.train(round_, jobs), expected, strict=True):
             assert_states_close(one.model, other.model)
     assert len(tape.captures) == 2  # of steps that all clients take, and that only some do
-
-
-@needs_cuda
-@pytest.mark.parametrize(("name", "net"), [("fedavg", "convnet"), ("fedtp", "tiny_vit"), ("fedper", "tiny_vit")])
-def test_recorded_steps_agree_with_called_ones(name: str, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
-    for graphs in ("1", "0"):
-        monkeypatch.setenv("PFL_GRAPHS", graphs)
-        settings = training(rounds=3, local_epochs=4, momentum=0.5)
-        results.append(run(method(name), backbone(net), federation(device="cuda"), training=settings))
-    assert_states_close(results[0].weights, results[1].weights)
-
-
-@needs_cuda
-def test_recording_starts_after_a_few_calls_and_outputs_belong_to_the_caller() -> None:
-    def double(x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, x * 2
-
-    replay = Replay(torch.device("cuda"))
-    made = [replay(0, double, torch.full((4,), float(index), device="cuda"))[1] for index in range(6)]
-    assert replay.on
-    assert [float(one.sum()) for one in made] == [8.0 * index for index in range(6)]
