@@ -40,8 +40,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.engine import select_device, train
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.precision import use_precision
+from pflcore.engine.forward import use_precision
+from pflcore.engine.phases import make_trainer
 from pflcore.memory import keep_freed_memory
 from pflcore.methods import METHODS
 from pflcore.operators.hypernetworks import HyperNetwork

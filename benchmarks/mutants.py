@@ -21,17 +21,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1]
-BATCHES, FACTS = "pflcore/engine/local_batches.py", "pflcore/engine/facts.py"
-COHORTS, PARTS, TASK = "pflcore/cohorts.py", "pflcore/engine/parts.py", "pflcore/task.py"
-TRAINER, RUN, METHOD = "pflcore/engine/trainer.py", "pflcore/engine/run_state.py", "pflcore/method.py"
+BATCHES, FACTS = "pflcore/engine/batches.py", "pflcore/engine/client.py"
+COHORTS, PARTS, TASK = "pflcore/engine/run.py", "pflcore/engine/phases.py", "pflcore/task.py"
+TRAINER, RUN, METHOD = "pflcore/engine/client.py", "pflcore/engine/run.py", "pflcore/method.py"
 OPTIMIZERS, RESULT = "pflcore/engine/optimizers.py", "pflcore/engine/result.py"
 SERVER_VIEW = "pflcore/server_view.py"
-EVALUATE, STATE, NEIGHBOURS = "pflcore/engine/evaluate.py", "pflcore/engine/state.py", "pflcore/operators/neighbours.py"
-STACKED, COHORT, STEP, POOLED = (
-    f"pflcore/engine/executors/{name}.py" for name in ("stacked", "cohort", "vectorised", "pooled")
+EVALUATE, STATE, NEIGHBOURS = (
+    "pflcore/engine/evaluation.py",
+    "pflcore/engine/state.py",
+    "pflcore/operators/neighbours.py",
 )
-REWRITTEN = "pflcore/engine/executors/rewritten.py"
-DROPOUT, PRECISION = (f"pflcore/engine/{name}.py" for name in ("dropout", "precision"))
+STACKED, STEP, POOLED = (f"pflcore/engine/executors/{name}.py" for name in ("stacked", "vectorised", "pooled"))
+DROPOUT, FORWARD = (f"pflcore/engine/{name}.py" for name in ("dropout", "forward"))
 DATA, NOISE, SEEDS = "pflcore/data/federation.py", "pflcore/data/noise.py", "pflcore/seeds.py"
 PARTITION, STAND_IN, SETTINGS = "pflcore/partitions/_base.py", "pflcore/datasets/_stand_in.py", "pflcore/settings.py"
 FRESH, GROUPS, STAGE = "pflcore/data/fresh_noise.py", "pflcore/groups.py", "pipeline/stages/train.py"
@@ -41,7 +42,7 @@ OWN_STATES = "zip(some, self.method.generate(self._server(self.round), some), st
 # What goes wrong, the file, a text that occurs once in it, and what stands there instead.
 MUTANTS = (
     ("last batch of an epoch dropped", BATCHES, "torch.split(shuffled[:used], size)", "(torch.split(shuffled[:used], size)[:-1] or (shuffled[:used],))"),
-    ("clipping scales small gradients up", OPTIMIZERS, "(most / (norm + 1e-6)).clamp(max=1.0)", "most / (norm + 1e-6)"),
+    ("clipping scales small gradients up", OPTIMIZERS, "(norm / (now + 1e-6)).clamp(max=1.0)", "norm / (now + 1e-6)"),
     ("momentum kept over rounds", OPTIMIZERS, "for name, slope in zip(params, slopes, strict=True)}", "for name, slope in zip(params, slopes, strict=True)}; state = self.__dict__.setdefault('kept', state)"),
     ("momentum dampened", OPTIMIZERS, "torch._foreach_add_(list(state.values()), slopes)", "torch._foreach_add_(list(state.values()), slopes, alpha=0.9)"),
     ("weight decay of the wrong sign", OPTIMIZERS, "_foreach_add(slopes, values, alpha=training", "_foreach_add(slopes, values, alpha=-training"),
@@ -57,7 +58,7 @@ MUTANTS = (
     ("one tuning epoch too few", PARTS, "local_epochs=tuning.epochs,", "local_epochs=tuning.epochs - 1 or 1,"),
     ("same dropout in each step", TRAINER, "self.number(client, step), one_pass", "0, one_pass"),
     ("same dropout in each pass of a step", TRAINER, "step, next(calls))", "step, 0 * next(calls))"),
-    ("dropout in tuning that of training", PARTS, "= (TUNING,), ", "= (), "),
+    ("dropout in tuning that of training", PARTS, "= (TUNING,), {}", "= (), {}"),
     ("the loss after a step counts as divergence", TRAINER, "if not math.isfinite(mean):", "if not mean < 2.5:"),
     ("uniform average", SERVER_VIEW, "return [update.samples / total for", "return [update.samples * 0 + 1 / len(updates) for"),
     ("buffers not averaged", SERVER_VIEW, "for name, one in first.items() if one.is_floating_point()]", "for name, one in first.items() if one.is_floating_point() and 'running' not in name]"),
@@ -68,13 +69,13 @@ MUTANTS = (
     ("personal state not stored", RUN, "self.personal.update(personal)\n        self.round", "self.round"),
     ("same clients in each round", COHORTS, '"sampling", round_)', '"sampling", 1)'),
     ("last update lost", RUN, "_server(round_), self.roles, updates)\n", "_server(round_), self.roles, updates[:-1] or updates)\n"),
-    ("weights by test samples", RUN, "len(self.data.train[outcome.client])", "len(self.data.test[outcome.client])"),
-    ("all measured with the state of client 0", RUN, "yield client, self._assemble(client, generated)\n\n    def accuracy", "yield client, self._assemble(0, generated)\n\n    def accuracy"),
+    ("weights by test samples", RUN, "len(self.data.train[client])", "len(self.data.test[client])"),
+    ("all measured with the state of client 0", RUN, "yield client, self._assemble(client, generated)\n\n    def subject", "yield client, self._assemble(0, generated)\n\n    def subject"),
     ("generated for the wrong client", RUN, OWN_STATES, "zip(some, self.method.generate(self._server(self.round), some[::-1]), strict=True)"),
     ("trained parts of the model taken for received", RUN, "received = self._assemble(client, generated)", "received = self._assemble(client, {**generated, **self.initial})"),
-    ("progress off by one", FACTS, "round_ / self.training.rounds", "(round_ - 1) / self.training.rounds"),
+    ("progress off by one", FACTS, "round_ / training.rounds", "(round_ - 1) / training.rounds"),
     ("method told of no momentum", FACTS, "momentum=training.momentum,", "momentum=0.0,"),
-    ("mean loss not divided", RESULT, "scores.loss / scores.total", "scores.loss / scores.total.mean()"),
+    ("mean loss not divided", RESULT, 'numbers["loss"] / numbers["total"]', 'numbers["loss"] / numbers["total"].mean()'),
     ("measured a round late", RUN, "self.evaluation.is_due(round_, self", "self.evaluation.is_due(round_ - 1, self"),
     ("a run goes on one round late", RUN, "self.resumed_from = found.round\n            restore(self.parts", "self.resumed_from = found.round + 1\n            restore(self.parts"),
     ("window one round short", SETTINGS, "round_ >= rounds - self.window", "round_ > rounds - self.window"),
@@ -102,16 +103,16 @@ MUTANTS = (
     ("streams of different purpose mixed up", SEEDS, "purpose.encode()", "purpose[:1].encode()"),
     ("buffers generated", GROUPS, "made = (groups.select(generated) - own) & groups.parameters", "made = groups.select(generated) - own"),
     ("dropout does not scale", DROPOUT, "mul_(_LEVELS / (_LEVELS - dropped))", "mul_(1.0)"),
-    ("attention in bfloat16 not scaled", PRECISION, ".float() / math.sqrt(q.shape[-1])", ".float()"),
+    ("attention in bfloat16 not scaled", FORWARD, ".float() / math.sqrt(q.shape[-1])", ".float()"),
     ("stored numbers those of the whole model", RUN, "stored=count(self.kept)", "stored=count(self.initial)"),
-    ("stacked: rows of a part exchanged", COHORT, "whole.index_copy(0, index, rows)", "whole.index_copy(0, index.flip(0), rows)"),
-    ("stacked: states of clients exchanged", COHORT, "_select(part, places) for key", "_select(part, places.flip(0)) for key"),
+    ("stacked: clients that are done go on", STEP, "torch.where(taken, tensor,", "torch.where(taken | True, tensor,"),
+    ("stacked: batch norm sees what fills up", STEP, "mean = (x * counts).sum(over) / count", "mean = x.mean(over)"),
     ("stacked: no momentum", OPTIMIZERS, "_plus(slopes, state, training.momentum) if state", "_plus(slopes, state, 0.0) if state"),
-    ("stacked: attention not scaled", "pflcore/engine/attention.py", "q * float(q.shape[-1] ** -0.5)", "q"),
-    ("stacked: layer norm without its bias", REWRITTEN, "made if bias is None else made + bias\n\n\ndef _linear", "made\n\n\ndef _linear"),
-    ("stacked: padding measured", STACKED, "part[index, : len(own)]", "part[index]"),
+    ("stacked: attention not scaled", FORWARD, "q * float(q.shape[-1] ** -0.5)", "q"),
+    ("stacked: layer norm without its bias", STEP, "made if bias is None else made + bias\n\n\ndef _linear", "made\n\n\ndef _linear"),
+    ("stacked: padding measured", STACKED, "part[index, : len(rows[index])]", "part[index]"),
     ("stacked: buffers lost", STEP, "_write_back(list(zip(targets, fresh, strict=True)))", "None"),
-    ("stacked: same dropout for all", COHORT, "self.clients[one], step, one_pass)", "self.clients[0], step, one_pass)"),
+    ("stacked: same dropout for all", STACKED, "round_, client, at or 0, one_pass)", "round_, clients[0], at or 0, one_pass)"),
     ("pooled: pieces begin anew", POOLED, "begun.pop(piece.job, None), piece.stop", "begun.pop(piece.job, None) and None, piece.stop and 1"),
     ("pooled: outcomes of other workers", POOLED, "Outcome(client, worker.copy(), answer)", "Outcome(client, self.workers[0].copy(), answer)"),
     ("fewest samples off by one", PARTITION, "if reached >= least:", "if reached > least:"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
-from pflcore.faults import shown
+from pflcore.faults import caller
 from pflcore.groups import Roles, Tensors
 from pflcore.task import Classification, Task
 
@@ -39,7 +38,6 @@ class Received(dict[str, Tensor]):
     """The state that a client began with. Raises :class:`UserError` for an entry that it does not have."""
 
     def __missing__(self, name: str) -> Tensor:
-        reader = sys._getframe(1)
         known = [*self, *(f"{DATA}{fact}" for fact in FACTS)]
         (near,) = difflib.get_close_matches(name, known, n=1) or ("",)
         if near in self:
@@ -48,9 +46,7 @@ class Received(dict[str, Tensor]):
             hint = f"; {near!r} must be asked for: facts = ({near.removeprefix(DATA)!r},)"
         else:
             hint = ""
-        raise UserError(
-            f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}: local.received has no entry {name!r}{hint}"
-        )
+        raise UserError(f"{caller()}: local.received has no entry {name!r}{hint}")
 
 
 @dataclass(frozen=True)
@@ -115,9 +111,7 @@ class ClientView:
             UserError: It is asked for outside of step(), where there is none.
         """
         if self.rate is None:
-            reader = sys._getframe(1)
-            where = f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}"
-            raise UserError(f"{where}: local.lr is the learning rate of a step, and this is none: note it in step()")
+            raise UserError(f"{caller()}: local.lr is the learning rate of a step, and this is none: note it in step()")
         return self.rate
 
     def forward(self, state: Tensors, inputs: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class Method(Steps, Measuring):
     weighs_classes: ClassVar[bool] = True
     # Groups of the backbone that its rounds do not train: these alone are nothing to train.
     untrained: ClassVar[tuple[str, ...]] = ()
-    # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.features`).
+    # The features that it sees: the classifier's input, or what memories are made of (:mod:`pflcore.engine.forward`).
     feature_layer: ClassVar[str] = "classifier"
     # How clients count in averages unless `averaging` says it: one of its choices, or None for a rule of its own.
     own_averaging: ClassVar[str | None] = "samples"

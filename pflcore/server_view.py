@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.faults import shown
+from pflcore.faults import caller
 from pflcore.groups import Tensors
 
 # What names of momenta begin with in the server's further state; they are no parameters.
@@ -55,9 +54,7 @@ class Federation:
             UserError: The method does not ask for the fact ``progress``.
         """
         if self.total_rounds is None:
-            reader = sys._getframe(1)
-            where = f"{shown(reader.f_code.co_filename)}:{reader.f_lineno}"
-            raise UserError(f"{where}: federation.rounds must be asked for: facts = ('progress',)")
+            raise UserError(f"{caller()}: federation.rounds must be asked for: facts = ('progress',)")
         return self.total_rounds
 
 

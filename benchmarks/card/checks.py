@@ -27,10 +27,10 @@ from pflcore.backbones import BACKBONES, Backbone
 from pflcore.client_view import ClientView
 from pflcore.data.federation import FederatedData
 from pflcore.engine import CheckpointFolder, Result
+from pflcore.engine.client import Job, Outcome, Trainer
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Job, Outcome, Trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch

@@ -14,10 +14,10 @@ from card.section import Bench
 from card.training import SHAPE, backbone, federation, place, plain, rounds_of, sizes, stop, watched
 from engine import Workload
 
-from pflcore.engine.evaluate import Scores
+from pflcore.engine.evaluation import Scores
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
-from pflcore.engine.parts import make_trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.methods import METHODS
 from pflcore.settings import Training
 
@@ -148,5 +148,5 @@ def evaluation(bench: Bench) -> None:
 def _timed(executor: Stacked | Sequential, state: dict[str, torch.Tensor], clients: int) -> float:
     started = time.perf_counter()
     scores: Scores = executor.score_each((client, state) for client in range(clients))  # ends on the host
-    assert len(scores.total) == clients
+    assert len(scores.column("total")) == clients
     return time.perf_counter() - started

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result, select_device, train, use_threads
-from pflcore.engine.precision import use_precision
+from pflcore.engine.forward import use_precision
 from pflcore.methods import METHODS, Method
 from pflcore.settings import Evaluation, Training
 

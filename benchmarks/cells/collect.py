@@ -18,8 +18,8 @@ from cells.pack import code_of, hashes
 from cells.train import UNDER_WAY, finished, unpacked
 
 from pflcore.engine import Result
+from pflcore.engine.client import Diverged
 from pflcore.engine.cost import Cost
-from pflcore.engine.divergence import Diverged
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from pflcore.backbones import Backbone
-from pflcore.cohorts import sample_cohort
 from pflcore.data.federation import FederatedData
-from pflcore.engine.features import Features
-from pflcore.engine.local_batches import LocalBatches
+from pflcore.engine.batches import LocalBatches
+from pflcore.engine.forward import Features
+from pflcore.engine.run import sample_cohort
 from pflcore.groups import Groups, Tensors
 from pflcore.settings import Training
 

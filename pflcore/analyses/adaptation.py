@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pflcore.analyses import ANALYSES
 from pflcore.engine.analysis import Analysis, Finding, Subject
-from pflcore.engine.evaluate import score_client
-from pflcore.engine.trainer import Trainer, differentiate
+from pflcore.engine.client import Trainer, differentiate
+from pflcore.engine.evaluation import score_client
 from pflcore.errors import UserError
 from pflcore.groups import Tensors, strip_prefix
 from pflcore.method import MOMENTA, OWN, Batch, ClientView

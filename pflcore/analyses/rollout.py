@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from pflcore.analyses import ANALYSES
 from pflcore.engine.analysis import Analysis, Finding, Subject
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.client import Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.options import option

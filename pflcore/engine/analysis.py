@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.client import Trainer
+from pflcore.engine.forward import one_thread
 from pflcore.groups import Groups, Tensors
 from pflcore.method import Server
 from pflcore.registry import Entry
@@ -33,7 +33,7 @@ class Finding:
 
     @classmethod
     def one(cls, client: int, item: str, value: float) -> Finding:
-        """A series of one number."""
+        """Return a series of one number."""
         return cls(client, item, np.array([value], np.float64))
 
 
@@ -62,12 +62,12 @@ class Subject:
     kinds: Sequence[int] | None = None
 
     def measured(self, client: int) -> Tensors:
-        """What a client is measured with; after rounds of training, that is tuned first where the method does so."""
+        """Return what a client is measured with, tuned after rounds of training where the method does so."""
         state, tuning = self.trainer.measured(self.state(client)), self.trainer.tuning
         return tuning.train(self.round, client, state).model if tuning and self.round else state
 
     def members(self) -> list[int]:
-        """The clients that take part in training."""
+        """Return the clients that take part in training."""
         data = self.trainer.data
         return [client for client in range(data.clients) if client not in data.novel]
 
@@ -83,22 +83,14 @@ class Analysis(Entry, ABC):
 
     @abstractmethod
     def check(self, subject: Subject) -> None:
-        """Called before training. Raises :class:`pflcore.errors.UserError` when the run cannot be analysed so."""
+        """Raise :class:`pflcore.errors.UserError`, before training, when the run cannot be analysed so."""
 
     @abstractmethod
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """What there is to say after the last round. The same run gives the same findings."""
+        """Yield what there is to say after the last round. The same run gives the same findings."""
 
 
 def find(analyses: Mapping[str, Analysis], subject: Subject) -> Findings:
-    """What each of the analyses finds.
-
-    On a CPU they use one thread, as clients do, so that sums do not depend on how many there are.
-    """
-    threads = torch.get_num_threads()
-    if subject.trainer.data.device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
+    """Return what each of the analyses finds."""
+    with one_thread(subject.trainer.data.device):
         return {name: list(analysis.findings(subject)) for name, analysis in analyses.items()}
-    finally:
-        torch.set_num_threads(threads)

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from pflcore.engine.trainer import Trainer, chosen
+from pflcore.engine.client import Trainer
 from pflcore.groups import Tensors
 from pflcore.method import MOMENTA, Server
 
@@ -41,18 +41,18 @@ class Cost:
 
 
 def count(tensors: Tensors) -> int:
-    """Numbers in some tensors."""
+    """Count the numbers in some tensors."""
     return sum(tensor.numel() for tensor in tensors.values())
 
 
 def count_server(server: Server) -> int:
-    """Parameters of the server: shared entries, and what else it keeps but for the state of its optimiser."""
+    """Count the parameters of the server: shared entries, and what else it keeps but for the state of its optimiser."""
     kept = {name: tensor for name, tensor in server.extra.items() if not name.startswith(MOMENTA)}
     return count(server.shared) + count(kept)
 
 
 def step_macs(trainer: Trainer, received: Tensors) -> int:
-    """Multiply-adds per sample of a first local step, forward and backward, on four samples of client 0.
+    """Count the multiply-adds per sample of a first local step, forward and backward, on four samples of client 0.
 
     Where a round has phases, they are those of all of its steps for each step that the settings ask for.
 
@@ -63,7 +63,7 @@ def step_macs(trainer: Trainer, received: Tensors) -> int:
     batch = trainer.data.batch(rows)
     trainer.model.train()
     flops = 0
-    for part in (chosen(trainer, one) for one in trainer.order):
+    for part in map(trainer.part, trainer.order):
         with operations() as counted:
             part.take_step(0, 0, received, part.begin(received).state, batch, 0)
         flops += counted.flops * part.steps(0)

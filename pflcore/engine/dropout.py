@@ -71,8 +71,8 @@ class DropoutBits:
 
     def draw(self, samples: int, seed: int, *ids: int) -> Tensor:
         """The numbers of one forward pass over a batch, from the stream of `ids`: round, client, step, pass."""
-        if not self.per_sample:
-            return self.bits[:0]
+        if not self.per_sample * samples:
+            return torch.empty(0, dtype=torch.int16, device=self.device)
         words = -(-self.per_sample * samples // 4)
         stream = sequence(seed, "dropout", *ids)
         if self.device.type == "cpu":

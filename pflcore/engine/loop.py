@@ -10,13 +10,12 @@ import torch
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine.analysis import Analysis, find
-from pflcore.engine.checkpoint import CheckpointFolder
-from pflcore.engine.executors.choice import choose_executor
-from pflcore.engine.precision import use_precision
+from pflcore.engine.checkpoint import CheckpointFolder, join
+from pflcore.engine.executors.choose import choose_executor
+from pflcore.engine.forward import use_precision
 from pflcore.engine.result import Result
-from pflcore.engine.run_state import RunState
-from pflcore.engine.state import join
-from pflcore.faults import during, noted
+from pflcore.engine.run import RunState
+from pflcore.faults import during
 from pflcore.memory import keep_freed_memory
 from pflcore.methods import Method
 from pflcore.settings import Evaluation, Training
@@ -57,7 +56,7 @@ def train(
         data: The federation, on the device where training happens.
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
         analyses: What is looked at after the last round, by name.
-        executor: One of :data:`pflcore.engine.executors.choice.EXECUTORS`.
+        executor: One of :data:`pflcore.engine.executors.choose.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
             write; 0 is one after every round. It never changes a result.
@@ -72,31 +71,30 @@ def train(
     if data.device.type == "cpu":
         keep_freed_memory()
     # Only the CPU's generator: nothing draws from a GPU's own, and asking for its state would start CUDA on all GPUs.
-    with torch.random.fork_rng(devices=[]), use_precision(training.precision), noted():
-        with during(when="before the first round"):
+    with torch.random.fork_rng(devices=[]), use_precision(training.precision):
+        with during("before the first round"):
             scratch = checkpoints.folder if checkpoints else None
             run = RunState(data, backbone, method, training, evaluation, seed, scratch)
             for analysis in analyses.values():
                 analysis.check(run.subject(kinds))
         if checkpoints:
             run.resume(checkpoints)
-        with (
-            choose_executor(executor, run.trainer, run.carried) as chosen,
-            during(executor=f"executor {type(chosen).__name__.lower()}"),
-        ):
+        with choose_executor(executor, run.trainer, run.carried) as chosen:
+            by = f"executor {type(chosen).__name__.lower()}"
             if not run.round:
-                with during(when="before the first round"):
+                with during(f"before the first round, {by}"):
                     run.open(chosen)
             while not run.over:
-                with during(when=f"round {run.round + 1}"):
+                with during(f"round {run.round + 1}, {by}"):
                     loss = run.advance(chosen)
                 if on_round and not run.diverged:
-                    on_round(Progress(run.round, run.round if run.over else training.rounds, loss, run.accuracy()))
+                    rounds = run.round if run.over else training.rounds
+                    on_round(Progress(run.round, rounds, loss, run.history.last_figure()))
                 if checkpoints and not run.over and checkpoints.is_due(checkpoint_every):
                     checkpoints.save(run.round, join(run.parts))
         if checkpoints and not run.diverged:
             checkpoints.save_last(run.round, join(run.parts))
-        with during(when="after the last round"):
+        with during("after the last round"):
             result = run.result({} if run.diverged else find(analyses, run.subject(kinds)))
         confirm()
         return result

@@ -1,21 +1,26 @@
-"""Steps of the clients' optimisers: functions of (parameters, gradients, state, learning rate), for every executor.
+"""Optimisers and schedules: steps of the clients and of the server, as functions of values.
 
-A state is one flat dict of tensors, so that it travels with a client's local state like momenta do: to another worker,
-stacked with those of others, into a recorded step. It is empty before the first step of a round: nothing of an
-optimiser outlives a round.
+A client's state is one flat dict of tensors, so that it travels with the client's local state like momenta do: to
+another worker, stacked with those of others, into a recorded step. It is empty before the first step of a round:
+nothing of a client's optimiser outlives a round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pflcore.client_view import Rate
+from pflcore.engine.checkpoint import compare
+from pflcore.errors import UserError
 from pflcore.groups import Tensors, add_prefix, strip_prefix
+from pflcore.server_view import Server
 from pflcore.settings import Training
 
 _FIRST, _SECOND, _STEPS = "first/", "second/", "steps"
@@ -25,14 +30,14 @@ class Optimizer(Protocol):
     """One step, twice: for tensors that may be overwritten, and for those that must not."""
 
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
-        """The next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
+        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
 
     def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
-        """As :meth:`apply`, in the storage of `params` and `state` where that is faster."""
+        """Do as :meth:`apply`, in the storage of `params` and `state` where that is faster."""
 
 
 def make_optimizer(training: Training) -> Optimizer:
-    """The optimiser that the settings name."""
+    """Return the clients' optimiser that the settings name."""
     return Sgd(training) if training.optimizer == "sgd" else Adam(training)
 
 
@@ -49,7 +54,9 @@ class Sgd:
         if training.momentum:
             state = _plus(slopes, state, training.momentum) if state else slopes
             slopes = _plus(slopes, state, training.momentum) if training.nesterov else state
-        return _minus(params, slopes, lr), state
+        if isinstance(lr, Tensor):
+            return {name: tensor - lr * slopes[name] for name, tensor in params.items()}, state
+        return _plus(params, slopes, -lr), state
 
     def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
         training = self.training
@@ -96,8 +103,7 @@ class Adam:
         }
         return moved, {**add_prefix(_FIRST, first), **add_prefix(_SECOND, second), _STEPS: steps}
 
-    def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
-        return self.apply(params, gradients, state, lr)
+    apply_in_place = apply
 
 
 def _at_rest(params: Tensors) -> Tensors:
@@ -106,25 +112,118 @@ def _at_rest(params: Tensors) -> Tensors:
     return {**add_prefix(_FIRST, zeros), **add_prefix(_SECOND, zeros), _STEPS: steps}
 
 
-def clipped(gradients: Tensors, most: float | None) -> Tensors:
-    """The gradients, cut down to a norm of `most`; None leaves them."""
-    if not most:
+def clipped(gradients: Tensors, norm: float | None) -> Tensors:
+    """Cut the gradients down to a norm; None leaves them."""
+    if not norm:
         return gradients
-    factor = clipping(gradients.values(), most)
+    factor = clipping(gradients.values(), norm)
     return {name: slope * factor for name, slope in gradients.items()}
 
 
-def clipping(gradients: Iterable[Tensor], most: float) -> Tensor:
-    """What all gradients are multiplied by so that their norm is at most `most`, as PyTorch's ``clip_grad_norm_``."""
-    norm = torch.stack([slope.square().sum() for slope in gradients]).sum().sqrt()
-    return (most / (norm + 1e-6)).clamp(max=1.0)
+def clipping(gradients: Iterable[Tensor], norm: float) -> Tensor:
+    """Return the factor that cuts all gradients together down to a norm, as PyTorch's ``clip_grad_norm_``."""
+    now = torch.stack([slope.square().sum() for slope in gradients]).sum().sqrt()
+    return (norm / (now + 1e-6)).clamp(max=1.0)
 
 
 def _plus(ones: Tensors, others: Tensors, weight: float) -> Tensors:
     return {name: torch.add(one, others[name], alpha=weight) for name, one in ones.items()}
 
 
-def _minus(params: Tensors, slopes: Tensors, lr: Rate) -> Tensors:
-    if isinstance(lr, Tensor):
-        return {name: tensor - lr * slopes[name] for name, tensor in params.items()}
-    return _plus(params, slopes, -lr)
+def learning_rate(training: Training, done: float) -> float:
+    """Return the clients' rate of a step before which `done` rounds were done; with a fraction, within a round.
+
+    Schedules are PyTorch's of the same names, with rounds in the place of epochs: ``CosineAnnealingLR``, ``LinearLR``,
+    ``MultiStepLR`` or ``StepLR``, ``ExponentialLR``, after a ``LinearLR`` while the rate is warmed up: in a warm-up of
+    w rounds it grows from lr / (w + 1) by as much in each; the schedule counts from its end.
+    """
+    if done < training.warmup:
+        return training.lr * (done + 1) / (training.warmup + 1)
+    since = done - training.warmup
+    share = since / max(1, training.rounds - training.warmup)
+    above = training.lr - training.lr_min
+    match training.schedule:
+        case "cosine":
+            return training.lr_min + above * (1 + math.cos(math.pi * share)) / 2
+        case "linear":
+            return training.lr_min + above * (1 - share)
+        case "step":
+            drops = since // training.step_every if training.step_every else bisect_right(training.milestones, since)
+            return training.lr * math.pow(training.gamma or 1.0, drops)
+        case "exponential":
+            return training.lr * math.pow(training.gamma or 1.0, since)
+    return training.lr
+
+
+class ServerOptimizer:
+    """A step of the server's own on the shared parameters; without one they stay as the method's server made them.
+
+    As in Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2: what the method would go to, less
+    where it was, is a pseudo-gradient Δ. With x the shared parameters, m at first 0 and v at first τ², as small as it
+    allows:
+
+    - adam, yogi, adagrad: m ← β1 · m + (1 − β1) · Δ, and x ← x + η · m / (√v + τ), where v becomes
+      β2 · v + (1 − β2) · Δ², v − (1 − β2) · Δ² · sign(v − Δ²), or v + Δ². Neither mean is corrected for its beginning.
+    - momentum, FedAvgM of Hsu et al. (arXiv 1909.06335): m ← β1 · m + Δ, and x ← x + η · m.
+
+    Args:
+        method: What the method is called.
+        parameters: The shared parameters as they begin; other entries, such as running statistics, are left alone.
+
+    Raises:
+        UserError: The method shares no parameters.
+    """
+
+    def __init__(self, training: Training, method: str, parameters: Mapping[str, Tensor]) -> None:
+        self.training = training
+        self.kind = training.server_optimizer
+        on = self.kind != "none"
+        if on and not parameters:
+            raise UserError(
+                f"method {method} shares no parameters of the model, so training.server_optimizer: {self.kind} has "
+                "nothing to act on"
+            )
+        # Learning rates where the settings leave them open: that of an average, and one for steps of about its size.
+        self.lr = training.server_lr or (1.0 if self.kind == "momentum" else 0.01)
+        self.first: Tensors = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()} if on else {}
+        squared = self.first if self.kind != "momentum" else {}
+        self.second: Tensors = {name: torch.full_like(zeros, training.server_tau**2) for name, zeros in squared.items()}
+
+    def before(self, server: Server) -> Tensors:
+        """Copy what it acts on, as it is before the method's update, which may work in place."""
+        return {name: server.shared[name].clone() for name in self.first}
+
+    def step(self, before: Tensors, server: Server) -> Server:
+        """Return the server after a round; `server` is the method's, `before` from before it."""
+        if not before:
+            return server
+        moved = {name: self._moved(name, tensor, server.shared[name] - tensor) for name, tensor in before.items()}
+        return replace(server, shared={**server.shared, **moved})
+
+    def _moved(self, name: str, x: Tensor, change: Tensor) -> Tensor:
+        training = self.training
+        beta1, beta2 = training.server_beta1, training.server_beta2
+        if self.kind == "momentum":
+            self.first[name] = m = beta1 * self.first[name] + change
+            return x + self.lr * m
+        self.first[name] = m = beta1 * self.first[name] + (1 - beta1) * change
+        v, square = self.second[name], change.square()
+        if self.kind == "adagrad":
+            v = v + square
+        elif self.kind == "adam":
+            v = beta2 * v + (1 - beta2) * square
+        else:
+            v = v - (1 - beta2) * square * (v - square).sign()
+        self.second[name] = v
+        return x + self.lr * m / (v.sqrt() + training.server_tau)
+
+    def state(self) -> Tensors:
+        return add_prefix(_FIRST, self.first) | add_prefix(_SECOND, self.second)
+
+    def misfit(self, tensors: Tensors) -> str:
+        return compare(tensors, self.state())
+
+    def restore(self, tensors: Tensors) -> None:
+        device = next((tensor.device for tensor in self.first.values()), None)
+        moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
+        self.first, self.second = strip_prefix(_FIRST, moved), strip_prefix(_SECOND, moved)

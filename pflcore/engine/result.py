@@ -1,19 +1,22 @@
-"""What a run leaves behind: its measurements as columns, its weights by name, what it cost, what was found."""
+"""What a run leaves behind: its measurements as columns, its weights by name, what it cost, what analyses found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pflcore.engine.analysis import Findings
+from pflcore.engine.client import Diverged
 from pflcore.engine.cost import Cost
-from pflcore.engine.divergence import Diverged
+from pflcore.engine.evaluation import COLUMNS
 from pflcore.engine.state import ClientStates, History
 from pflcore.groups import Tensors
 from pflcore.method import Server
+
+FINDINGS_SCHEMA = "analysis/1"
 
 
 @dataclass(frozen=True)
@@ -60,25 +63,24 @@ class Result:
 
 
 def columns(history: History) -> dict[str, Any]:
-    """The measurements under the names that they have in a :class:`Result`: by round, test before validation."""
-    clients = np.arange(history.clients)
-    both = [(round_, (scores, scores.validation)) for round_, scores in history.scores.items()]
-    measured = [(round_, side, one) for round_, sides in both for side, one in enumerate(sides) if one]
-    precise = [scores.precision for *_, scores in measured if scores.precision is not None]
+    """Return the measurements under their names in a :class:`Result`: by round, test before validation."""
+    clients, splits = len(history.members), history.splits
+    shape = (-1, splits, history.columns, clients)
+    values = np.array([scores.values for scores in history.scores.values()], np.float64).reshape(shape)
+    numbers = dict(zip(COLUMNS, np.moveaxis(values, 2, 0).reshape(history.columns, -1), strict=False))
+    counts = {name: numbers[name].astype(np.int64) for name in ("correct", "total", "last")}
     return {
-        "round": np.repeat([round_ for round_, _, _ in measured], len(clients)).astype(np.int32),
-        "client": np.tile(clients, len(measured)).astype(np.int32),
-        "correct": _join(scores.correct for *_, scores in measured).astype(np.int64),
-        "total": _join(scores.total for *_, scores in measured).astype(np.int64),
-        "loss": _join(scores.loss / scores.total for *_, scores in measured).astype(np.float64),
-        "last": _join(scores.last for *_, scores in measured).astype(np.int64),
-        "precision": _join(precise) if precise else None,
-        "validation": np.repeat([side for _, side, _ in measured], len(clients)).astype(np.bool_),
+        "round": np.repeat(list(history.scores), splits * clients).astype(np.int32),
+        "client": np.tile(np.arange(clients), splits * len(values)).astype(np.int32),
+        "loss": numbers["loss"] / numbers["total"],
+        "precision": numbers.get("precision"),
+        "validation": np.tile(np.repeat([False, True][:splits], clients), len(values)),
+        **counts,
     }
 
 
 def final_weights(server: Server, personal: ClientStates) -> Tensors:
-    """Shared entries under their own names, then those of clients that trained, then what else the server keeps."""
+    """Return shared entries under their own names, those of clients that trained, and what else the server keeps."""
     weights = dict(server.shared)
     for client in personal.trained():
         weights.update({f"client.{client}.{name}": tensor for name, tensor in personal[client].items()})
@@ -86,6 +88,32 @@ def final_weights(server: Server, personal: ClientStates) -> Tensors:
     return weights
 
 
-def _join(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    parts = list(arrays)
-    return np.concatenate(parts) if parts else np.zeros(0)
+def write_findings(path: Path, findings: Findings, /, **meta: Any) -> None:
+    """Write the artifact ``analysis/1``: a number per row, in the order of the findings.
+
+    Columns: the analysis; the client, -1 for none; the item, in the words of the analysis; the index of the value in
+    its series, from 0; the value.
+
+    Args:
+        meta: Facts about the run.
+    """
+    # Here, as training does without them.
+    import pyarrow as pa
+
+    from pflcore.artifacts import write_table
+
+    def repeated(words: list[str]) -> pa.Array:
+        return pa.array(words, pa.string()).take(pa.array(np.repeat(np.arange(len(words)), lengths), pa.int64()))
+
+    rows = [(name, one, len(one.values)) for name, series in findings.items() for one in series]
+    lengths = [length for _, _, length in rows]
+    table = pa.table(
+        {
+            "analysis": repeated([name for name, _, _ in rows]),
+            "client": pa.array(np.repeat(np.array([one.client for _, one, _ in rows], np.int32), lengths)),
+            "item": repeated([one.item for _, one, _ in rows]),
+            "index": pa.array(np.concatenate([np.empty(0), *map(np.arange, lengths)]).astype(np.int32)),
+            "value": pa.array(np.concatenate([np.empty(0), *(one.values for _, one, _ in rows)]), pa.float64()),
+        }
+    )
+    write_table(path, table, FINDINGS_SCHEMA, **meta)

@@ -6,62 +6,20 @@ import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pflcore.data.upload import move
-from pflcore.engine.evaluate import PLAIN, Scores
-from pflcore.engine.packing import packed_size, packed_views
+from pflcore.engine.checkpoint import compare
+from pflcore.engine.evaluation import COLUMNS, Scores
 from pflcore.groups import Tensors, add_prefix, strip_prefix
 from pflcore.memory import memory_limit
 from pflcore.method import Server
 
-
-class Stateful(Protocol):
-    """A part of a run's state."""
-
-    def state(self) -> Tensors:
-        """Everything that the next round needs of this part."""
-
-    def misfit(self, tensors: Tensors) -> str:
-        """Why `tensors` cannot be a state of this part; empty when they can."""
-
-    def restore(self, tensors: Tensors) -> None:
-        """Continue from copies of a state that fits, which may be of a mapped file."""
-
-
-def join(parts: Mapping[str, Stateful]) -> Tensors:
-    """The states of all parts, each name below that of its part."""
-    return {f"{part}/{name}": tensor for part, owner in parts.items() for name, tensor in owner.state().items()}
-
-
-def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
-    """Why `tensors` cannot be the state of these parts; empty when they can."""
-    for name in tensors:
-        if name.partition("/")[0] not in parts:
-            return f"{name} is not known"
-    reasons = (owner.misfit(strip_prefix(f"{part}/", tensors)) for part, owner in parts.items())
-    return next((reason for reason in reasons if reason), "")
-
-
-def restore(parts: Mapping[str, Stateful], tensors: Tensors) -> None:
-    """Hand each part its state."""
-    for part, owner in parts.items():
-        owner.restore(strip_prefix(f"{part}/", tensors))
-
-
-def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """The first difference in name, shape or type; empty when there is none."""
-    for name, tensor in expected.items():
-        if name not in found:
-            return f"{name} is missing"
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
-            is_, should = (f"{tuple(one.shape)} {one.dtype}" for one in (found[name], tensor))
-            return f"{name} is {is_}, expected {should}"
-    return next((f"{name} is not known" for name in found if name not in expected), "")
+_ALIGNMENT = 64  # bytes; what a freshly allocated tensor has
 
 
 class ServerState:
@@ -85,7 +43,7 @@ class ServerState:
 class ClientStates:
     """The personal entries of the clients that have trained; the others still have the initial ones.
 
-    They rest on the host, those of a client in a row of bytes, since tensors of its own would take kilobytes more: in
+    They lie on the host, those of a client in a row of bytes, since tensors of its own would take kilobytes more: in
     memory, or, when those of all clients would take more than the limit, in a temporary file that is mapped into
     memory, of which the system keeps as much in memory as there is room for. Rows that nobody has written take none.
 
@@ -107,24 +65,23 @@ class ClientStates:
         self._packed = _zeros((clients, size), folder, in_file=self.on_disk)
 
     def trained(self) -> list[int]:
-        """The clients that have entries of their own."""
+        """Return the clients that have entries of their own."""
         return sorted(self._trained)
 
     def __getitem__(self, client: int) -> Tensors:
         return self._views(client) if client in self._trained else self.initial
 
     def update(self, states: Mapping[int, Tensors]) -> None:
-        """The entries of several clients, from the device in few copies."""
+        """Set the entries of several clients, from the device in few copies."""
         for client, tensors in zip(states, move(list(states.values()), torch.device("cpu")), strict=True):
             self[client] = tensors
 
     def __setitem__(self, client: int, tensors: Tensors) -> None:
-        if not self.initial:
-            return
-        self._trained.add(client)
-        own = self._views(client)
-        for name, tensor in tensors.items():
-            own[name].copy_(tensor)
+        if self.initial:
+            self._trained.add(client)
+            own = self._views(client)
+            for name, tensor in tensors.items():
+                own[name].copy_(tensor)
 
     def _views(self, client: int) -> Tensors:
         return packed_views(torch.from_numpy(self._packed[client]), self.initial)
@@ -134,11 +91,10 @@ class ClientStates:
         return {str(start): torch.from_numpy(self._packed[start:end]) for start, end in _spans(self.trained())}
 
     def misfit(self, tensors: Tensors) -> str:
+        width = self._packed.shape[1]
         for name, rows in tensors.items():
-            if rows.dtype != torch.uint8 or rows.shape[1:] != self._packed.shape[1:]:
-                return (
-                    f"client {name}: {tuple(rows.shape)} {rows.dtype}, expected rows of {self._packed.shape[1]} bytes"
-                )
+            if rows.dtype != torch.uint8 or rows.shape[1:] != (width,):
+                return f"client {name}: {tuple(rows.shape)} {rows.dtype}, expected rows of {width} bytes"
             if not (name.isascii() and name.isdecimal() and int(name) + len(rows) <= self.clients):
                 return f"there is no client {name}"
         return ""
@@ -171,8 +127,8 @@ def _spans(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _zeros(shape: tuple[int, int], folder: Path | None, *, in_file: bool) -> np.ndarray:
-    """Bytes that take room when they are written; rows of a multiple of 64 of them are aligned as tensors are."""
+def _zeros(shape: tuple[int, int], folder: Path | None, *, in_file: bool) -> NDArray[np.uint8]:
+    """Return bytes that take memory when they are written."""
     if in_file:
         # The file has no name, so it is gone with the process, however that ends.
         with TemporaryFile(dir=folder) as file:
@@ -182,51 +138,91 @@ def _zeros(shape: tuple[int, int], folder: Path | None, *, in_file: bool) -> np.
     return np.frombuffer(private, np.uint8, size).reshape(shape)
 
 
+def packed_size(like: Mapping[str, Tensor]) -> int:
+    """Return the bytes that tensors of these shapes and types take in one buffer."""
+    return sum(_padded(tensor) for tensor in like.values())
+
+
+def packed_views(buffer: Tensor, like: Mapping[str, Tensor]) -> Tensors:
+    """Return tensors of the names, shapes and types of `like`, one after the other in a uint8 buffer.
+
+    So many pass as one, through shared memory or a mapped file.
+    """
+    views, start = {}, 0
+    for name, tensor in like.items():
+        views[name] = buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        start += _padded(tensor)
+    return views
+
+
+def _padded(tensor: Tensor) -> int:
+    return -(-max(tensor.nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
+
+
 class History:
     """The measurements so far: rounds, and the scores of all clients after each.
 
     Args:
-        clients: Number of clients.
-        validation: Whether they are also measured on what they hold back for validation.
-        width: Numbers of a client's score.
+        members: For each client whether it takes part in training.
+        splits: 2 where clients are also measured on what they hold back for validation, else 1.
+        precise: Whether scores have the mean average precision of a detector.
     """
 
-    def __init__(self, clients: int, validation: bool = False, width: int = PLAIN) -> None:
-        self.clients, self.validation, self.width = clients, validation, width
+    def __init__(self, members: NDArray[np.bool_], splits: int = 1, *, precise: bool = False) -> None:
+        self.members, self.splits = members, splits
+        self.columns = len(COLUMNS) if precise else len(COLUMNS) - 1
         self.scores: dict[int, Scores] = {}
-        self._figures: dict[int, tuple[Scores, float]] = {}
+        self._held_back: dict[int, float] = {}  # round → figure of the members on validation samples
 
-    def figure(self, round_: int, clients: np.ndarray) -> float | None:
-        """That of some clients on validation samples, the same clients in every call; None where there are none.
+    def add(self, round_: int, scores: Scores) -> None:
+        """Add the measurement after a round."""
+        self.scores[round_] = scores
+        if self.splits > 1:
+            self._held_back[round_] = scores.figure(self.members, 1)
 
-        Each is computed once: who looks for the best one after every round would compute all of them again.
+    def last_figure(self) -> float | None:
+        """Return the figure (0..1) of the members in the last measurement, if there is any."""
+        return self.scores[max(self.scores)].figure(self.members) if self.scores else None
+
+    def stops_after(self, patience: int | None) -> int | None:
+        """Return the round after which training stops early; None as long as it goes on.
+
+        It is a function of the measurements so far, so a run that was interrupted, or that begins where another one
+        ended, stops where it would have stopped anyway.
+
+        Args:
+            patience: Measurements without a better figure on validation samples that end it; None never does.
         """
-        scores = self.scores[round_].validation
-        if scores is None:
-            return None
-        known = self._figures.get(round_)
-        if not known or known[0] is not scores:
-            known = self._figures[round_] = scores, scores.figure(clients)
-        return known[1]
+        best, waited = -1.0, 0
+        for round_ in sorted(self._held_back) if patience else ():
+            figure = self._held_back[round_]  # of the same samples in every round
+            best, waited = (figure, 0) if figure > best else (best, waited + 1)
+            if waited == patience:
+                return round_
+        return None
 
     def keep(self, rounds: Iterable[int]) -> None:
         """Forget what was measured after other rounds."""
-        self.scores = {round_: self.scores[round_] for round_ in rounds if round_ in self.scores}
+        wanted = set(rounds)
+        self.scores = {round_: scores for round_, scores in self.scores.items() if round_ in wanted}
+        self._held_back = {round_: figure for round_, figure in self._held_back.items() if round_ in wanted}
 
     def state(self) -> Tensors:
-        return {str(round_): torch.from_numpy(scores.numbers) for round_, scores in self.scores.items()}
+        rows = self.splits * self.columns
+        return {str(round_): torch.from_numpy(one.values).reshape(rows, -1) for round_, one in self.scores.items()}
 
     def misfit(self, tensors: Tensors) -> str:
-        like = torch.empty((2 if self.validation else 1) * self.width, self.clients, dtype=torch.float64)
+        like = torch.empty(self.splits * self.columns, len(self.members), dtype=torch.float64)
         for name in tensors:
             if not (name.isascii() and name.isdecimal()):
                 return f"there is no round {name}"
         return compare(tensors, dict.fromkeys(tensors, like))
 
     def restore(self, tensors: Tensors) -> None:
-        self.scores = {}
+        self.scores, self._held_back = {}, {}
         for name in sorted(tensors, key=int):
-            self.scores[int(name)] = Scores.of(tensors[name].clone().numpy())
+            values = tensors[name].clone().numpy()
+            self.add(int(name), Scores(values.reshape(self.splits, self.columns, len(self.members))))
 
 
 class Traffic:
@@ -236,11 +232,11 @@ class Traffic:
         self.up = self.down = self.updates = 0
 
     def add(self, up: int, down: int) -> None:
-        """One client's round."""
+        """Add one client's round."""
         self.up, self.down, self.updates = self.up + up, self.down + down, self.updates + 1
 
     def mean(self) -> tuple[int, int]:
-        """Bytes up and down of a client's round, rounded."""
+        """Return the bytes up and down of a client's round, rounded."""
         return round(self.up / max(1, self.updates)), round(self.down / max(1, self.updates))
 
     def state(self) -> Tensors:

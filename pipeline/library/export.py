@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from pflcore.data.sample_files import read_facts
-from pflcore.engine.client_model import ClientModel
+from pflcore.engine.trained import ClientModel
 from pflcore.files import atomic_path
 from pipeline.library.found import Found
 from pipeline.library.models import find_run, trained

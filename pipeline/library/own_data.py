@@ -15,8 +15,7 @@ import pflcore.engine as engine
 from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result, select_device, use_threads
-from pflcore.engine.client_model import ClientModel
-from pflcore.engine.trained import Trained
+from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.registry import Registry, did_you_mean

@@ -11,8 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from pflcore.artifacts import read_table
-from pflcore.engine.client_model import ClientModel
-from pflcore.engine.trained import Trained
+from pflcore.engine.trained import ClientModel, Trained
 from pflcore.errors import UserError
 from pipeline.library.found import KEPT, TRAINED, Found, NotUpToDate
 from pipeline.library.frames import owners, run_row, tidy

@@ -93,7 +93,7 @@ def _build(run: Run) -> None:
     import torch
 
     from pflcore.backbones import BACKBONES
-    from pflcore.engine.run_state import RunState
+    from pflcore.engine.run import RunState
     from pflcore.methods import METHODS
     from pipeline.report.counting import blank
 

@@ -14,7 +14,7 @@ from pflcore.backbones import BACKBONES
 from pflcore.data.federation import FederatedData
 from pflcore.datasets import DATASETS
 from pflcore.engine.cost import count, operations, step_macs
-from pflcore.engine.run_state import RunState
+from pflcore.engine.run import RunState
 from pflcore.groups import pick
 from pflcore.method import Method
 from pflcore.methods import METHODS

@@ -20,7 +20,7 @@ def describe_machine(device: torch.device) -> str:
     """
     if device.type == "cuda":
         return (
-            f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+            f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"  # type: ignore[no-untyped-call]
         )
     can = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     sets = [name for name in ("avx2", "avx512_f", "avx512_bf16", "amx_bf16") if can.get(name)]

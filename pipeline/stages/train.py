@@ -31,7 +31,7 @@ from pflcore.engine import (
     train,
     use_threads,
 )
-from pflcore.engine.findings import write_findings
+from pflcore.engine.result import write_findings
 from pflcore.files import atomic_path, write_text
 from pflcore.methods import METHODS
 from pipeline.spec.records import read_chosen, read_run

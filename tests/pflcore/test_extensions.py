@@ -146,7 +146,7 @@ def test_a_fault_in_training_names_the_line(study: Callable[..., Path]) -> None:
     study({**MINE, "methods/_scaling.py": "def factor():\n    return 1 / 0\n"})
     with pytest.raises(ZeroDivisionError) as error:
         run(METHODS.create("mine"), BACKBONES.create("convnet", kernel=3, padding=1))
-    assert "(methods/mine.py:13; client " in in_a_line(error.value)
+    assert "(methods/mine.py:13, step 1 of " in in_a_line(error.value)
 
 
 # --- packages --------------------------------------------------------------------------------------------------------

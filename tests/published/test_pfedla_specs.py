@@ -13,7 +13,7 @@ from support import paper_specs
 from support.paper_specs import SPECS, resolve_specs
 
 from pflcore.datasets import DATASETS
-from pflcore.engine.schedules import learning_rate
+from pflcore.engine.optimizers import learning_rate
 from pflcore.settings import Training
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import options

@@ -13,8 +13,8 @@ import numpy as np
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.client import Trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.groups import Tensors
 from pflcore.methods import METHODS
 from support.tiers import first_of_each, quick

@@ -68,7 +68,7 @@ class Laboratory:
         for package in ("pflcore", "pipeline"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree((source or source_folder()) / package, folder / package, ignore=ignored)
-        state = folder / "pflcore/engine/run_state.py"
+        state = folder / "pflcore/engine/run.py"
         text = state.read_text(encoding="utf-8")
         assert text.count(_ROUND) == 1
         state.write_text(text.replace(_ROUND, _HOLD + _ROUND), encoding="utf-8")
@@ -133,7 +133,7 @@ class Laboratory:
 
     def edit_engine(self) -> None:
         """Another constant in a module of the engine, and nothing else."""
-        path = self.project.root / "pflcore/engine/trainer.py"
+        path = self.project.root / "pflcore/engine/client.py"
         path.write_text(f"{path.read_text(encoding='utf-8')}\nEDITED = 1\n", encoding="utf-8")
 
     def accept(self) -> None:

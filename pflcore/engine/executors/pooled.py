@@ -1,4 +1,4 @@
-"""The executor for CPUs: a worker process per core, one thread each, clients dealt out as workers fall idle.
+"""The executor for CPUs: a worker process per core, one thread each, which take clients as they fall idle.
 
 One thread per client wastes none of its time at the barriers that several threads meet in every small operation, and
 makes results independent of the number of workers: they are those of the sequential executor on one thread. Workers
@@ -7,10 +7,12 @@ are forked, so the dataset is shared; a model's state passes through shared memo
 
 from __future__ import annotations
 
+import heapq
+import math
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from mmap import mmap
@@ -22,18 +24,18 @@ import torch
 import torch.multiprocessing
 from torch import Tensor
 
-from pflcore import sources
-from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Scores, client_scores, forward, pooled_chunks, score_both
-from pflcore.engine.executors.pieces import Piece, cut
-from pflcore.engine.packing import packed_size, packed_views
-from pflcore.engine.trainer import TRAINING, Job, Outcome, Trainer, Unfinished, chosen
+from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer, Unfinished
+from pflcore.engine.evaluation import Scores, client_scores, forward, pooled_chunks, score_splits
+from pflcore.engine.state import packed_size, packed_views
 from pflcore.errors import UserError
-from pflcore.faults import portable
+from pflcore.faults import during, portable
 from pflcore.groups import Tensors
 
 # Other systems cannot fork a process that has loaded their mathematical libraries.
 _START = "fork" if sys.platform == "linux" else "spawn"
+
+# A gain below this share of the round is not worth handing a client over.
+_MIN_GAIN = 0.05
 
 Message = tuple[Any, ...]
 Task = TypeVar("Task")
@@ -62,9 +64,9 @@ class Pooled:
         self._stop()
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
+        """Yield outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in order."""
         cohort = list(jobs)
-        steps = [chosen(self.trainer, part).steps(client) for client, _ in cohort]
+        steps = [self.trainer.part(part).steps(client) for client, _ in cohort]
         begun: dict[int, Any] = {}  # jobs of which the first piece is done, and how it left them
         done: dict[int, Outcome | Diverged] = {}
         turn = 0
@@ -75,7 +77,7 @@ class Pooled:
             return "train", part, round_, client, begun.pop(piece.job, None), piece.stop
 
         pieces = cut(steps, self.count)
-        with closing(self._deal(pieces, begin, lambda piece: piece.start == 0 or piece.job in begun)) as answers:
+        with closing(self._hand_out(pieces, begin, lambda piece: piece.start == 0 or piece.job in begun)) as answers:
             for piece, answer, worker in answers:
                 client = cohort[piece.job][0]
                 if piece.stop < steps[piece.job]:
@@ -92,18 +94,18 @@ class Pooled:
                     yield outcome
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's samples. Jobs are drawn as workers fall idle."""
+        """Score every job's own model on its client's samples. Jobs are drawn as workers fall idle."""
 
         def begin(task: tuple[int, Job], worker: _Worker) -> Message:
             _, (client, state) = task
             worker.load(state)
             return "score", client
 
-        answers = {index: answer for (index, _), answer, _ in self._deal(enumerate(jobs), begin)}
+        answers = {index: answer for (index, _), answer, _ in self._hand_out(enumerate(jobs), begin)}
         return Scores.join(answers[index] for index in range(len(answers)))
 
     def score_shared(self, state: Tensors) -> Scores:
-        """Scores of one model that all clients share, over fixed chunks of the pooled samples."""
+        """Score one model that all clients share, over fixed chunks of the pooled samples."""
         holders: set[int] = set()
 
         def begin(chunk: int, worker: _Worker) -> Message:
@@ -113,10 +115,10 @@ class Pooled:
             return "forward", chunk
 
         chunks = range(len(pooled_chunks(self.trainer)))
-        answers = {chunk: answer for chunk, answer, _ in self._deal(chunks, begin)}
-        return client_scores([answers[chunk] for chunk in chunks], self.trainer)
+        answers = {chunk: answer for chunk, answer, _ in self._hand_out(chunks, begin)}
+        return client_scores(self.trainer, [answers[chunk] for chunk in chunks])
 
-    def _deal(
+    def _hand_out(
         self,
         tasks: Iterable[Task],
         begin: Callable[[Task, _Worker], Message],
@@ -174,10 +176,9 @@ class Pooled:
                 ours, theirs = context.Pipe()
                 buffer = _shared(packed_size(self.like))
                 # A worker must not hold the pipes of the others open, or these would outlive this process.
-                code = {} if _START == "fork" else sources.digests()  # which is imported anew there
                 inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
                 process = context.Process(
-                    target=_work, args=(theirs, buffer, self.trainer, self.like, inherited, code), daemon=True
+                    target=_work, args=(theirs, buffer, self.trainer, self.like, inherited), daemon=True
                 )
                 with warnings.catch_warnings():
                     # Newer Pythons warn of threads; a progress bar's is harmless, as workers print nothing.
@@ -226,7 +227,7 @@ class _Worker:
 
 
 def _shared(size: int) -> Tensor:
-    """So many bytes that worker processes share.
+    """Return a buffer that worker processes share.
 
     Those that are forked inherit memory without a name; in /dev/shm, where it has one, containers have little room.
     """
@@ -237,15 +238,8 @@ def _shared(size: int) -> Tensor:
     return buffer
 
 
-def _work(
-    pipe: Connection,
-    buffer: Tensor,
-    trainer: Trainer,
-    like: Tensors,
-    inherited: list[Connection],
-    code: Mapping[str, bytes],
-) -> None:
-    """The life of a worker: answer messages until the pipe is closed."""
+def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inherited: list[Connection]) -> None:
+    """Answer messages, as a worker, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     for other in inherited:
         other.close()
@@ -257,12 +251,11 @@ def _work(
         except (EOFError, OSError):
             return
         try:
-            sources.agree(code)
             answer: Any
             if kind == "train":
-                answer = _train(chosen(trainer, rest[0]), state, *rest[1:])
+                answer = _train(trainer.part(rest[0]), state, *rest[1:])
             elif kind == "score":
-                answer = score_both(trainer, state, rest[0])
+                answer = score_splits(trainer, state, rest[0])
             else:
                 (answer,) = forward(trainer, state, [pooled_chunks(trainer)[rest[0]]])
         except Diverged as diverged:
@@ -276,8 +269,8 @@ def _work(
 
 
 def _train(trainer: Trainer, state: Tensors, round_: int, client: int, begun: _Packed | None, stop: int) -> Any:
-    """Local training up to the step `stop`; the loss after the last one, before it what another worker goes on from."""
-    with trainer.at(round_, client):
+    """Train up to the step `stop`; return the loss after the last one, before it what another worker goes on from."""
+    with during(f"client {client}"):
         unfinished = _unpack(begun) if begun else trainer.begin(state)
         unfinished = trainer.advance(round_, client, state, unfinished, stop)
         if stop < trainer.steps(client):
@@ -290,7 +283,7 @@ def _train(trainer: Trainer, state: Tensors, round_: int, client: int, begun: _P
 
 
 def _pack(unfinished: Unfinished) -> _Packed:
-    """As arrays, which unlike tensors are passed by value and not by a file of shared memory each."""
+    """Return arrays, which unlike tensors are passed by value and not by a file of shared memory each."""
     parts = {key: {name: tensor.numpy() for name, tensor in part.items()} for key, part in unfinished.state.items()}
     return parts, [loss.numpy() for loss in unfinished.losses]
 
@@ -300,3 +293,54 @@ def _unpack(packed: _Packed) -> Unfinished:
     # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
     state = {key: {name: torch.tensor(array) for name, array in part.items()} for key, part in parts.items()}
     return Unfinished(state, [torch.tensor(loss) for loss in losses])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive local steps of one job: from `start` up to, but without, `stop`."""
+
+    job: int
+    start: int
+    stop: int
+
+
+def cut(steps: Sequence[int], workers: int) -> list[Piece]:
+    """Return pieces of jobs in the order in which idle workers should take them.
+
+    Steps of a client cannot overlap, but they need not all be done by the same worker. So five equal clients take two
+    workers two and a half times as long as one, not three times: a worker begins with half of a client and the other
+    one ends with its second half (the wrap-around rule of McNaughton, "Scheduling with deadlines and loss functions",
+    Management Science 1959). At most ``workers - 1`` jobs are cut, each once, and only where it pays.
+
+    Args:
+        steps: Local steps of each job.
+        workers: Number of workers, which are taken to be equally fast.
+    """
+    whole = [Piece(job, 0, count) for job, count in enumerate(steps)]
+    if not steps:
+        return whole
+    share = max(max(steps), math.ceil(sum(steps) / workers))
+    first, middle, last = [], [], []
+    left = share
+    for piece in whole:
+        if piece.stop <= left:
+            middle.append(piece)
+            left -= piece.stop
+        else:  # fills up one worker's share with its end, and opens the next one's with its beginning
+            first.append(Piece(piece.job, 0, piece.stop - left))
+            last.append(Piece(piece.job, piece.stop - left, piece.stop))
+            left = share - (piece.stop - left)
+        left = left or share
+    shared = first + middle + sorted(last, key=lambda piece: piece.start - piece.stop)
+    return shared if _makespan(shared, workers) < (1 - _MIN_GAIN) * _makespan(whole, workers) else whole
+
+
+def _makespan(pieces: Sequence[Piece], workers: int) -> int:
+    """Count steps until all is done when idle workers take pieces in order, each after its job's earlier one."""
+    busy = [0] * workers
+    ended: dict[int, int] = {}
+    for piece in pieces:
+        end = max(busy[0], ended.get(piece.job, 0)) + piece.stop - piece.start
+        ended[piece.job] = end
+        heapq.heapreplace(busy, end)
+    return max(busy)

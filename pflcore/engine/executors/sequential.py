@@ -1,14 +1,11 @@
-"""The reference executor: one client at a time, plainly.
-
-Other executors are checked against this one.
-"""
+"""The reference executor: one client at a time, plainly. Other executors are checked against this one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pflcore.engine.evaluate import Scores, score_both, score_one_model
-from pflcore.engine.trainer import TRAINING, Job, Outcome, Trainer, chosen
+from pflcore.engine.client import TRAINING, Job, Outcome, Trainer
+from pflcore.engine.evaluation import Scores, score_shared_model, score_splits
 from pflcore.groups import Tensors
 
 
@@ -25,14 +22,14 @@ class Sequential:
         pass
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        """Local training of each job's client. Raises :class:`Diverged` for the first whose loss is not finite."""
-        trainer = chosen(self.trainer, part)
+        """Train each job's client. Raises :class:`Diverged` for the first whose loss is not finite."""
+        trainer = self.trainer.part(part)
         return (trainer.train(round_, client, received) for client, received in jobs)
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's samples."""
-        return Scores.join(score_both(self.trainer, state, client) for client, state in jobs)
+        """Score every job's own model on its client's samples."""
+        return Scores.join(score_splits(self.trainer, state, client) for client, state in jobs)
 
     def score_shared(self, state: Tensors) -> Scores:
-        """Scores of one model that all clients share."""
-        return score_one_model(self.trainer, state)
+        """Score one model that all clients share."""
+        return score_shared_model(self.trainer, state)

@@ -2,31 +2,33 @@
 
 A GPU that trains one small model at a time is idle for most of it. Here a client's step, written for one client, is
 vectorised over clients with ``torch.func.vmap``; on CUDA the resulting hundreds of kernels are recorded once and
-replayed (:mod:`~pflcore.engine.executors.replay`).
+replayed (:mod:`~pflcore.engine.executors.graphs`).
+
+All steps have one shape, (clients, batch): a batch that is smaller is filled up with samples of weight 0, and a client
+that is done takes its last steps for nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.func import vmap
+from torch.nn import functional as F
 
-from pflcore.engine.divergence import Diverged
-from pflcore.engine.evaluate import Both, Scores, batch_size, by_side, score_both, score_one_model
-from pflcore.engine.executors.cohort import Cohort, stack_states
-from pflcore.engine.executors.filling import filled_rows
-from pflcore.engine.executors.replay import Recorder, Replay
-from pflcore.engine.executors.vectorised import MorePasses, vectorisable
-from pflcore.engine.trainer import TRAINING, Job, Outcome, Trainer, chosen
-from pflcore.errors import UserError
-from pflcore.faults import locate
+from pflcore.data.upload import upload
+from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer
+from pflcore.engine.evaluation import Scores, SplitScores, batch_size, by_split, score_shared_model, score_splits
+from pflcore.engine.executors.graphs import Replay
+from pflcore.engine.executors.vectorised import MorePasses, Step, vectorisable
+from pflcore.faults import during
 from pflcore.groups import Tensors
 from pflcore.memory import TooLittleMemory, is_memory
 
@@ -53,49 +55,39 @@ class Stacked:
         self.trainer = trainer
         self.training = _AtOnce(width)
         self.measuring = _AtOnce(width, batch_size(trainer))
-        # Of each part: what has been recorded of a step, and how many forward passes it makes.
-        recorder = Recorder(trainer.data.device)
-        self._replays = {part: Replay(trainer.data.device, recorder) for part in (TRAINING, *trainer.parts)}
-        self._passes = dict.fromkeys(self._replays, 1)
+        self.replay = Replay(trainer.data.device)
+        self._passes = dict.fromkeys((TRAINING, *trainer.parts), 1)  # forward passes of a step of each part
 
     def __enter__(self) -> Stacked:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._clear()
+        self.replay.clear()
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        """Outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in that order."""
+        """Yield outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in order."""
         yield from self._in_stacks(jobs, self.training, lambda stack: self._train(round_, stack, part))
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Scores of every job's own model on its client's samples."""
+        """Score every job's own model on its client's samples."""
         return Scores.join(self._in_stacks(jobs, self.measuring, self._score))
 
     def score_shared(self, state: Tensors) -> Scores:
-        """Scores of one model that all clients share."""
+        """Score one model that all clients share."""
         while True:
             try:
-                return score_one_model(self.trainer, state, self.measuring.samples)
+                return score_shared_model(self.trainer, state, self.measuring.samples)
             except Exception as error:
                 short = _shortage(error)
             self._use_less(self.measuring, self.measuring.clients, short)
 
-    def _clear(self) -> None:
-        """Forget what has been recorded."""
-        for replay in self._replays.values():
-            replay.clear()
-
     def _in_stacks(
         self, jobs: Iterable[Job], at_once: _AtOnce, run: Callable[[Sequence[Job]], list[Done]]
     ) -> Iterator[Done]:
-        """What `run` gives for the jobs, in stacks of at most the width for which there is memory."""
-        rest, waiting = iter(jobs), deque[Job]()
-        while True:
-            waiting.extend(islice(rest, max(0, at_once.clients - len(waiting))))
-            if not waiting:
-                return
-            stack = list(islice(waiting, at_once.clients))
+        """Yield what `run` returns for the jobs, in stacks of at most the width for which there is memory."""
+        rest, waiting = iter(jobs), list[Job]()
+        while waiting := waiting + list(islice(rest, max(0, at_once.clients - len(waiting)))):
+            stack = waiting[: at_once.clients]
             done, short = [], ""
             try:
                 done = run(stack)
@@ -103,13 +95,12 @@ class Stacked:
                 short = _shortage(error)
             if short:  # outside of the handler, which holds on to the tensors that filled the memory
                 self._use_less(at_once, len(stack), short)
-            for one in done:
-                waiting.popleft()
-                yield one
+            waiting = waiting[len(done) :]
+            yield from done
 
     def _use_less(self, at_once: _AtOnce, clients: int, short: str) -> None:
         """Go on with half of what was too much for `clients`. Raises :class:`TooLittleMemory` when there is no half."""
-        self._clear()
+        self.replay.clear()
         torch.cuda.empty_cache()
         if clients == at_once.samples == 1:
             raise TooLittleMemory(
@@ -119,74 +110,197 @@ class Stacked:
         at_once.clients, at_once.samples = max(1, clients // 2), max(1, at_once.samples // 2)
 
     def _train(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
-        trainer, replay = chosen(self.trainer, part), self._replays[part]
+        trainer = self.trainer.part(part)
         if not trainer.method.supports_vmap:
             return [trainer.train(round_, client, received) for client, received in jobs]
         while True:
-            cohort = Cohort(trainer, replay, self._passes[part], round_, jobs)
             try:
-                return _or_blame(cohort.train, cohort.suspects)
+                with _noting(jobs):
+                    return train_cohort(trainer, self.replay, part, self._passes[part], round_, jobs)
             except MorePasses:
                 self._passes[part] *= 2
-                replay.clear()
 
     @torch.no_grad()
-    def _score(self, jobs: Sequence[Job]) -> list[Both]:
-        samples = self.measuring.samples
-        if self.trainer.method.remembers:  # what is made of samples is made for one client at a time
-            return [score_both(self.trainer, state, client, samples) for client, state in jobs]
-        alone = {client: partial(score_both, self.trainer, state, client) for client, state in jobs}
-        return _or_blame(lambda: self._score_stacked(jobs), lambda: alone)
-
-    def _score_stacked(self, jobs: Sequence[Job]) -> list[Both]:
-        """Samples are padded to the same number for all: in evaluation mode they do not affect each other."""
-        trainer, data = self.trainer, self.trainer.data
+    def _score(self, jobs: Sequence[Job]) -> list[SplitScores]:
+        """Measure clients on samples that are padded to the same number: in evaluation mode none affects another."""
+        trainer, data, samples = self.trainer, self.trainer.data, self.measuring.samples
+        if trainer.method.remembers:  # what is made of samples is made for one client at a time
+            return [score_splits(trainer, state, client, samples) for client, state in jobs]
         trainer.model.eval()
         rows = [data.measured(client) for client, _ in jobs]
-        size = max(1, self.measuring.samples // len(jobs))
-        stacks = [
-            filled_rows([own[start : start + size] for own in rows]) for start in range(0, max(map(len, rows)), size)
-        ]
+        size = max(1, samples // len(jobs))
+        chunks = torch.split(_padded(rows, max(map(len, rows))).clamp_min(0), size, 1)
         state = stack_states([state for _, state in jobs])
         parts = []
-        with vectorisable():
-            for batch in data.batches(stacks):
+        with vectorisable(), _noting(jobs):
+            for batch in data.batches(chunks):
                 parts.append(trainer.task.measure(vmap(trainer.predict)(state, batch.inputs), batch.labels))
         measured = [torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True)]
         return [
-            by_side(tuple(part[index, : len(own)] for part in measured), trainer, client)
-            for index, ((client, _), own) in enumerate(zip(jobs, rows, strict=True))
+            by_split(trainer, client, tuple(part[index, : len(rows[index])] for part in measured))
+            for index, (client, _) in enumerate(jobs)
         ]
 
 
+def train_cohort(
+    trainer: Trainer, replay: Replay, part: int, passes: int, round_: int, jobs: Sequence[Job]
+) -> list[Outcome]:
+    """Take all local steps of clients side by side.
+
+    Args:
+        part: The number of the trainer, for recordings.
+        passes: Forward passes of a step that dropout masks are drawn for.
+
+    Returns:
+        Outcomes whose models are parts of the stacked ones, not copies.
+
+    Raises:
+        Diverged: The first client of the jobs that diverges.
+        MorePasses: Steps make more forward passes.
+    """
+    clients = [client for client, _ in jobs]
+    cohort = [trainer.batches(round_, client) for client in clients]
+    pads = can_pad(trainer)
+    turns = list(take_turns([[len(batch) for batch in own] for own in cohort], pads))
+    size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
+    trainer.model.train()
+    step = Step(trainer, pads)
+    taken = []
+    with vectorisable():
+        received = stack_states([received for _, received in jobs])
+        state = step.begin(received)
+        rows = [_rows(cohort, turn, size) for turn in turns]
+        device = trainer.data.device
+        numbers = [
+            torch.tensor([[trainer.number(one, at or 0)] for one, at in zip(clients, turn, strict=True)])
+            for turn in turns
+        ]
+        batches = trainer.data.batches([one.clamp_min(0) for one in rows], round_, numbers)
+        weights = upload([_weights(one) for one in rows], device)
+        rates = upload([_rates(trainer, round_, clients, turn) for turn in turns], device)
+        for turn, own, batch, weight, rate in zip(turns, rows, batches, weights, rates, strict=True):
+            noise = _noise(trainer, round_, clients, turn, own, passes)
+            state, losses = replay(part, step.all, state, received, batch.inputs, batch.labels, noise, rate, weight)
+            taken.append(losses)
+        models = step.end(state, received)["model"]
+    means = _mean_losses(taken, turns, len(clients))
+    outcomes = []
+    for client, mean, model in zip(clients, means, _unstacked(models, len(clients)), strict=True):
+        if not math.isfinite(mean):
+            raise Diverged(round_, client)
+        outcomes.append(Outcome(client, model, mean))
+    return outcomes
+
+
+Turn = list[int | None]
+"""For each client the step that it takes, counted from 0; None where it takes none."""
+
+
+def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
+    """Yield who takes which step when.
+
+    Batches that may be filled up are taken step by step. Others go together by their size, the smallest first: a client
+    takes the rest at the end of its epoch while others wait, so that all full batches go together.
+
+    Args:
+        sizes: For each client the sizes of its batches.
+    """
+    at = [0] * len(sizes)
+    while upcoming := {one: own[at[one]] for one, own in enumerate(sizes) if at[one] < len(own)}:
+        smallest = min(upcoming.values())
+        go = {one for one, size in upcoming.items() if pads or size == smallest}
+        turn: Turn = [step if one in go else None for one, step in enumerate(at)]
+        yield turn
+        at = [done + (step is not None) for done, step in zip(at, turn, strict=True)]
+
+
+def can_pad(trainer: Trainer) -> bool:
+    """Return whether a client's step on a batch that is filled up is its step on the batch.
+
+    The method has to say so of its loss and step (:attr:`~pflcore.method.Method.ignores_unlabelled`), as most do, and
+    the model's layers must have no running statistics but those of batch norm, and take dropout sample by sample.
+    """
+    line = type(trainer.method).__mro__
+    said, *overridden = (
+        next(place for place, kind in enumerate(line) if name in vars(kind))
+        for name in ("ignores_unlabelled", "loss", "step")
+    )
+    plain = trainer.method.ignores_unlabelled and said <= min(overridden)
+    return plain and not trainer.other_statistics and trainer.noise.by_sample
+
+
+def stack_states(states: Sequence[Tensors]) -> Tensors:
+    """Stack states with the same entries along a new first dimension; not to be modified.
+
+    An entry that all have from the server is there once.
+    """
+    stacked = {}
+    for name, first in states[0].items():
+        same = all(state[name] is first for state in states)
+        stacked[name] = first.expand(len(states), *first.shape) if same else torch.stack([s[name] for s in states])
+    return stacked
+
+
+def _unstacked(stacked: Tensors, count: int) -> list[Tensors]:
+    parts = {name: tensor.unbind() for name, tensor in stacked.items()}
+    return [{name: part[index] for name, part in parts.items()} for index in range(count)]
+
+
+def _padded(lists: Sequence[Tensor], size: int) -> Tensor:
+    """Return lists of rows as (lists, size), with -1 behind the shorter ones."""
+    return torch.stack([F.pad(rows, (0, size - len(rows)), value=-1) for rows in lists])
+
+
+def _rows(cohort: Sequence[Sequence[Tensor]], turn: Turn, size: int) -> Tensor:
+    """Return the rows of a turn, (clients, size or the most that one has), -1 where there is none."""
+    none = torch.empty(0, dtype=torch.int64)
+    batches = [none if at is None else own[at] for own, at in zip(cohort, turn, strict=True)]
+    return _padded(batches, size or max(map(len, batches)))
+
+
+def _weights(rows: Tensor) -> Tensor:
+    """Return 1 for each sample and 0 where there is none; of no elements where there is one everywhere."""
+    weights = (rows >= 0).float()
+    return weights[:, :0] if weights.all() else weights
+
+
+def _rates(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn) -> Tensor:
+    if not trainer.training.scheduled:
+        return torch.empty(len(turn), 0)
+    return torch.tensor(
+        [0.0 if at is None else trainer.learning_rate(round_, one, at) for one, at in zip(clients, turn, strict=True)]
+    )
+
+
+def _noise(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn, rows: Tensor, passes: int) -> Tensor:
+    source = trainer.noise
+    if not source.per_sample:
+        return torch.empty(len(turn), 0, device=source.device)
+    drawn = []
+    for client, at, own in zip(clients, turn, rows, strict=True):
+        samples = int((own >= 0).sum())
+        for one_pass in range(passes):
+            bits = trainer.masks(samples, round_, client, at or 0, one_pass)
+            drawn.append(source.fill(bits, samples, len(own)))
+    return torch.stack(drawn).view(len(turn), passes, -1)
+
+
+def _mean_losses(taken: Sequence[Tensor], turns: Sequence[Turn], clients: int) -> list[float]:
+    if not taken:
+        return [0.0] * clients
+    stepped = np.array([[at is not None for at in turn] for turn in turns])
+    losses = torch.stack(list(taken)).cpu().numpy()  # one look at the device
+    sums = np.where(stepped, losses, 0).sum(0, dtype=np.float64)
+    return list(map(float, sums / np.maximum(stepped.sum(0), 1)))
+
+
+def _noting(jobs: Sequence[Job]) -> AbstractContextManager[None]:
+    clients = ", ".join(str(client) for client, _ in jobs)
+    return during(f"clients {clients} stacked; PFL_EXECUTOR=sequential takes one at a time without vmap")
+
+
 def _shortage(error: Exception) -> str:
-    """What memory that did not suffice has to say; any other error is raised again."""
+    """Return what memory that did not suffice has to say; any other error is raised again."""
     if not is_memory(error):
         raise error
     return str(error).splitlines()[0]
-
-
-def _or_blame(run: Callable[[], Done], suspects: Callable[[], Mapping[int, Callable[[], object]]]) -> Done:
-    """What `run` gives. A fault in somebody's code is raised as the first client raises it that also fails by itself.
-
-    When none does, since what fails is the vectorising, it is raised as the fault of all.
-
-    Args:
-        suspects: For each client what it was at, to be done again without the others and without ``vmap``.
-    """
-    harmless = (UserError, Diverged, torch.OutOfMemoryError, MorePasses)
-    try:
-        return run()
-    except harmless:
-        raise
-    except Exception as error:
-        if is_memory(error):
-            raise
-        failed = error
-    stack = suspects()
-    for alone in stack.values() if "CUDA error" not in str(failed) else ():  # after one, everything fails
-        with suppress(*harmless):
-            alone()
-    who = f"clients {', '.join(map(str, stack))} stacked"
-    locate(failed, who=who, advice="PFL_EXECUTOR=sequential takes one at a time without vmap")
-    raise failed

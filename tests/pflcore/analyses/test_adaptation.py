@@ -21,7 +21,7 @@ from pflcore.analyses.adaptation import Adaptation, Newcomer
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
 from pflcore.engine.analysis import Analysis
-from pflcore.engine.evaluate import Score, score_client
+from pflcore.engine.evaluation import Score, score_client
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.seeds import generator

@@ -29,9 +29,9 @@ from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Attribute, Samples
 from pflcore.engine import Result
 from pflcore.engine.analysis import Analysis, Finding, Subject
-from pflcore.engine.findings import write_findings
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.client import Trainer
+from pflcore.engine.phases import make_trainer
+from pflcore.engine.result import write_findings
 from pflcore.errors import UserError
 from pflcore.methods import METHODS, Method
 from pflcore.options import describe_options

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from pflcore.data.augmentation import Augmentation, moved, rotated
 from pflcore.data.federation import FederatedData
-from pflcore.engine.parts import make_trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.method import Batch
 

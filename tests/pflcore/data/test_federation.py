@@ -21,8 +21,8 @@ from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.data.samples import Samples
 from pflcore.data.upload import move, upload
 from pflcore.engine import Result, train
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.client import Trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.methods.simple import FedPer
 from pflcore.settings import Evaluation

@@ -21,8 +21,8 @@ from support.tiny import NormNet, federation, first_fitting, method, result_byte
 from torch import Tensor
 
 from pflcore.engine import CheckpointFolder, Progress, Result, checkpoint
-from pflcore.engine.checkpoint import stored
-from pflcore.engine.state import ClientStates, compare, join, restore
+from pflcore.engine.checkpoint import compare, join, restore, stored
+from pflcore.engine.state import ClientStates
 from pflcore.errors import UserError
 from pflcore.method import Update
 
@@ -159,13 +159,6 @@ def test_a_damaged_checkpoint_is_skipped(damage: Callable[[Path], None], tmp_pat
     assert rounds_in(tmp_path) == [4, 5] and not older.exists()
 
 
-def test_a_renumbered_checkpoint_continues_from_its_own_round(tmp_path: Path) -> None:
-    start(tmp_path, "fedper", stop=4)
-    newest = stored(tmp_path)[0]
-    newest.rename(newest.with_name(newest.name.replace("round-000003", "round-000009")))
-    finish(tmp_path, "fedper", resumed_from=3)
-
-
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     start(tmp_path, "fedtp", stop=4, identity="another")
     paths = stored(tmp_path)
@@ -227,15 +220,6 @@ def test_only_the_newest_two_are_kept(tmp_path: Path) -> None:
             folder.save(round_, {"shared/a": torch.tensor([float(round_)])})
             assert len(stored(tmp_path)) == min(round_, 2)
     assert rounds_in(tmp_path) == [10, 11]
-
-
-def test_the_same_state_is_the_same_file(tmp_path: Path) -> None:
-    content = []
-    for place in ("a", "b"):
-        with CheckpointFolder(tmp_path / place, "me", print) as folder:
-            folder.save(4, TENSORS)
-        content += [(path.name, path.read_bytes()) for path in stored(tmp_path / place)]
-    assert len(content) == 2 and content[0] == content[1]
 
 
 def own(value: int) -> dict[str, Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -24,7 +22,7 @@ from pflcore.data.federation import FederatedData
 from pflcore.detection.average_precision import mean_average_precision
 from pflcore.detection.decoding import candidates, distinct
 from pflcore.engine import Result
-from pflcore.engine.evaluate import PRECISE, Scores
+from pflcore.engine.evaluation import Scores
 from pflcore.engine.state import History
 from pflcore.errors import UserError
 from pflcore.methods import METHODS
@@ -73,20 +71,16 @@ def test_validation_is_measured_apart_and_checkpoints_have_its_numbers() -> None
     result = trained("fedavg", holding_back(boxed()))
     assert result.precision is not None and len(result.precision) == len(result.round) == 12
     assert result.validation.sum() == 6
-    numbers = np.arange(2.0 * PRECISE * 3).reshape(-1, 3)
-    scores = Scores.of(numbers)
-    assert scores.validation is not None and scores.precision is not None
-    np.testing.assert_array_equal(scores.numbers, numbers)
-    assert scores.precision.tolist() == numbers[4].tolist()
-    history = History(3, True, PRECISE)
-    history.scores[1] = scores
-    assert history.misfit(history.state()) == "" and History(3, True).misfit(history.state()) != ""
+    members = np.ones(3, bool)
+    history = History(members, 2, precise=True)
+    history.add(1, Scores(np.arange(30.0).reshape(2, 5, 3)))
+    assert history.misfit(history.state()) == "" and History(members, 2).misfit(history.state()) != ""
 
 
 def test_figures_of_clients_are_averaged_not_pooled() -> None:
-    scores = Scores(*(np.array([1, 2]),) * 4, precision=np.array([0.2, 0.6]))
+    scores = Scores.join([((1, 1, 0.5, 1, 0.2),), ((2, 2, 0.5, 2, 0.6),)])
     assert scores.figure(np.array([True, True])) == pytest.approx(0.4)
-    assert replace(scores, precision=None).figure(np.array([True, True])) == 1.0
+    assert Scores(scores.values[:, :4]).figure(np.array([True, True])) == 1.0
 
 
 # Per-FedAvg halves batches, and norms over the one place of the last maps make gradients of 1e7 of three images.

@@ -15,8 +15,6 @@ from support.tiers import six_of
 from support.tiny import (
     CLASSES,
     EVERY_ROUND,
-    SHAPE,
-    NormNet,
     backbone,
     create,
     federation,
@@ -30,12 +28,11 @@ from support.tiny import (
 )
 from torch import Tensor, nn
 
-from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Progress, select_device, use_threads
-from pflcore.engine.evaluate import Scores, score_client, score_one_model
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.client import Trainer
+from pflcore.engine.evaluation import Scores, score_client, score_shared_model
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.method import Batch, ClientView
@@ -114,47 +111,6 @@ def test_dropout_has_the_masks_of_its_stream() -> None:
     hand.check(hand.run("fedavg"), rtol=1e-4, atol=1e-6)
 
 
-# --- the proximal term ---------------------------------------------------------------------------------------------
-
-
-def local_view(net: Backbone, received: State) -> tuple[ClientView, Batch]:
-    model, groups = net.create(SHAPE, CLASSES, 0)
-
-    def features(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        model.eval()
-        return torch.func.functional_call(model, state, (inputs,)), torch.empty(0)
-
-    def unused(*_: Any) -> Any:
-        raise AssertionError("the loss needs neither")
-
-    batch = federation().batch(torch.arange(6))
-    roles = method("fedprox").roles(groups)
-    return ClientView(features, unused, unused, received, groups.parameters, roles), batch
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.01, 2.5])
-def test_fedprox_adds_mu_times_the_distance_to_the_gradient(mu: float) -> None:
-    received = {name: tensor.clone() for name, tensor in NormNet().create(SHAPE, CLASSES, 1)[0].state_dict().items()}
-    local, batch = local_view(NormNet(), received)
-    moved = {name: tensor + (torch.rand(tensor.shape) if tensor.dim() else 1) for name, tensor in received.items()}
-    leaves = {name: moved[name].requires_grad_() for name in received if name in local.parameters}
-    buffers = {name: tensor for name, tensor in moved.items() if name not in local.parameters}
-
-    def gradients(entry: Any) -> list[Tensor]:
-        return list(torch.autograd.grad(entry.loss(local, {**leaves, **buffers}, batch), list(leaves.values())))
-
-    plain, proximal = gradients(method("fedavg")), gradients(method("fedprox", mu=mu))
-    for name, before, after in zip(leaves, plain, proximal, strict=True):
-        torch.testing.assert_close(after, before + mu * (leaves[name] - received[name]))
-
-
-def test_fedprox_does_not_hold_buffers() -> None:
-    received = {name: tensor.clone() for name, tensor in NormNet().create(SHAPE, CLASSES, 1)[0].state_dict().items()}
-    local, batch = local_view(NormNet(), {**received, "norm.running_mean": received["norm.running_mean"] + 50})
-    proximal = method("fedprox", mu=1.0).loss(local, received, batch)
-    assert float(proximal) == pytest.approx(float(method("fedavg").loss(local, received, batch)))
-
-
 # --- evaluation ----------------------------------------------------------------------------------------------------
 
 
@@ -168,13 +124,11 @@ def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     model, _ = backbone("convnet").create(data.shape, data.classes, 0)
     state = dict(model.state_dict())
     trainer = measuring(model, data)
-    pooled = score_one_model(trainer, state)
-    each = Scores.join(score_client(trainer, state, client) for client in range(data.clients))
-    assert pooled.total.tolist() == each.total.tolist() == [700, 1, 900, 5]
-    assert pooled.correct.tolist() == each.correct.tolist()
-    assert pooled.correct.dtype == each.correct.dtype == np.int64
-    np.testing.assert_allclose(pooled.loss, each.loss, rtol=1e-6)
-    assert 0 < pooled.correct.sum() < 1606
+    pooled = score_shared_model(trainer, state)
+    each = Scores.join((score_client(trainer, state, client),) for client in range(data.clients))
+    assert pooled.column("total").tolist() == [700, 1, 900, 5]
+    np.testing.assert_allclose(pooled.values, each.values, rtol=1e-6)
+    assert 0 < pooled.column("correct").sum() < 1606
 
 
 def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
@@ -185,17 +139,8 @@ def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
     state = {"1.weight": torch.zeros(CLASSES, 64), "1.bias": torch.zeros(CLASSES)}
     state["1.weight"][3, 0] = -1.8e38  # minus infinity times 2, a bright pixel; finite times -4/3, a dark one
-    scores = score_one_model(measuring(model, data), state)
-    assert np.isfinite(scores.loss).tolist() == [False, True, True]
-
-
-def test_evaluation_leaves_dropout_out() -> None:
-    data = federation((3, 3), (9, 4))
-    model, _ = backbone("tiny_vit", dropout=0.9).create(data.shape, data.classes, 0)
-    model.train()
-    trainer = measuring(model, data)
-    first, second = (score_one_model(trainer, dict(model.state_dict())).loss for _ in range(2))
-    assert first.tolist() == second.tolist()
+    scores = score_shared_model(measuring(model, data), state)
+    assert np.isfinite(scores.column("loss")).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -368,27 +313,3 @@ def python(script: str) -> str:
 
 def test_what_is_no_training_does_not_load_torch() -> None:
     assert python(LAZY) == "[]"
-
-
-# --- on a GPU ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.matrix
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", METHODS.names())
-def test_cpu_and_cuda_agree(name: str) -> None:
-    entry = method(name)
-    net = first_fitting(entry)
-    if "dropout" in net.__dataclass_fields__:
-        net = backbone(net.name, dropout=0.0)  # the generators of the two devices differ
-    settings = training(rounds=3, momentum=0.9, weight_decay=1e-3)
-    select_device("cuda")
-    on_cpu, on_cuda = (run(entry, net, federation(device=device), training=settings) for device in ("cpu", "cuda"))
-    again = run(entry, net, federation(device="cuda"), training=settings)
-    assert on_cpu.weights.keys() == on_cuda.weights.keys()
-    for key, tensor in on_cpu.weights.items():
-        torch.testing.assert_close(on_cuda.weights[key].cpu(), tensor, rtol=1e-2, atol=1e-4)
-    np.testing.assert_allclose(on_cuda.loss, on_cpu.loss, rtol=1e-3)
-    assert on_cuda.total.tolist() == on_cpu.total.tolist()
-    to_cpu = {key: tensor.cpu() for key, tensor in on_cuda.weights.items()}
-    assert all(torch.equal(again.weights[key].cpu(), tensor) for key, tensor in to_cpu.items())

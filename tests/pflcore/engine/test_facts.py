@@ -12,8 +12,8 @@ from support.tiny import CLASSES, SHAPE, backbone, create, federation, method, r
 from torch import nn
 
 from pflcore.backbones import Backbone
-from pflcore.engine.facts import Facts, balanced
-from pflcore.engine.parts import make_trainer
+from pflcore.engine.client import Facts, balanced
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.methods.simple import FedAvg
 from pflcore.seeds import torch_seed

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from pflcore.backbones import Backbone
 from pflcore.engine import Result
-from pflcore.engine.facts import balanced
+from pflcore.engine.client import balanced
 from pflcore.errors import UserError
 from pflcore.methods import METHODS, Method
 from pflcore.seeds import generator

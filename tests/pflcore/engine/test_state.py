@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.tiny import backbone, federation, method, result_bytes, run, training
 from torch import Tensor
 
-from pflcore.engine.evaluate import Scores
-from pflcore.engine.state import ClientStates, History, ServerState, Stateful, join, misfit, restore
+from pflcore.engine.checkpoint import Stateful, join, misfit, restore
+from pflcore.engine.evaluation import Scores
+from pflcore.engine.state import ClientStates, History, ServerState
 from pflcore.errors import UserError
 from pflcore.memory import memory_limit
 from pflcore.method import Server
@@ -24,7 +26,7 @@ def own(value: int) -> dict[str, Tensor]:
 
 def parts() -> dict[str, Stateful]:
     clients = ClientStates(INITIAL, 12, None)
-    history = History(4)
+    history = History(np.ones(4, bool))
     server = ServerState(Server({"conv": torch.ones(2)}, {"shared/odd": torch.ones(1)}), torch.device("cpu"))
     return {"server": server, "personal": clients, "history": history}
 
@@ -36,7 +38,7 @@ def filled() -> dict[str, Stateful]:
     for client in (10, 2):
         clients[client] = own(client)
     for round_ in (9, 10):
-        history.scores[round_] = Scores.join([(round_, 20, 0.5, round_)] * 4)
+        history.add(round_, Scores.join([((round_, 20, 0.5, round_),)] * 4))
     return made
 
 
@@ -61,9 +63,9 @@ def test_what_is_saved_is_restored() -> None:
     assert isinstance(history, History) and list(history.scores) == [9, 10]
 
 
-@pytest.mark.parametrize(("validation", "width", "rows"), [(False, 4, 4), (True, 4, 8), (False, 5, 5), (True, 5, 10)])
-def test_a_measurement_has_its_numbers(validation: bool, width: int, rows: int) -> None:
-    history = History(3, validation, width)
+@pytest.mark.parametrize(("splits", "precise", "rows"), [(1, False, 4), (2, False, 8), (1, True, 5), (2, True, 10)])
+def test_a_measurement_has_its_numbers(splits: int, precise: bool, rows: int) -> None:
+    history = History(np.ones(3, bool), splits, precise=precise)
     assert history.misfit({"7": torch.zeros(rows, 3, dtype=torch.float64)}) == ""
     for wrong in ((rows + 4, 3), (rows - 1, 3), (rows, 4)):
         expected = f"7 is {wrong} torch.float64, expected ({rows}, 3) torch.float64"

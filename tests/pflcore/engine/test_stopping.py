@@ -11,9 +11,8 @@ import pytest
 from support.tiny import backbone, federation, holding_back, method, result_bytes, run, training
 
 from pflcore.engine import CheckpointFolder, Progress, Result
-from pflcore.engine.evaluate import Scores
+from pflcore.engine.evaluation import Scores
 from pflcore.engine.state import History
-from pflcore.engine.stopping import stops_after
 from pflcore.errors import UserError
 from pflcore.settings import Evaluation
 
@@ -44,11 +43,11 @@ def expected(measured: Sequence[tuple[int, int]], patience: int) -> int:
     return measured[-1][0]
 
 
-def history(*correct: tuple[int, int]) -> History:
+def history(*correct: tuple[int, int], novel: int | None = None) -> History:
     """After rounds 10, 20, …, of two clients with 9 validation samples each."""
-    made = History(2, validation=True)
+    made = History(np.array([client != novel for client in range(2)]), 2)
     for number, both in enumerate(correct, start=1):
-        made.scores[10 * number] = Scores.join([(0, 5, 1.0, 0, one, 9, 1.0, one) for one in both])
+        made.add(10 * number, Scores.join([((0, 5, 1.0, 0), (one, 9, 1.0, one)) for one in both]))
     return made
 
 
@@ -59,30 +58,12 @@ def history(*correct: tuple[int, int]) -> History:
 )
 def test_by_hand(patience: int | None, stop: int | None) -> None:
     measured = history((3, 0), (1, 4), (5, 0), (2, 2), (3, 3), (0, 1), (1, 1), (6, 0))
-    assert stops_after(measured, patience) == stop
+    assert measured.stops_after(patience) == stop
 
 
 def test_novel_clients_do_not_count() -> None:
-    assert stops_after(history((1, 0), (1, 5), (1, 9)), 1) is None
-    assert stops_after(history((1, 0), (1, 5), (1, 9)), 1, novel={1}) == 20
-
-
-def test_the_figure_of_a_measurement_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[Scores] = []
-    figure = Scores.figure
-
-    def counted(scores: Scores, clients: np.ndarray) -> float:
-        computed.append(scores)
-        return figure(scores, clients)
-
-    monkeypatch.setattr(Scores, "figure", counted)
-    measured = history()
-    for number in range(1, 201):
-        measured.scores[number] = Scores.join([(0, 5, 1.0, 0, one, 9, 1.0, one) for one in (number, 0)])
-        assert stops_after(measured, 5) is None and stops_after(measured, 5) is None
-    assert len(computed) == 200
-    measured.scores[200] = Scores.join([(0, 5, 1.0, 0, one, 9, 1.0, one) for one in (0, 0)])
-    assert stops_after(measured, 1) == 200, "another measurement has another figure"
+    for novel, stop in ((None, None), (1, 20)):
+        assert history((1, 0), (1, 5), (1, 9), novel=novel).stops_after(1) == stop
 
 
 @pytest.mark.parametrize("evaluation", [EVERY, SECOND])

@@ -33,12 +33,10 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler
 
 from pflcore.engine import Result
-from pflcore.engine.facts import balanced
-from pflcore.engine.optimizers import make_optimizer
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.precision import use_precision
-from pflcore.engine.schedules import learning_rate
-from pflcore.engine.trainer import Trainer, differentiate
+from pflcore.engine.client import Trainer, balanced, differentiate
+from pflcore.engine.forward import use_precision
+from pflcore.engine.optimizers import learning_rate, make_optimizer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, Phase, cross_entropy
@@ -50,11 +48,7 @@ ADAM = {"optimizer": "adam", "weight_decay": 0.1, "lr": 0.01, "beta1": 0.8, "bet
 ADAMW = {**ADAM, "optimizer": "adamw", "weight_decay": 0.5}
 BY_HAND: dict[str, tuple[dict[str, Any], Make]] = {
     "nesterov": (NESTEROV, lambda p: torch.optim.SGD(p, 0.05, momentum=0.8, nesterov=True, weight_decay=0.01)),
-    "adam": (ADAM, lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.95), 1e-4, 0.1)),
-    "adamw": (ADAMW, lambda p: torch.optim.AdamW(p, 0.01, (0.8, 0.95), 1e-4, 0.5)),
-    "adam by default": ({"optimizer": "adam", "lr": 0.002}, lambda p: torch.optim.Adam(p, 0.002)),
     "adamw, clipped": ({**ADAMW, "clip": 0.1}, lambda p: torch.optim.AdamW(p, 0.01, (0.8, 0.95), 1e-4, 0.5)),
-    "clipped": ({"momentum": 0.5, "clip": 0.5}, lambda p: torch.optim.SGD(p, 0.05, momentum=0.5)),
     "never clipped": ({"momentum": 0.5, "clip": 50.0}, lambda p: torch.optim.SGD(p, 0.05, momentum=0.5)),
     "by round": ({"schedule": "cosine", "lr": 0.2}, lambda p: torch.optim.SGD(p, 0.2)),
     "by step": ({"schedule": "cosine", "schedule_by": "step", "lr": 0.2}, lambda p: torch.optim.SGD(p, 0.2)),

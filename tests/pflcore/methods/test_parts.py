@@ -11,8 +11,8 @@ from support.tiny import backbone, federation, method, result_bytes, run, traini
 from torch import Tensor
 
 from pflcore.backbones import Backbone
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer, chosen
+from pflcore.engine.client import Trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.method import Batch
 from pflcore.methods import Method
@@ -97,7 +97,7 @@ def trainer(entry: Method, net: Backbone, data: Any = None) -> tuple[Trainer, St
 )
 def test_epochs_of_the_head_are_whole_steps(samples: int, epochs: float, steps: int) -> None:
     made, _ = trainer(method("fedrep", head_epochs=epochs), backbone("convnet"), federation((samples,), (2,)))
-    head, body = (chosen(made, part) for part in made.order)
+    head, body = (made.part(part) for part in made.order)
     assert (head.steps(0), body.steps(0)) == (steps, made.steps(0) - steps)
     rows = [part.batches(1, 0) for part in (head, body, made)]
     assert list(map(torch.Tensor.tolist, rows[0] + rows[1])) == list(map(torch.Tensor.tolist, rows[2]))

@@ -10,8 +10,8 @@ import torch
 from support.tiny import CLASSES, backbone, create, federation, method, normalised, training
 from torch.func import functional_call
 
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Trainer
+from pflcore.engine.client import Trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.operators.neighbours import Neighbours

@@ -239,7 +239,7 @@ def test_the_copy_has_the_fingerprints_of_the_original(copy: Copy) -> None:
     # What a stage has is not said again of its entries.
     modules = {name: {line.split()[0] for line in text.splitlines()} for name, text in copy.before.items()}
     trained = set(Engine.recorded(Code(copy.source)).fingerprint("train").split())
-    assert {"pflcore.engine.trainer", "pflcore.method"} <= trained
+    assert {"pflcore.engine.client", "pflcore.method"} <= trained
     assert modules["method.fedprox"] == {"pflcore.methods.fedprox"}
     assert modules["method.fedtp"] > {"pflcore.methods.fedtp", "pflcore.operators.hypernetworks"}
     assert not any(trained & modules[name] for name in modules if name.startswith(("method.", "backbone.")))

@@ -97,10 +97,10 @@ def test_an_edited_engine_trains_nothing_until_it_is_tested(laboratory: Laborato
     assert process.returncode == 255 and set(laboratory.results()) == {"fedavg"}
     told = complaint(output)
     assert (
-        told.startswith("pflcore.engine.trainer was edited after regression runs had seen it") and "`make pins`" in told
+        told.startswith("pflcore.engine.client was edited after regression runs had seen it") and "`make pins`" in told
     )
     done = laboratory.call("pfl", "run")
-    assert done.returncode == 2 and done.stderr.startswith("pfl: pflcore.engine.trainer was edited, and results may")
+    assert done.returncode == 2 and done.stderr.startswith("pfl: pflcore.engine.client was edited, and results may")
     laboratory.accept()
     assert laboratory.faults() == [] and laboratory.results() == laboratory.truth["first"]
     log = laboratory.call("dvc", "repro", *laboratory.stages("train-")).stdout
@@ -151,17 +151,12 @@ package = Path({folder!r})
 sys.path.insert(0, str(package.parent))
 sources.note("mine")
 import mine.one
-first = sources.digests()
 print(mine.one.VALUE, sources.loaded()["mine.one"])
 # An edit of the same size within the same second, which Python's own bytecode does not notice.
 (package / "one.py").write_text("VALUE = 2")
 del sys.modules["mine.one"]
 import mine.one
 print(mine.one.VALUE, sources.loaded()["mine.one"])
-try:
-    sources.agree(first)
-except pflcore.errors.UserError as error:
-    print(error)
 """
 
 
@@ -173,11 +168,7 @@ def test_what_is_imported_is_what_was_read(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(source_folder())}
     command = [sys.executable, "-c", SCRIPT.format(folder=str(package))]
     done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
-    assert done.stdout.splitlines() == [
-        "1 b'VALUE = 1'",
-        "2 b'VALUE = 2'",
-        "mine.one was edited while processes that work together were started; start again",
-    ]
+    assert done.stdout.splitlines() == ["1 b'VALUE = 1'", "2 b'VALUE = 2'"]
 
 
 def test_bytecode_is_used_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.cohorts import PAIRS, amplified, assert_close, uneven_run
-from support.pretend_device import CheckedReplay, Events, MixedDevices, Stale, pretend_cuda
+from support.pretend_device import CheckedReplay, Events, Stale, pretend_cuda
 from support.pretend_device.runs import draw_as_gpus_do, on_gpu, on_host
 from support.tiny import backbone, federation, method, result_bytes, run, training
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch import Tensor
 from pflcore.engine import CheckpointFolder, Progress, Result
 from pflcore.engine.device import device_name, select_device
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.executors import replay, stacked
+from pflcore.engine.executors import graphs, stacked
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, Method
 from pflcore.methods.simple import FedAvg
@@ -36,8 +36,8 @@ SHORT = {"local_epochs": 1, "sample_rate": 0.4}
 def all_recorded() -> Iterator[Events]:
     """Every step is recorded at its first occurrence, and each replay is held against a call."""
     with pytest.MonkeyPatch.context() as patch, pretend_cuda() as events:
-        patch.setattr(replay, "_PATIENCE", 0)
-        patch.setattr(replay, "_WARM_UP", 1)
+        patch.setattr(graphs, "_CALLS_BEFORE", 0)
+        patch.setattr(graphs, "_WARM_UP", 1)
         patch.setattr(stacked, "Replay", CheckedReplay)
         yield events
 
@@ -133,7 +133,7 @@ class Counted(FedAvg):
 
 
 FAULTS = [
-    (OnTheHost, MixedDevices, "same device, mul"),
+    (OnTheHost, UserWarning, "same device, mul"),
     (Uploaded, UserWarning, "steps are not recorded .*a copy from the host"),
     (Counted, Stale, "a graph has .* where a call has"),
 ]

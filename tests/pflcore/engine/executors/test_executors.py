@@ -19,15 +19,14 @@ from support.tiny import assert_states_close, backbone, federation, method, resu
 from torch import Tensor
 
 from pflcore.engine import Result
-from pflcore.engine.divergence import Diverged
+from pflcore.engine.client import Diverged, Job, Outcome, Trainer
 from pflcore.engine.dropout import DropoutBits
-from pflcore.engine.evaluate import Both
-from pflcore.engine.executors.choice import choose_executor, stack_width, worker_count
+from pflcore.engine.evaluation import SplitScores
+from pflcore.engine.executors.choose import choose_executor, stack_width, worker_count
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
-from pflcore.engine.parts import make_trainer
-from pflcore.engine.trainer import Job, Outcome, Trainer
+from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.memory import TooLittleMemory
@@ -87,7 +86,7 @@ def test_the_first_divergence_in_order_is_told() -> None:
         assert "round 5 at client 4" in str(error.value)
         # The executor is not confused by what the other worker still had to say.
         scores = pooled.score_each((client, state) for client in range(5))
-    assert np.array_equal(scores.total, UNEVEN[1])
+    assert np.array_equal(scores.column("total"), UNEVEN[1])
 
 
 def test_results_that_nobody_waits_for_stop_the_work() -> None:
@@ -110,9 +109,9 @@ def test_one_model_is_measured_over_chunks(samples: int) -> None:
     with Pooled(reference, state, 2) as pooled:
         expected, scores = Sequential(reference).score_shared(state), pooled.score_shared(state)
         again = pooled.score_shared({name: torch.zeros_like(tensor) for name, tensor in state.items()})
-    assert scores.total.tolist() == [1, samples]
-    assert np.array_equal(scores.correct, expected.correct) and np.array_equal(scores.loss, expected.loss)
-    assert np.allclose(again.loss, again.total * np.log(data.classes), rtol=1e-5)
+    assert scores.column("total").tolist() == [1, samples]
+    assert np.array_equal(scores.values, expected.values)
+    assert np.allclose(again.column("loss"), again.column("total") * np.log(data.classes), rtol=1e-5)
 
 
 def test_a_worker_that_dies_is_one_line() -> None:
@@ -134,7 +133,7 @@ def test_an_error_in_a_worker_says_what_it_was() -> None:
         list(pooled.train(1, [(0, broken)]))
     with Pooled(reference, state, 1) as pooled, pytest.raises(IndexError) as error:
         pooled.score_each([(99, state)])
-    assert "in score_both" in "".join(error.value.__notes__)
+    assert "in score_splits" in "".join(error.value.__notes__)
 
 
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +200,7 @@ class Short(Stacked):
         self._refuse(jobs)
         return super()._train(round_, jobs, part)
 
-    def _score(self, jobs: Sequence[Job]) -> list[Both]:
+    def _score(self, jobs: Sequence[Job]) -> list[SplitScores]:
         self._refuse(jobs)
         return super()._score(jobs)
 
@@ -216,7 +215,7 @@ def test_a_stack_that_does_not_fit_is_made_smaller() -> None:
         assert_states_close(outcome.model, other.model)
     assert short.widths == [5, 2, 2, 1] and short.training.clients == 2
     short = Short(reference, 8)
-    assert np.array_equal(short.score_each(jobs).correct, Sequential(reference).score_each(jobs).correct)
+    np.testing.assert_allclose(short.score_each(jobs).values, Sequential(reference).score_each(jobs).values, rtol=1e-5)
     assert short.widths == [5, 2, 2, 1]
 
 
@@ -252,8 +251,7 @@ def test_measuring_takes_fewer_samples_at_once_where_memory_is_short(
     stacked = Stacked(reference, 8)
     found = stacked.score_shared(state), stacked.score_each(jobs)
     for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(one.correct, other.correct) and np.array_equal(one.total, other.total)
-        np.testing.assert_allclose(one.loss, other.loss, rtol=1e-5)
+        np.testing.assert_allclose(one.values, other.values, rtol=1e-5)
     assert max(tried) > 3 and stacked.training.clients == 8
     monkeypatch.setattr(Trainer, "predict", lambda *_: (_ for _ in ()).throw(RuntimeError(words)))
     for measure in (lambda: stacked.score_shared(state), lambda: stacked.score_each(jobs)):

@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     folder = tmp_path_factory.mktemp("cluster")
     for package in ("pflcore", "pipeline"):
         shutil.copytree(source_folder() / package, folder / "other" / package)
-    changed = folder / "other/pflcore/engine/trainer.py"
+    changed = folder / "other/pflcore/engine/client.py"
     changed.write_text(changed.read_text() + "\nCHANGED = True\n")
     with RayCluster(folder / "nodes") as cluster:
         cluster.add("other", cpus=2, PYTHONPATH=str(folder / "other"))
@@ -103,7 +103,7 @@ def test_lost_machines_and_other_code_change_nothing(cluster: RayCluster, tmp_pa
     wait_for(lambda: not any(training(node) for node in cluster.nodes))
     known = checkpoints()
     assert known
-    assert "pflcore.engine.trainer is not the same there as here" in logs(project)
+    assert "pflcore.engine.client is not the same there as here" in logs(project)
 
     head = begin(project, cluster)
     wait_for(lambda: checkpoints() - known, head)

@@ -40,24 +40,24 @@ class LocalBatches:
     passes: float | None = None
 
     def first(self, client: int) -> int:
-        """Steps of the round before those of the part. Raises as :meth:`batches`."""
+        """Return the steps of the round before those of the part. Raises as :meth:`batches`."""
         return self._step_at(self.before, client)
 
     def steps(self, client: int) -> int:
-        """Steps of the part. Raises as :meth:`batches`."""
+        """Return the steps of the part. Raises as :meth:`batches`."""
         end = self.whole(client) if self.passes is None else self._step_at(self.before + self.passes, client)
         return end - self.first(client)
 
     def whole(self, client: int) -> int:
-        """Steps of the round. Raises as :meth:`batches`."""
+        """Return the steps of the round. Raises as :meth:`batches`."""
         return self.training.local_steps or self.training.local_epochs * self.epoch_steps(client)
 
     def epoch_steps(self, client: int) -> int:
-        """Steps in one pass over the samples of a client. Raises as :meth:`batches`."""
+        """Return the steps in one pass over the samples of a client. Raises as :meth:`batches`."""
         return math.ceil(self._samples(client) / self.training.batch_size) - self._leaves_one_out(client)
 
     def batches(self, round_: int, client: int) -> list[Tensor]:
-        """The rows of each step: every epoch shuffled anew, its last batch as small as it turns out.
+        """Return the rows of each step: every epoch shuffled anew, its last batch as small as it turns out.
 
         With ``local_steps``, each batch is drawn anew from all samples of the client. A last batch of one sample is
         left out when the model has batch norm, which has nothing to normalise there.
@@ -89,7 +89,7 @@ class LocalBatches:
         return min(self.whole(client), math.floor(passes * self.epoch_steps(client) + 1e-9))
 
     def _leaves_one_out(self, client: int) -> bool:
-        """Whether a client's last batch is left out, since batch norm cannot take its only sample."""
+        """Return whether a client's last batch is left out, since batch norm cannot take its only sample."""
         samples, size = self._samples(client), self.training.batch_size
         if not self.batch_norm or samples % size != (1 if size > 1 else 0):
             return False
@@ -103,7 +103,7 @@ class LocalBatches:
 
 
 def augmented(data: FederatedData, training: Training, seed: int) -> FederatedData:
-    """The data, with what the settings do to training images."""
+    """Return the data, with what the settings do to training images."""
     if not training.augments:
         return data
     how = Augmentation(seed, training.augment_rotation, training.augment_crop, training.augment_flip)

@@ -5,26 +5,24 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from pflcore.data.federation import FederatedData
-from pflcore.engine.finetuning import FineTuning
+from pflcore.engine.client import OPENING, TRAINING, TUNING, Trainer
 from pflcore.engine.optimizers import make_optimizer
-from pflcore.engine.trainer import OPENING, TRAINING, TUNING, Trainer
 from pflcore.errors import UserError
-from pflcore.groups import ALL, Groups
-from pflcore.method import Phase
-from pflcore.methods import Method
+from pflcore.groups import ALL, Groups, Tensors
+from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, sgd_step
 from pflcore.settings import Training
 
 
 def make_trainer(
     model: nn.Module, groups: Groups, data: FederatedData, method: Method, training: Training, seed: int
 ) -> Trainer:
-    """The trainer of a run, with those of all parts that its method has.
+    """Make the trainer of a run, with those of all parts that its method has.
 
     Raises:
         UserError: The model lacks a group that the method tunes.
@@ -37,7 +35,7 @@ def make_trainer(
 
 
 def _tuner(trainer: Trainer, groups: Groups) -> Trainer | None:
-    """The trainer with the steps and batches of its method's tuning, if there is one."""
+    """Make the trainer with the steps and batches of its method's tuning, if there is one."""
     tuning = trainer.method.tuning()
     if tuning is None:
         return None
@@ -51,7 +49,7 @@ def _tuner(trainer: Trainer, groups: Groups) -> Trainer | None:
     tuner.parameters = groups.parameters & part
     if groups.parameters and not tuner.parameters:
         raise UserError(f"method {trainer.method.name}: finetune_groups: train_only leaves nothing to train in them")
-    tuner.mask_ids, tuner.when, tuner.parts = (TUNING,), "tuned after round", {}
+    tuner.mask_ids, tuner.parts = (TUNING,), {}
     tuner.training = replace(
         trainer.training,
         local_epochs=int(tuning.epochs or 1),  # of no account where steps are counted
@@ -71,7 +69,7 @@ def _tuner(trainer: Trainer, groups: Groups) -> Trainer | None:
 
 
 def _phases(trainer: Trainer) -> Iterator[int]:
-    """Make the trainers of the method's phases; the parts that they are, in order."""
+    """Make the trainers of the method's phases; yield the parts that they are, in order."""
     passes = 0.0
     if warmup := trainer.method.warmup():
         trainer.parts[OPENING] = _phase(trainer, OPENING, replace(warmup, extra=True), 0.0)
@@ -86,13 +84,12 @@ def _phases(trainer: Trainer) -> Iterator[int]:
 
 
 def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
-    """The trainer with the steps and batches of a phase that begins after some passes of the round."""
+    """Make the trainer with the steps and batches of a phase that begins after some passes of the round."""
     one = copy.copy(trainer)
     one.method = cast(Method, phase.steps or trainer.method)  # of which a part takes the steps alone
     if phase.extra:
         one.training = replace(trainer.training, local_epochs=int(phase.epochs or 1), local_steps=None)
-        stream = f"phase {part}"
-        one.local = replace(trainer.local, training=one.training, stream=stream, share=phase.share)
+        one.local = replace(trainer.local, training=one.training, stream=f"phase {part}", share=phase.share)
         one.mask_ids = (part,)
     else:
         one.local = replace(trainer.local, before=before, passes=phase.epochs)
@@ -106,3 +103,31 @@ def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
             )
         one.resting = trainer.entries - trainer.parameters - trained
     return one
+
+
+@dataclass(frozen=True)
+class FineTuning(Steps):
+    """Steps on the cross-entropy of the predictions that clients of a method are measured by.
+
+    They train the parameters that the trainer names, and second ones of the same names that a client keeps, like
+    FedRoD's classifier.
+
+    Attributes:
+        host: The method that predicts.
+        moving: Buffers that follow the batches; all others stay as they are.
+    """
+
+    ignores_unlabelled = True
+
+    host: Method
+    moving: frozenset[str]
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        model = state["model"]
+        trained = {name for name in model if name.removeprefix(OWN) in local.parameters}
+        still = {name: tensor.clone() for name, tensor in model.items() if name not in trained | self.moving}
+
+        def loss(params: Tensors) -> Tensor:
+            return local.cross_entropy(self.host.predict(local, {**params, **still}, batch.inputs), batch.labels)
+
+        return sgd_step(local, state, loss, trained)

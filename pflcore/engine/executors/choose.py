@@ -1,14 +1,16 @@
-"""Which executor carries out local training and measurement here."""
+"""What the round loop asks of an executor, and which one carries out training and measurement here."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, Self
 
-from pflcore.engine.executors.executor import Executor
+from pflcore.engine.client import TRAINING, Job, Outcome, Trainer
+from pflcore.engine.evaluation import Scores
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
-from pflcore.engine.trainer import Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.registry import did_you_mean
@@ -17,14 +19,37 @@ from pflcore.variables import whole_number
 EXECUTORS = ("auto", "sequential", "pooled", "stacked")
 
 
+class Executor(Protocol):
+    """How local training and measurement are carried out; entered before its first use and left after the last.
+
+    Methods cannot tell which one it is.
+    """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+    def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
+        """Train each job's client, in order; jobs are drawn as they are needed.
+
+        Args:
+            part: A phase of the round, or what the method does before a client is measured or before the first round.
+        """
+
+    def score_each(self, jobs: Iterable[Job]) -> Scores:
+        """Score every job's own model on its client's samples."""
+
+    def score_shared(self, state: Tensors) -> Scores:
+        """Score one model that all clients share."""
+
+
 def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Executor:
-    """The executor called `name`.
+    """Return the executor called `name`.
 
     ``auto`` is ``stacked`` on an accelerator, ``pooled`` on a CPU with several cores, and otherwise ``sequential``. All
     agree within float tolerance; ``sequential`` on one thread and ``pooled`` to the byte, on any number of workers.
 
     Args:
-        trainer: What is done with one client.
         like: A model state with the names, shapes and types of all that is trained.
 
     Raises:
@@ -44,11 +69,11 @@ def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Executor:
 
 
 def worker_count() -> int:
-    """``$PFL_WORKERS``, or the cores that this process may use."""
+    """Return ``$PFL_WORKERS``, or the number of cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return whole_number("PFL_WORKERS") or cores
 
 
 def stack_width() -> int:
-    """``$PFL_STACK``, the most clients that are stacked, or 64."""
+    """Return ``$PFL_STACK``, the most clients that are stacked, or 64."""
     return whole_number("PFL_STACK") or 64

@@ -1,0 +1,127 @@
+"""Measuring the personalised models of all clients on their own test samples, and on those held back for validation.
+
+Both splits are measured in one pass, validation behind test; where nothing is held back it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pflcore.engine.client import Trainer
+from pflcore.faults import during
+from pflcore.groups import Tensors
+from pflcore.task import Measured, Score
+
+# Samples per forward pass, by kind of device: large enough to fill it, small enough for any of the papers' models.
+_BATCH = {"cpu": 256, "cuda": 4096}
+
+COLUMNS = ("correct", "total", "loss", "last", "precision")
+"""The numbers of a :data:`pflcore.task.Score`; only detectors have the last one."""
+SplitScores = tuple[Score, ...]
+"""The score of a client's test samples and, where there are any, that of its validation samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of several clients.
+
+    Attributes:
+        values: float64 [splits, columns, clients], in which counts are exact up to 2^53. The splits are test and, where
+            samples are held back, validation; the columns are the first of :data:`COLUMNS`, four or all of them.
+    """
+
+    values: NDArray[np.float64]
+
+    @classmethod
+    def join(cls, scores: Iterable[SplitScores]) -> Scores:
+        """Join the scores of clients, in order."""
+        return cls(np.ascontiguousarray(np.moveaxis(np.array(list(scores), np.float64), 0, -1)))
+
+    def column(self, name: str, split: int = 0) -> NDArray[np.float64]:
+        """Return one of :data:`COLUMNS` for each client."""
+        column: NDArray[np.float64] = self.values[split, COLUMNS.index(name)]
+        return column
+
+    def figure(self, clients: NDArray[np.bool_], split: int = 0) -> float:
+        """Return the pooled accuracy of some clients, 0 to 1; of detectors the plain mean of their precisions."""
+        if self.values.shape[1] == len(COLUMNS):
+            return float(np.nanmean(self.column("precision", split)[clients]))
+        return float(self.column("correct", split)[clients].sum() / self.column("total", split)[clients].sum())
+
+    def clients(self) -> list[SplitScores]:
+        """Return the scores by client: the inverse of :meth:`join`."""
+        return [tuple(map(tuple, one)) for one in np.moveaxis(self.values, -1, 0).tolist()]
+
+
+def batch_size(trainer: Trainer) -> int:
+    """Return how many samples a forward pass takes."""
+    return trainer.task.at_once(_BATCH.get(trainer.data.device.type, _BATCH["cpu"]))
+
+
+def score_shared_model(trainer: Trainer, state: Tensors, size: int | None = None) -> Scores:
+    """Score one model that all clients share in a pass over their samples, `size` at a time if it is given."""
+    return client_scores(trainer, forward(trainer, state, pooled_chunks(trainer, size)))
+
+
+def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
+    """Score a client's own model on its own test samples."""
+    return trainer.task.score(_measured(trainer, state, client, trainer.data.test[client]))
+
+
+def score_splits(trainer: Trainer, state: Tensors, client: int, size: int | None = None) -> SplitScores:
+    """Score a client's own model on its own test and validation samples, `size` at a time if it is given."""
+    return by_split(trainer, client, _measured(trainer, state, client, trainer.data.measured(client), size))
+
+
+def _measured(trainer: Trainer, state: Tensors, client: int, rows: Tensor, size: int | None = None) -> Measured:
+    size = size or batch_size(trainer)
+    with during(f"client {client}"):
+        return _joined(_forward(trainer, trainer.predictor(state, client, size), torch.split(rows, size)))
+
+
+def pooled_chunks(trainer: Trainer, size: int | None = None) -> tuple[Tensor, ...]:
+    """Return the rows that all clients are measured on, client after client, in pieces of one forward pass."""
+    rows = torch.cat([trainer.data.measured(client) for client in range(trainer.data.clients)])
+    return torch.split(rows, size or batch_size(trainer))
+
+
+def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scores:
+    """Score each client by what :func:`forward` returns for all pooled chunks."""
+    data = trainer.data
+    ends = np.cumsum([len(data.measured(client)) for client in range(data.clients)])[:-1]
+    clients = zip(*(np.split(part, ends) for part in _joined(parts)), strict=True)
+    return Scores.join(by_split(trainer, client, measured) for client, measured in enumerate(clients))
+
+
+def by_split(trainer: Trainer, client: int, measured: Measured) -> SplitScores:
+    """Score a client by what was measured of its samples, those for test and then those for validation."""
+    data = trainer.data
+    tested = len(data.test[client])
+    sides = [slice(tested), slice(tested, None)] if data.validation else [slice(None)]
+    return tuple(trainer.task.score(tuple(part[side] for part in measured)) for side in sides)
+
+
+def forward(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -> list[Measured]:
+    """Measure each row of each chunk; losses are float64."""
+    return _forward(trainer, partial(trainer.predict, state), chunks)
+
+
+@torch.no_grad()
+def _forward(trainer: Trainer, predict: Callable[[Tensor], Tensor], chunks: Sequence[Tensor]) -> list[Measured]:
+    trainer.model.eval()
+    made = []
+    for batch in trainer.data.batches(chunks):
+        made.append(trainer.task.measure(predict(batch.inputs), batch.labels))
+    # One look at the device for all chunks.
+    return [tuple(part.cpu().numpy() for part in measured) for measured in made]
+
+
+def _joined(parts: Iterable[Measured]) -> Measured:
+    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))

@@ -1,0 +1,157 @@
+"""Recording a step's CUDA kernels once, and replaying them with one launch.
+
+A vectorised step of a small Transformer is about a thousand kernels of a few microseconds; starting them one by one
+from Python takes many times as long as they run. Where there is no CUDA, functions are simply called.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pflcore.memory import is_memory
+
+# A shape that occurs more often than this is recorded; recording costs about as much as several plain calls.
+_CALLS_BEFORE = 2
+_MAX_RECORDINGS = 16
+_WARM_UP = 3
+
+Step = Callable[..., tuple[Any, Tensor]]
+"""(state, further arguments …) → (next state, losses): nested dicts of tensors, which it does not modify or return."""
+
+
+class Replay:
+    """Calls steps, and records those whose shapes come again. ``PFL_GRAPHS=0`` switches recording off."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on = device.type == "cuda" and os.environ.get("PFL_GRAPHS") != "0"
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None  # one, as libraries keep a workspace for each
+        self._pool: Any = None  # of what a step makes and does not return: only one recording runs at a time
+        self._calls: Counter[Any] = Counter()
+        self.recordings: dict[Any, _Recording] = {}
+
+    def __call__(self, key: object, step: Step, *arguments: Any) -> tuple[Any, Tensor]:
+        """Return ``step(*arguments)``. The next call may overwrite the state: clone it before keeping it.
+
+        Args:
+            key: The same function of the arguments is recorded once.
+        """
+        if not self.on:
+            return step(*arguments)
+        shapes = key, signature(arguments)
+        if shapes not in self.recordings:
+            self._calls[shapes] += 1
+            if self._calls[shapes] <= _CALLS_BEFORE or len(self.recordings) == _MAX_RECORDINGS:
+                return step(*arguments)
+            try:
+                self.recordings[shapes] = self._record(step, arguments)
+            except RuntimeError as error:  # an operation that cannot be recorded
+                short = next((one for one in (error, error.__context__) if one and is_memory(one)), None)
+                if short:  # also when what it ends with is the end of the capture
+                    raise short from None
+                warnings.warn(f"steps are not recorded ({str(error).splitlines()[0]}); slower", stacklevel=2)
+                self.on = False
+                return step(*arguments)
+        return self.recordings[shapes](arguments)
+
+    def clear(self) -> None:
+        """Forget all recordings and give their memory back."""
+        self.recordings.clear()
+        self._calls.clear()
+
+    def _record(self, step: Step, arguments: Any) -> _Recording:
+        with torch.cuda.device(self._device):
+            if self._stream is None:
+                self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+                self._pool = torch.cuda.graph_pool_handle()
+            before = torch.cuda.current_stream()
+            try:
+                return self._capture(step, arguments, self._stream)
+            finally:  # a capture that fails leaves its stream behind
+                torch.cuda.set_stream(before)
+
+    def _capture(self, step: Step, arguments: Any, stream: torch.cuda.Stream) -> _Recording:
+        inputs = copy_tree(arguments)
+        # What libraries set up at their first use must not be recorded.
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                state, losses = step(*inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        # A state comes out where it goes in, so that handing it on costs nothing.
+        in_place = signature(state) == signature(inputs[0])
+        outputs = inputs[0] if in_place else _map(torch.empty_like, state), torch.empty_like(losses)
+        del state, losses
+        graph = torch.cuda.CUDAGraph()
+        # Another thread may pin memory meanwhile, which has nothing to do with this one's capture.
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+            _fill(outputs, step(*inputs))
+        return _Recording(graph, inputs, outputs)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """The kernels of one call, the tensors that they read, and those that they write."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Any
+    outputs: Any
+
+    def __call__(self, arguments: Any) -> tuple[Any, Tensor]:
+        _fill(self.inputs, arguments)
+        self.graph.replay()
+        state, losses = self.outputs
+        return state, losses.clone()
+
+
+def copy_tree(tree: Any) -> Any:
+    """Return a copy of nested dicts and tuples of tensors, with one kernel for all of a type."""
+    copied = _map(torch.empty_like, tree)
+    _fill(copied, tree)
+    return copied
+
+
+def _fill(targets: Any, tree: Any) -> None:
+    """Copy the leaves that are not there already, those of a type with one kernel."""
+    groups: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, leaf in zip(_leaves(targets), _leaves(tree), strict=True):
+        if leaf.numel() and target is not leaf:
+            into, out_of = groups.setdefault(leaf.dtype, ([], []))
+            into.append(target)
+            out_of.append(leaf)
+    for into, out_of in groups.values():
+        torch._foreach_copy_(into, out_of)
+
+
+def _leaves(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    else:
+        for child in tree.values() if isinstance(tree, dict) else tree:
+            yield from _leaves(child)
+
+
+def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Return `function` of every leaf, in a tree of the same form."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {name: _map(function, child) for name, child in tree.items()}
+    return tuple(_map(function, child) for child in tree)
+
+
+def signature(tree: Any) -> Any:
+    """Return what two calls must have in common for one recording to serve both."""
+    if isinstance(tree, Tensor):
+        return tree.shape, tree.dtype
+    if isinstance(tree, dict):
+        return tuple((name, signature(child)) for name, child in tree.items())
+    return tuple(signature(child) for child in tree)
