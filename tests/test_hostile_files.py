@@ -1,4 +1,4 @@
-"""Whatever reads a file of others comes to an end with one that has none: it refuses it in a line, or does not see it."""
+"""Whatever reads a file of others refuses one that never ends in a line, or does not see it."""
 
 from __future__ import annotations
 
