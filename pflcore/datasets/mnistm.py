@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -123,8 +123,11 @@ class MnistM(Dataset):
     def _photographs(self, place: Path) -> list[list[Bytes]]:
         """Return training and test photographs in the archive or the folder."""
         photos: list[list[Bytes]] = []
-        opened = open_files(place, lambda name: name.startswith(_PHOTOS) and name.endswith(".jpg"))
-        with opened if place.exists() else nullcontext({}) as files:
+        with ExitStack() as stack:
+            files: dict[str, Read] = {}
+            if place.exists():
+                photographs = open_files(place, lambda name: name.startswith(_PHOTOS) and name.endswith(".jpg"))
+                files = stack.enter_context(photographs)
             for split in SPLITS:
                 names = sorted(name for name in files if name.rpartition("/")[0] == f"{_PHOTOS}/{split}")
                 photos.append([_decode_photo(files[name](), f"{place}/{name}") for name in names])

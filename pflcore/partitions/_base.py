@@ -90,7 +90,7 @@ class Partition(Entry, ABC):
         return None
 
     def noise(self, clients: int, seed: int) -> Noise | None:
-        """What is added to the clients' images; by default nothing."""
+        """Return what is added to the clients' images; by default nothing."""
         return None
 
 
@@ -209,7 +209,7 @@ def _limit(scheme: Partition, owners: Rows, train: Mask, clients: int, rng: np.r
 
 
 def _rank(groups: Rows, count: int, rng: np.random.Generator) -> Rows:
-    """The place of every element in a random order of its group, int64 from 0."""
+    """Return the place of every element in a random order of its group, int64 from 0."""
     order = rng.permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]
     sizes = np.bincount(groups, minlength=count)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pflcore.data.assignment import Assignment
+from pflcore.data.assignment_files import hash_of, read_split
 from pflcore.data.samples import Samples
-from pflcore.data.split_files import hash_of, read_split
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS

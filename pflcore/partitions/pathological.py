@@ -47,7 +47,7 @@ class Pathological(Partition):
 
 
 def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Who holds which class: bool [clients, classes] with `each` per row and the same number in every column.
+    """Return who holds which class: bool [clients, classes] with `each` per row and the same number in every column.
 
     Clients choose in turn, at random among the classes with most places left.
 

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 
 from pflcore.backbones._pretrained import read_weights
+from pflcore.data.assignment_files import read_split
 from pflcore.data.sample_files import read_samples, write_samples
-from pflcore.data.split_files import read_split
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc2007 import Voc2007
 from pipeline.dvc.program import locked_stages
