@@ -50,7 +50,7 @@ def table_writer(
 
 
 def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
-    """What Parquet calls the columns that a column consists of."""
+    """Return what Parquet calls the columns that a column consists of."""
     if pa.types.is_list(kind):
         yield from _leaves(f"{name}.list.element", kind.value_type)
     elif pa.types.is_struct(kind):
@@ -61,12 +61,12 @@ def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def read_meta(path: Path, schema: str) -> dict[str, Any]:
-    """The facts stored with an artifact, without reading its rows. Raises as :func:`read_table`."""
+    """Return the facts stored with an artifact, without reading its rows. Raises as :func:`read_table`."""
     return _header(path, _read(path, schema, pq.read_schema).metadata, schema)
 
 
 def read_table(path: Path, schema: str, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
-    """Rows and facts of an artifact.
+    """Return rows and facts of an artifact.
 
     Raises:
         UserError: The file is missing, damaged, or not an artifact of this `schema`.

@@ -125,7 +125,7 @@ class Newcomer:
         self.state = {name: state.get(name.removeprefix(OWN), tensor) for name, tensor in state.items()}
 
     def start(self, part: str) -> Start | None:
-        """Where the tuning of a part, one of :data:`PARTS`, begins; None when there is none."""
+        """Return where the tuning of a part, one of :data:`PARTS`, begins; None when there is none."""
         if part not in ("embedding", "hypernetwork"):
             return self._start_of_model(self._members(part))
         if not self.generated:
@@ -137,7 +137,7 @@ class Newcomer:
         return Start(tuned, lambda moved: {**self.state, **self._generate(moved)})
 
     def adapt(self, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
-        """Correct predictions and predictions on its test samples, before the first epoch and after each."""
+        """Yield correct predictions and predictions on its test samples, before the first epoch and after each."""
         start = self.start(part)
         assert start is not None  # checked before training
         tuned = start.tuned
@@ -157,7 +157,7 @@ class Newcomer:
         return frozenset({*chosen, *(f"{OWN}{name}" for name in copies)})
 
     def _start_of_model(self, names: frozenset[str]) -> Start | None:
-        """Where tuning of those of the entries begins that its predictions depend on."""
+        """Return where tuning of those of the entries begins that its predictions depend on."""
         parameters = {name: self.state[name] for name in names if name.removeprefix(OWN) in self.trainer.parameters}
         used = self._used(dict(sorted(parameters.items())))
         if not used:
@@ -167,7 +167,7 @@ class Newcomer:
         return Start(used, lambda tuned: {**state, **tuned}, moving)
 
     def _used(self, parameters: Tensors) -> Tensors:
-        """Those of the parameters that its predictions depend on."""
+        """Return those of the parameters that its predictions depend on."""
         if not parameters:
             return {}
         data = self.trainer.data
@@ -180,7 +180,7 @@ class Newcomer:
         return {name: parameters[name] for name, slope in zip(leaves, slopes, strict=True) if slope is not None}
 
     def _epoch(self, epoch: int, start: Start, tuned: Tensors, lr: float) -> Tensors:
-        """What an epoch makes of the tuned tensors, which stay as they are."""
+        """Return what an epoch makes of the tuned tensors, which stay as they are."""
         trainer = self.trainer
         # Noise that is drawn anew each round is not that of any round of training.
         round_ = self.subject.round + epoch
@@ -191,7 +191,7 @@ class Newcomer:
         return tuned
 
     def _slopes(self, start: Start, tuned: Tensors, batch: Batch, ids: tuple[int, int, int]) -> Tensors:
-        """The gradient of the mean cross-entropy of its predictions with respect to the tuned tensors."""
+        """Return the gradient of the mean cross-entropy of its predictions with respect to the tuned tensors."""
         self.trainer.model.train()
 
         def loss(moved: Tensors) -> tuple[Tensor, Tensors]:
@@ -204,7 +204,7 @@ class Newcomer:
         return differentiate(loss, tuned)[0]
 
     def _predict(self, state: Tensors, inputs: Tensor, ids: tuple[int, int, int] | None = None) -> Tensor:
-        """The logits that it is measured by; with `ids` (round, client, step) under dropout's masks for them."""
+        """Return the logits that it is measured by; with `ids` (round, client, step) under dropout's masks for them."""
         trainer, passes = self.trainer, iter(range(1 << 31))
 
         def features(entries: Tensors, batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,7 +218,7 @@ class Newcomer:
         return self.method.predict(local, own, inputs)
 
     def _score(self, state: Tensors) -> tuple[int, int]:
-        """Correct predictions, none of them when the loss is not finite, and predictions."""
+        """Return correct predictions, none of them when the loss is not finite, and predictions."""
         with torch.no_grad():
             correct, total, loss = score_client(self.trainer, self.method.eval_state(state), self.client)[:3]
         return int(correct) if math.isfinite(loss) else 0, int(total)
@@ -231,13 +231,13 @@ class Newcomer:
         return {name: tensor[0] for name, tensor in made.items()}
 
     def _is_statistic(self, name: str) -> bool:
-        """Whether an entry is a buffer of the model or of a copy of it."""
+        """Return whether an entry is a buffer of the model or of a copy of it."""
         plain = name.removeprefix(OWN)
         return plain in self.trainer.entries and plain not in self.trainer.parameters
 
 
 def _tuner(subject: Subject) -> Trainer:
-    """The run's trainer with epochs and batches of adaptation."""
+    """Return the run's trainer with epochs and batches of adaptation."""
     tuner = copy.copy(subject.trainer)
     tuner.training = replace(tuner.training, local_epochs=1, local_steps=None)
     tuner.local = replace(tuner.local, training=tuner.training, stream=_STREAM)

@@ -33,7 +33,7 @@ class Detections(Analysis):
     least: float = option(0.3, ge=0, le=1, help="Score from which a detection is told.")
 
     def check(self, subject: Subject) -> None:
-        """Raises :class:`UserError` when the model is no detector, or a client does not exist."""
+        """Raise :class:`UserError` when the model is no detector, or a client does not exist."""
         if not isinstance(subject.trainer.task, Detection):
             raise UserError("analyses: 'detections' needs a detector as a backbone; leave the analysis out")
         clients = subject.trainer.data.clients

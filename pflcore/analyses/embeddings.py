@@ -29,7 +29,7 @@ class Embeddings(Analysis):
     title = "Client embeddings"
 
     def check(self, subject: Subject) -> None:
-        """Raises :class:`UserError` for a method without embeddings of clients, and for too few clients."""
+        """Raise :class:`UserError` for a method without embeddings of clients, and for too few clients."""
         method, clients = subject.trainer.method, len(subject.members())
         if _EMBEDDING not in subject.server.extra:
             name = getattr(method, "name", type(method).__name__)

@@ -23,7 +23,7 @@ class LayerWeights(Analysis):
     title = "How layers are mixed"
 
     def check(self, subject: Subject) -> None:
-        """Raises :class:`UserError` for any other method."""
+        """Raise :class:`UserError` for any other method."""
         _mixing(subject)
 
     def findings(self, subject: Subject) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ class Mixing(Analysis):
     title = "How local attention is mixed"
 
     def check(self, subject: Subject) -> None:
-        """Raises :class:`UserError` when the model has no hybrid attention."""
+        """Raise :class:`UserError` when the model has no hybrid attention."""
         if not positions(subject.trainer.model):
             raise UserError(
                 "analyses: 'mixing' needs a backbone with hybrid local attention; set its option attention: hybrid, or "
@@ -34,7 +34,7 @@ class Mixing(Analysis):
             )
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """The softmax of each hybrid's logits, for every client that takes part in training.
+        """Yield the softmax of each hybrid's logits, for every client that takes part in training.
 
         Items are ``<position>.<kind>``, say ``conv1_attention.se``; those of a position sum to 1.
         """
@@ -48,5 +48,5 @@ class Mixing(Analysis):
 
 
 def positions(model: nn.Module) -> list[str]:
-    """Names of the hybrids in a model, from the first to the last."""
+    """Return names of the hybrids in a model, from the first to the last."""
     return [name for name, module in model.named_modules() if isinstance(module, Hybrid)]

@@ -74,7 +74,7 @@ class Rollout(Analysis):
 
 @torch.no_grad()
 def attention(trainer: Trainer, state: Tensors, inputs: Tensor) -> list[Tensor]:
-    """The attention of every block: (batch, heads, length, length), float64 on the host, rows that sum to 1.
+    """Return the attention of every block: (batch, heads, length, length), float64 on the host, rows that sum to 1.
 
     Args:
         state: Of a model, as it is measured.
@@ -113,7 +113,7 @@ def rollout(maps: Sequence[Tensor], discard: float = DISCARD) -> Tensor:
 
 
 def grid(maps: Sequence[Tensor], size: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of patches that attention maps are about.
+    """Return rows and columns of patches that attention maps are about.
 
     Args:
         maps: As from :func:`attention`.

@@ -43,7 +43,7 @@ class Backbone(Entry):
     )
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """A freshly initialised module that maps a batch of inputs to logits.
+        """Return a freshly initialised module that maps a batch of inputs to logits.
 
         Args:
             shape: Of one input: (channels, height, width) of an image, (length,) of a text.

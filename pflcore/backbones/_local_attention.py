@@ -52,11 +52,11 @@ class AttentiveBackbone(Backbone):
         return {**super().patterns(model), **own}
 
     def make_attention(self, channels: int) -> LocalAttention:
-        """The chosen attention for features of so many channels; there must be one."""
+        """Return the chosen attention for features of so many channels; there must be one."""
         return local_attention(self.attention, channels, self.attention_reduction, self.attention_kernel)
 
     def assemble(self, layers: Mapping[str, nn.Module], stages: Mapping[str, int]) -> nn.Sequential:
-        """The layers one after the other, with the chosen attention at the end of each stage.
+        """Return the layers one after the other, with the chosen attention at the end of each stage.
 
         Args:
             layers: All layers of the backbone, which have drawn their weights; those of a stage are named
@@ -175,7 +175,7 @@ class Hybrid(LocalAttention):
 
 
 def local_attention(kind: str, channels: int, reduction: int = 16, kernel: int = 3) -> LocalAttention:
-    """A freshly initialised attention.
+    """Return a freshly initialised attention.
 
     Args:
         kind: ``se``, ``eca``, ``ca`` or ``hybrid``.

@@ -36,7 +36,7 @@ class Backbones(Registry[Backbone]):
 
 
 def of_module(module: type[nn.Module]) -> type[Backbone]:
-    """A backbone that builds a module, by ``Module(shape, classes, **options)``.
+    """Return a backbone that builds a module, by ``Module(shape, classes, **options)``.
 
     The module's further arguments, each with its type, are the backbone's options; a default may be an
     :func:`pflcore.options.option`. The attribute ``groups`` of its class says by patterns over state names what belongs
@@ -74,7 +74,7 @@ def of_module(module: type[nn.Module]) -> type[Backbone]:
 
 
 def _option(argument: inspect.Parameter, module: type[nn.Module]) -> Any:
-    """The option that an argument is."""
+    """Return the option that an argument is."""
     if isinstance(argument.default, dataclasses.Field):
         return argument.default
     none = argument.default is inspect.Parameter.empty

@@ -26,7 +26,7 @@ _NAMED = 3  # of the entries at fault, as a message names them
 
 
 def read_weights(path: Path) -> Tensors:
-    """The tensors in a file of weights by name: safetensors, or a state dict as ``torch.save`` writes it.
+    """Return the tensors in a file of weights by name: safetensors, or a state dict as ``torch.save`` writes it.
 
     The latter is unpickled by PyTorch's restricted reader, which makes tensors and plain containers and nothing else.
 
@@ -134,7 +134,7 @@ def _check_size(path: Path, size: int) -> None:
 
 
 def _other_head(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """Why the classifier cannot be taken from the file, when it is absent there or of other classes; else ""."""
+    """Return why the classifier cannot be taken from the file, when it is absent there or of other classes; else ""."""
     present = [name for name in own if name in given]
     if own and not present:
         return "the classifier begins anew, since the file has none"

@@ -8,7 +8,7 @@ from torch import nn
 
 
 def create(model: str, shape: tuple[int, ...], classes: int, **changes: Any) -> nn.Module:
-    """A freshly initialised model of timm.
+    """Return a freshly initialised model of timm.
 
     Nothing in it works in place, which vectorised execution does not always allow, and nothing draws random numbers of
     its own: the randomness of a run is the engine's, which knows ``nn.Dropout`` only.

@@ -107,5 +107,5 @@ class _Grid(nn.Module):
 
 
 def _windows(length: int, count: int) -> list[tuple[int, int]]:
-    """`count` windows, first and behind the last position, that cover `length` positions and may overlap."""
+    """Return `count` windows, first and behind the last position, that cover `length` positions and may overlap."""
     return [(index * length // count, -(-(index + 1) * length // count)) for index in range(count)]

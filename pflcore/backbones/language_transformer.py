@@ -145,7 +145,7 @@ class _Attention(nn.Module):
 
 
 def _sinusoids(positions: int, dim: int) -> Tensor:
-    """(positions, dim): sin(position / 10000^(2i / dim)) at index 2i of the width, the cosine at 2i + 1."""
+    """Return (positions, dim): sin(position / 10000^(2i / dim)) at index 2i of the width, the cosine at 2i + 1."""
     position = torch.arange(positions, dtype=torch.float64)[:, None]
     index = torch.arange(dim)
     angle = position / 10_000 ** (2 * (index // 2) / dim)

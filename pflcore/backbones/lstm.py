@@ -72,7 +72,7 @@ class _StackedLSTM(nn.Module):
                 self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(batch, length, width) → the last layer's outputs, (batch, length, hidden)."""
+        """Return (batch, length, width) → the last layer's outputs, (batch, length, hidden)."""
         for layer in range(self.layers):
             inputs = self._run(layer, inputs)
         return inputs

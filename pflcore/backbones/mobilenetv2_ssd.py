@@ -94,11 +94,11 @@ class _Detector(nn.Module):
 
     @property
     def task(self) -> Detection:
-        """What it predicts, on the device that it is on."""
+        """Return what it predicts, on the device that it is on."""
         return Detection(self.defaults)
 
     def bottlenecks(self) -> Iterator[Any]:
-        """The 17 of them, in order."""
+        """Return the 17 of them, in order."""
         for stage in self.body.blocks:
             yield from stage
 
@@ -107,7 +107,7 @@ class _Detector(nn.Module):
         return torch.cat([torch.cat([_rows(head(maps)) for head in heads.values()], -1) for maps, heads in pairs], 1)  # type: ignore[operator]
 
     def _maps(self, images: Tensor) -> Iterator[Tensor]:
-        """The feature maps, from the finest."""
+        """Return the feature maps, from the finest."""
         body = self.body
         x = body.blocks[:_STRIDED](body.bn1(body.conv_stem(images)))
         first, *rest = body.blocks[_STRIDED]
@@ -139,7 +139,7 @@ def _grids(height: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _smaller(before: int, after: int) -> nn.Sequential:
-    """A map of half the size."""
+    """Return a map of half the size."""
     inner = after // 2
     return nn.Sequential(
         *_layer(nn.Conv2d(before, inner, 1, bias=False)),
@@ -159,5 +159,5 @@ def _layer(convolution: nn.Conv2d) -> tuple[nn.Module, ...]:
 
 
 def _rows(numbers: Tensor) -> Tensor:
-    """(images, 6 · numbers, height, width) → (images, boxes, numbers), in the order of the default boxes."""
+    """Return (images, 6 · numbers, height, width) → (images, boxes, numbers), in the order of the default boxes."""
     return numbers.permute(0, 2, 3, 1).reshape(len(numbers), -1, numbers.shape[1] // PER_POSITION)

@@ -105,7 +105,7 @@ class TimmModel(Backbone):
 
 
 def _classifiers(model: nn.Module) -> tuple[str, ...]:
-    """Names of the modules that give the logits; several in a distilled model."""
+    """Return names of the modules that give the logits; several in a distilled model."""
     found = getattr(model, "default_cfg", {}).get("classifier") or ()
     names = (found,) if isinstance(found, str) else tuple(found)
     modules = dict(model.named_modules())
@@ -118,7 +118,7 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
 
 
 def _group(name: str, modules: Mapping[str, nn.Module], classifiers: tuple[str, ...]) -> str:
-    """The group of one state entry by the rules of :class:`TimmModel`."""
+    """Return the group of one state entry by the rules of :class:`TimmModel`."""
     path, _, leaf = name.rpartition(".")
     owner, parts = modules[path], name.split(".")
     if any(name.startswith(f"{one}.") for one in classifiers):

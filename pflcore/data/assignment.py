@@ -54,7 +54,7 @@ class Assignment:
 
     @property
     def clients(self) -> int:
-        """Number of clients."""
+        """Return the number of clients."""
         return len(self.train)
 
     @classmethod
@@ -87,7 +87,7 @@ class Assignment:
         return cls(in_train, in_test, scheme, seed, validation=held_back[0] if held_back else [], **more)
 
     def sides(self) -> dict[str, list[Rows]]:
-        """What is held for training, for test and, where anything is, for validation."""
+        """Return what is held for training, for test and, where anything is, for validation."""
         held_back = {VALIDATION: self.validation} if self.validation else {}
         return dict(zip(SPLITS, (self.train, self.test), strict=True)) | held_back
 
@@ -151,10 +151,10 @@ def by_client(owners: npt.NDArray[np.integer], rows: Rows, clients: int) -> list
 
 
 def flat(parts: list[Rows]) -> Rows:
-    """The rows of all clients in one int64 array, client after client."""
+    """Return the rows of all clients in one int64 array, client after client."""
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64, casting="safe", copy=False)
 
 
 def owners_of(parts: list[Rows]) -> Rows:
-    """The client of each entry of :func:`flat`."""
+    """Return the client of each entry of :func:`flat`."""
     return np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])

@@ -34,7 +34,7 @@ class Augmentation:
     flip: float = 0.0
 
     def __call__(self, images: Tensor, rows: Tensor, steps: Tensor, round_: int) -> Tensor:
-        """The images of a batch, changed.
+        """Return the images of a batch, changed.
 
         Args:
             images: [..., C, H, W], uint8, which is also the type of the result unless it is rotated.

@@ -152,7 +152,7 @@ class FederatedData:
         )
 
     def with_boxes(self) -> FederatedData:
-        """The same samples with their boxes as labels. Raises :class:`UserError` where they have none."""
+        """Return the same samples with their boxes as labels. Raises :class:`UserError` where they have none."""
         if self.boxes is None:
             raise UserError(
                 "the backbone is a detector, and the dataset has no boxes; use voc_detection, detection_folder, "
@@ -165,17 +165,17 @@ class FederatedData:
         return len(self.train)
 
     def measured(self, client: int) -> Tensor:
-        """The rows that a client's model is measured on: those for test, then those for validation."""
+        """Return the rows that a client's model is measured on: those for test, then those for validation."""
         return torch.cat([self.test[client], self.validation[client]]) if self.validation else self.test[client]
 
     @property
     def is_text(self) -> bool:
-        """Whether samples are texts, of which every next character is predicted."""
+        """Return whether samples are texts, of which every next character is predicted."""
         return self.inputs.ndim == 2
 
     @property
     def positions(self) -> int:
-        """Predictions per sample."""
+        """Return predictions per sample."""
         return self.shape[0] if self.is_text else 1
 
     @property
@@ -187,7 +187,7 @@ class FederatedData:
         return (channels, self.size, self.size) if self.size else (channels, height, width)
 
     def example(self) -> Tensor:
-        """An input of a model, of zeros, as a batch of one on the device."""
+        """Return an input of a model, of zeros, as a batch of one on the device."""
         return torch.zeros(1, *self.shape, dtype=torch.int64 if self.is_text else torch.float32, device=self.device)
 
     def class_counts(self, client: int) -> Tensor:
@@ -203,16 +203,16 @@ class FederatedData:
 
     @property
     def device(self) -> torch.device:
-        """Where models are trained."""
+        """Return where models are trained."""
         return self.labels.device
 
     @property
     def resident(self) -> bool:
-        """Whether the samples are on the device."""
+        """Return whether the samples are on the device."""
         return self.inputs.device == self.device
 
     def batch(self, rows: Tensor, round_: int = 0, steps: Tensor | None = None) -> Batch:
-        """The samples in `rows`, a tensor of any shape on the host or the device, in that shape.
+        """Return the samples in `rows`, a tensor of any shape on the host or the device, in that shape.
 
         Args:
             round_: The round that they are trained in, 0 for a measurement; decides the noise, where there is any.
@@ -247,7 +247,7 @@ class FederatedData:
                 yield self._finish(moved, rows, round_, step)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """(pixel / 255 − mean) / std, of images on the device with pixels of 0 to 255."""
+        """Return (pixel / 255 − mean) / std, of images on the device with pixels of 0 to 255."""
         return images.float().div_(255).sub_(self.mean).div_(self.std)
 
     def _finish(self, inputs: Tensor, rows: Tensor, round_: int, steps: Tensor | None) -> Batch:

@@ -13,7 +13,7 @@ from pflcore.data.hashes import hashed
 
 
 def on_normalised(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor:
-    """The released form, for a batch.
+    """Return the released form, for a batch.
 
     Args:
         images: [..., C, H, W], normalised.
@@ -28,7 +28,7 @@ def on_normalised(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor
 
 
 def normals(rows: Tensor, count: int, key: int) -> Tensor:
-    """Standard normal numbers, float32 [..., count], each a hash of (key, row, position) and of nothing else."""
+    """Return standard normal numbers, float32 [..., count], each a hash of (key, row, position) and of nothing else."""
     bits = hashed(rows, count, key)
     # Box and Muller's method on two numbers of 24 bits; the first is never 0.
     first, second = ((bits & 0xFFFFFF).float() + 1) / 2**24, ((bits >> 24) & 0xFFFFFF).float() / 2**24

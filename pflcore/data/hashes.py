@@ -15,6 +15,6 @@ def mix(bits: Tensor) -> Tensor:
 
 
 def hashed(ids: Tensor, count: int, key: int) -> Tensor:
-    """`count` numbers of 64 bits for each id, int64 [..., count]: hashes of (key, id, position)."""
+    """Return `count` numbers of 64 bits for each id, int64 [..., count]: hashes of (key, id, position)."""
     position = torch.arange(count, device=ids.device)
     return mix(mix(ids[..., None] + mix(torch.tensor(key, device=ids.device))) + position)

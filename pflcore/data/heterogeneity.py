@@ -41,7 +41,7 @@ class Heterogeneity:
 
     @property
     def clients(self) -> int:
-        """Number of clients."""
+        """Return the number of clients."""
         return len(self.train)
 
 

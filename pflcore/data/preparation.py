@@ -56,7 +56,7 @@ def track(what: str, total: int) -> Callable[[int], None]:
 
 
 def allocate(shape: tuple[int, ...]) -> Bytes:
-    """A uint8 array to fill: in memory, or mapped to a file without a name, which is gone with the process."""
+    """Return a uint8 array to fill: in memory, or mapped to a file without a name, which is gone with the process."""
     scratch = _current.get().scratch
     if scratch is None or int(np.prod(shape)) <= memory_limit():
         return np.empty(shape, np.uint8)

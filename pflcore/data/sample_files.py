@@ -121,7 +121,7 @@ def _read(path: Path, meta: dict[str, Any], scratch: Path | None, with_inputs: b
 
 
 def column(path: Path, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column without nulls of the given type. Raises :class:`UserError` when there is none."""
+    """Return a column without nulls of the given type. Raises :class:`UserError` when there is none."""
     if name not in table.column_names or table[name].type != kind or table[name].null_count:
         found = f"{table[name].type} with {table[name].null_count} nulls" if name in table.column_names else "none"
         raise UserError(f"{path}: column {name!r} must be {kind} without nulls, found {found}; delete it and run again")
@@ -129,12 +129,12 @@ def column(path: Path, table: pa.Table, name: str, kind: pa.DataType) -> pa.Chun
 
 
 def split_column(train: Mask) -> pa.DictionaryArray:
-    """The column ``split`` of an artifact: ``train`` where the mask is true, else ``test``."""
+    """Return the column ``split`` of an artifact: ``train`` where the mask is true, else ``test``."""
     return pa.DictionaryArray.from_arrays((~train).astype(np.int8), pa.array(SPLITS))
 
 
 def split_mask(path: Path, table: pa.Table) -> Mask:
-    """The inverse of :func:`split_column`. Raises :class:`UserError` for any other word."""
+    """Return the inverse of :func:`split_column`. Raises :class:`UserError` for any other word."""
     words = table["split"].cast(pa.string()) if "split" in table.column_names else pa.nulls(1, pa.string())
     index = pc.index_in(words, value_set=pa.array(SPLITS))
     if index.null_count:
@@ -144,12 +144,12 @@ def split_mask(path: Path, table: pa.Table) -> Mask:
 
 
 def attribute_column(attribute: Attribute) -> pa.DictionaryArray:
-    """Words in an artifact, stored once each."""
+    """Return words in an artifact, stored once each."""
     return pa.DictionaryArray.from_arrays(attribute.values.astype(np.int32), pa.array(attribute.names, pa.string()))
 
 
 def _positions(path: Path, table: pa.Table, name: str, words: tuple[str, ...]) -> Rows:
-    """The inverse of :func:`attribute_column`."""
+    """Return the inverse of :func:`attribute_column`."""
     index = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(words, pa.string()))
     if index.null_count:
         raise UserError(f"{path}: column {name!r} holds words that its metadata does not list; delete it and run again")

@@ -124,7 +124,7 @@ class Samples:
 
     @property
     def is_images(self) -> bool:
-        """Whether the samples are images; otherwise they are texts."""
+        """Return whether the samples are images; otherwise they are texts."""
         return self.inputs.ndim == 4
 
     @property
@@ -137,12 +137,12 @@ class Samples:
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
+        """Return number of classes."""
         return len(self.class_names)
 
 
 def check_labels(labels: Rows, classes: int, where: str) -> None:
-    """Raises :class:`UserError` with the first row whose label is not in 0..classes-1."""
+    """Raise :class:`UserError` with the first row whose label is not in 0..classes-1."""
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         row = int(wrong.argmax())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def upload(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """The tensors, which are of one type and on the host, on `device`.
+    """Return the tensors, which are of one type and on the host, on `device`.
 
     They go as one, from memory that a GPU reads by itself: each copy from elsewhere would wait until it is idle.
     """

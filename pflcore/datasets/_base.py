@@ -48,7 +48,7 @@ class Dataset(Entry, ABC):
     download_size: ClassVar[str]
     """In words, e.g. ``"170 MB"``."""
     files: ClassVar[tuple[str, ...]] = ()
-    """Patterns of what may lie in its folder; the first match says that it is there."""
+    """Patterns of what may lie in its folder, of which one is enough; a folder's ends with a slash."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,8 +78,8 @@ class Dataset(Entry, ABC):
         return self.mean, self.std
 
     def found(self, folder: Path) -> bool:
-        """Return whether there is something to load in its folder, without looking into it."""
-        return self.access == INCLUDED or any(any(folder.glob(pattern)) for pattern in self.files)
+        """Return whether what is read with the present options is here, without looking into it."""
+        return all(part.here for part in self.data_files(folder))
 
     def data_files(self, folder: Path) -> list[DataFile]:
         """Return what is read with the present options; nothing for what is included."""
@@ -136,17 +136,9 @@ class Dataset(Entry, ABC):
                 f"found {found[0]:,} and {found[1]:,}; put the complete data there"
             )
         check_labels(labels, len(self.class_names or class_names), where)
+        names = self.class_names or class_names
         return Samples(
-            inputs,
-            labels,
-            train,
-            self.name,
-            self.class_names or class_names,
-            *self.normalisation,
-            source,
-            size,
-            attributes or {},
-            boxes,
+            inputs, labels, train, self.name, names, *self.normalisation, source, size, attributes or {}, boxes
         )
 
     @staticmethod

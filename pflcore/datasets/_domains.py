@@ -18,6 +18,14 @@ from pflcore.errors import UserError
 from pflcore.options import option
 
 
+class Archive(NamedTuple):
+    """A published file, the domains in it, and its size in words."""
+
+    source: Source
+    domains: tuple[str, ...]
+    size: str
+
+
 class Picture(NamedTuple):
     """An encoded image: its domain, its class, its file's name, what messages call it, and what gives its bytes."""
 
@@ -42,10 +50,7 @@ class DomainImages(Dataset):
     """
 
     domains: ClassVar[tuple[str, ...]]
-    archives: ClassVar[tuple[tuple[Source, tuple[str, ...]], ...]]
-    """The published files, each with the domains in it."""
-    sizes: ClassVar[dict[str, str]] = {}
-    """Of archives, in words, where several make the dataset."""
+    archives: ClassVar[tuple[Archive, ...]]
     unpacked: ClassVar[str] = "."
     """A folder that an archive unpacks to; its content may also lie in the dataset's folder itself."""
     between: ClassVar[tuple[str, ...]] = ()
@@ -61,20 +66,19 @@ class DomainImages(Dataset):
     def data_files(self, folder: Path) -> list[DataFile]:
         """Return one for each archive, or, where some of what it unpacks to is here, for each of its domains."""
         files = []
-        for source, domains in self.archives:
+        for source, domains, size in self.archives:
             folders = [DataFile(domain, folder, (f"{domain}/", f"{self.unpacked}/{domain}/")) for domain in domains]
             if not (folder / source.name).is_file() and any(file.here for file in folders):
                 files += folders
             else:
-                patterns = (source.name, *(file.patterns[0] for file in folders))
-                size = self.sizes.get(source.name, self.download_size)
+                patterns = (source.name, *(f"{domain}/" for domain in domains))
                 files.append(DataFile(", ".join(domains), folder, patterns, source, size))
         return files
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`: the archives, or what they unpack to."""
-        if not self.found(folder):
-            names = " and ".join(source.name for source, _ in self.archives)
+        if not any(part.here for part in self.data_files(folder)):
+            names = " and ".join(archive.source.name for archive in self.archives)
             raise self.absent(folder, f"{names}, or the folders {', '.join(self.domains)},")
         with ExitStack() as stack:
             pictures, sources = self._collect(folder, stack)
@@ -102,7 +106,7 @@ class DomainImages(Dataset):
         """Return all pictures, by domain, class and file, and their sources; archives stay open as `stack` does."""
         pictures: list[Picture] = []
         sources = []
-        for source, domains in self.archives:
+        for source, domains, _ in self.archives:
             if (folder / source.name).is_file():
                 pictures += self._pictures(source.check(folder), "", domains, stack)
                 sources.append(source.name)
@@ -115,8 +119,7 @@ class DomainImages(Dataset):
                     )
                 pictures += self._pictures(found[0], f"{domain}/", domains, stack)
                 sources.append(f"folder {domain}")
-        order = {domain: number for number, domain in enumerate(self.domains)}
-        return sorted(pictures, key=lambda p: (order[p.domain], p.label, p.file)), sources
+        return sorted(pictures, key=lambda p: (self.domains.index(p.domain), p.label, p.file)), sources
 
     def _pictures(self, place: Path, prefix: str, domains: tuple[str, ...], stack: ExitStack) -> list[Picture]:
         """Return the pictures of some domains in an archive, or in the folder that is called `prefix`."""

@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -33,14 +33,12 @@ class Source:
         algorithm: ``"sha256"`` or ``"md5"``; empty when no hash is known, so that the file is unverified.
         digest: Its hash in hexadecimal.
         file: The file's name, where it is not the last part of the URL.
-        size: Its bytes, where they are known; they are checked where no hash is known.
     """
 
     url: str
     algorithm: str = ""
     digest: str = ""
     file: str = ""
-    size: int | None = None
 
     @property
     def direct(self) -> bool:
@@ -53,17 +51,15 @@ class Source:
         return self.file or self.url.rpartition("/")[2]
 
     def check(self, folder: Path) -> Path:
-        """Return its path in `folder`. Raise :class:`UserError` when it has another hash, or another size."""
+        """Return its path in `folder`. Raise :class:`UserError` when it has another hash."""
         path = folder / self.name
         if self.digest:
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, self.algorithm).hexdigest()
-            wrong = found != self.digest and f"{self.algorithm} is {found}, expected {self.digest}"
-        else:
-            size = path.stat().st_size
-            wrong = self.size not in (None, size) and f"has {size:,} bytes, expected {self.size:,}"
-        if wrong:
-            raise UserError(f"{path}: {wrong}; delete it and get it from {self.url}")
+            if found != self.digest:
+                raise UserError(
+                    f"{path}: {self.algorithm} is {found}, expected {self.digest}; delete it and get it from {self.url}"
+                )
         return path
 
     def obtain(self, folder: Path, alternatives: str = "") -> Path:
@@ -85,19 +81,23 @@ class Source:
 
         existed, part = folder.is_dir(), folder / f"{self.name}.part"
         folder.mkdir(parents=True, exist_ok=True)
+
+        def resume(url: str, output: str, _: object) -> None:
+            _fetch(url, part)
+            part.replace(output)
+
         try:
             with _locked(folder):
                 known = f"{self.algorithm}:{self.digest}"
-                pooch.retrieve(self.url, known, fname=self.name, path=folder, downloader=_resuming(part))
+                pooch.retrieve(self.url, known, fname=self.name, path=folder, downloader=resume)
         except (OSError, HTTPException, ValueError) as error:  # ValueError: pooch's, of a wrong hash
-            kept = part.is_file()
-            if not existed and not kept:
-                with suppress(OSError):
+            if not existed:
+                with suppress(OSError):  # of a folder that holds a part
                     folder.rmdir()
             reason = "what it sent has a wrong hash" if isinstance(error, ValueError) else type(error).__name__
             raise UserError(
                 f"{folder}: no data here, and {self.url} could not be downloaded ({reason}); "
-                + (f"try again, which goes on at the end of {part.name}, or " if kept else "")
+                + (f"try again, which goes on at the end of {part.name}, or " if part.is_file() else "")
                 + f"put {self.name} into that folder"
                 + (f", or {alternatives}" if alternatives else "")
             ) from None
@@ -115,21 +115,15 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _resuming(part: Path) -> Callable[[str, str, object], None]:
-    """Return a downloader for pooch that appends to `part`, in this call or the next one, until it is complete."""
-
-    def download(url: str, output: str, _: object) -> None:
-        for attempt in range(1, TRIES + 1):
-            try:
-                _append(url, part)
-                break
-            except (OSError, HTTPException) as error:
-                if attempt == TRIES or (isinstance(error, HTTPError) and error.code < 500):
-                    raise
-                time.sleep(PAUSE_SECONDS * attempt)
-        part.replace(output)
-
-    return download
+def _fetch(url: str, part: Path) -> None:
+    """Append to `part`, in this call or the next one, until it is complete."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return _append(url, part)
+        except (OSError, HTTPException) as error:
+            if attempt == TRIES or (isinstance(error, HTTPError) and error.code < 500):
+                raise
+            time.sleep(PAUSE_SECONDS * attempt)
 
 
 def _append(url: str, part: Path) -> None:
@@ -179,21 +173,17 @@ class DataFile:
     def state(self) -> str:
         """Say in a line where it is and how far it is checked, or what to do to have it."""
         path, source = self.here, self.source
-        if path is not None and path.is_dir():
-            return f"here, {path} (a folder says neither hash nor version)"
         if path is not None:
             if source is None or path.name != source.name:
-                return f"here, {path}"
+                return f"here, {path}" + (" (a folder says neither hash nor version)" if path.is_dir() else "")
             checked = "its hash is checked when it is read" if source.digest else "no hash is known"
             return f"here, {path} ({path.stat().st_size:,} bytes; {checked})"
         if source is None:
             how = f"fetched when a run needs it, {self.size}; " if self.needed else ""
             return f"missing; {how}looked for: {', '.join(self.patterns)} in {self.folder}"
         proof = f"{source.algorithm} {source.digest}" if source.digest else "no hash is known: unverified"
-        size = self.size or (f"{source.size:,} bytes" if source.size else "")
         how = "fetched when a run needs it" if self.needed else "pfl fetch gets it" if source.direct else "by hand"
-        also = [pattern for pattern in self.patterns if pattern != source.name]
-        what = ", ".join(filter(None, [source.name, size, proof]))
-        return f"missing; {how}: {what}, from {source.url} into {self.folder}" + (
-            f"; taken instead: {', '.join(also)}" if also else ""
-        )
+        what = ", ".join(filter(None, [source.name, self.size, proof]))
+        also = ", ".join(pattern for pattern in self.patterns if pattern != source.name)
+        taken = f"; taken instead: {also}" if also else ""
+        return f"missing; {how}: {what}, from {source.url} into {self.folder}{taken}"

@@ -18,7 +18,7 @@ from pflcore.reading import check_plain, is_lfs_pointer
 from pflcore.reading import read_file as read_bytes
 
 Read = Callable[[], bytes]
-"""Give a file's content when it is called."""
+"""Return a file's content."""
 
 MAX_FILE_BYTES = 2**28
 GET_AGAIN = "delete it and get it again, with `pfl fetch` where it can be downloaded"
@@ -48,8 +48,13 @@ def describe(error: Exception, file: Path | bytes) -> str:
     return f"cannot be read ({' '.join(str(error).split())[:200] or type(error).__name__})"
 
 
+def read_file(path: Path) -> bytes:
+    """Return the content of a file of one image, list or batch. Raise :class:`UserError` when it cannot be read."""
+    return read_bytes(path, MAX_FILE_BYTES)
+
+
 @contextmanager
-def open_files(place: Path, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[dict[str, Read]]:
+def open_files(place: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str, Read]]:
     """Open a folder, a zip or a tar, and yield a reader for each wanted file, by its name within.
 
     Nothing is unpacked to the disk. The files of a compressed tar, which can be read only from its start, are kept in
@@ -65,9 +70,9 @@ def open_files(place: Path, wanted: Callable[[str], bool] = lambda name: True) -
         archive = (zipfile.ZipFile if place.suffix == ".zip" else tarfile.open)(place)
     with archive:
         with reading(place):
-            members = _zipped(archive) if isinstance(archive, zipfile.ZipFile) else _tarred(archive, wanted)
+            members = _zipped if isinstance(archive, zipfile.ZipFile) else _tarred
             files: dict[str, Read] = {
-                name: partial(_read_member, place, read) for name, read in members if wanted(_inside(name))
+                name: partial(_read_member, place, read) for name, read in members(archive, wanted)
             }
         yield files
 
@@ -78,37 +83,34 @@ def _walk(folder: Path) -> Iterator[str]:
         yield from ((Path(inside) / name).relative_to(folder).as_posix() for name in sorted(names))
 
 
+def _zipped(archive: Any, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Read]]:
+    for member in archive.infolist():
+        if not member.is_dir() and wanted(_inside(member.filename)):
+            yield member.filename, partial(archive.read, member)
+
+
+def _tarred(archive: Any, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Read]]:
+    compressed = not isinstance(archive.fileobj, BufferedReader)
+    for member in archive:
+        if member.isfile() and wanted(_inside(member.name)):
+            read = partial(_extract, archive, member)
+            yield member.name, partial(bytes, read()) if compressed else read
+
+
+def _extract(archive: Any, member: Any) -> bytes:
+    data: bytes = archive.extractfile(member).read()
+    return data
+
+
 def _inside(name: str) -> str:
     if name.startswith(("/", "\\")) or ".." in PurePosixPath(name.replace("\\", "/")).parts:
         raise ValueError(f"its member {name!r} points outside of the archive")
     return name
 
 
-def read_file(path: Path) -> bytes:
-    """Return the content of a file of one image, list or batch. Raise :class:`UserError` when it cannot be read."""
-    return read_bytes(path, MAX_FILE_BYTES)
-
-
 def _read_member(archive: Path, read: Read) -> bytes:
     with reading(archive):
         return read()
-
-
-def _zipped(archive: zipfile.ZipFile) -> Iterator[tuple[str, Read]]:
-    return ((entry.filename, partial(archive.read, entry)) for entry in archive.infolist() if not entry.is_dir())
-
-
-def _tarred(archive: tarfile.TarFile, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Read]]:
-    compressed = not isinstance(archive.fileobj, BufferedReader)
-    for member in archive:
-        if member.isfile():
-            read = partial(_extract, archive, member)
-            yield member.name, partial(bytes, read()) if compressed and wanted(member.name) else read
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    return file.read() if file else b""
 
 
 class _ArrayUnpickler(pickle.Unpickler):

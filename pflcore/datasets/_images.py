@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 CHUNK = 64  # images per task
-AHEAD = 2048  # images that are read before those before them are decoded
+AHEAD = 32  # tasks that are read before those before them are decoded
 MIN_PARALLEL = 2_000  # images that are decoded sooner than processes are started
 MAX_PIXELS = 100_000_000  # of a file
 
@@ -97,14 +98,14 @@ def _decoded(images: Sequence[tuple[str, Read]], decode: Callable[[list[bytes]],
         return
     # Forked, since other ways to start a process would run a caller's script again.
     with ProcessPoolExecutor(None, get_context("fork"), _end_with, (os.getpid(),)) as pool:
+        pending: deque[Future[Decoded]] = deque()
         try:
-            pending: list[Iterator[Decoded]] = []
-            while part := [chunk for _, chunk in zip(range(AHEAD // CHUNK), chunks, strict=False)]:
-                pending.append(pool.map(decode, part))  # begins at once
-                if len(pending) > 1:
-                    yield from pending.pop(0)
-            for results in pending:
-                yield from results
+            for chunk in chunks:
+                pending.append(pool.submit(decode, chunk))
+                if len(pending) > AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         except BrokenProcessPool:
             raise UserError("a process that decodes images was killed, perhaps for lack of memory; try again") from None
         finally:

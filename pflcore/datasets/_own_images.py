@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import ClassVar
 
 from pflcore.datasets._base import FOLDER, Dataset
+from pflcore.datasets._download import DataFile
 from pflcore.datasets._images import Form
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -80,10 +81,9 @@ class OwnImages(Dataset):
         """Return what the images are decoded to."""
         return Form(self.shape, resize=True, as_shown=True)
 
-    def found(self, folder: Path) -> bool:
-        """Return whether the chosen folder is there and holds anything."""
-        root = self.root(folder)
-        return root.is_dir() and any(root.iterdir())
+    def data_files(self, folder: Path) -> list[DataFile]:
+        """Return what is looked for in the chosen folder."""
+        return [DataFile(self.name, self.root(folder), self.files)]
 
     def root(self, folder: Path) -> Path:
         """Return the chosen folder, given the dataset's own."""

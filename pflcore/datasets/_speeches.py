@@ -1,41 +1,45 @@
-"""Who says which lines: the forms in which Shakespeare's plays are published as plain text."""
+"""Forms in which Shakespeare's plays are published: plain text of plays or of speeches, and LEAF's JSON shards."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
-from itertools import groupby
+from pathlib import Path
 
+import numpy as np
+
+from pflcore.data.preparation import track
+from pflcore.data.samples import Bytes
+from pflcore.datasets._files import reading
+from pflcore.datasets._text import CHARACTERS, UNKNOWN, Windows, encode_text
 from pflcore.errors import UserError
+from pflcore.reading import read_file
 
 Lines = dict[str, list[str]]
 """The lines of each role in their order."""
 
+LEAF_LENGTH = 80
+"""Characters of a text in LEAF's shards."""
+MAX_SHARD_BYTES = 2**30
+
 _AUTHOR = "by William Shakespeare"
 _END = re.compile(r"End of this Etext|(?:\*\*\* ?)?END OF (?:THE |THIS )?PROJECT GUTENBERG", re.IGNORECASE)
-
-# The edition of 1994: a speech begins at two spaces and goes on at four.
+# A speech begins at two spaces and goes on at four.
 _CUE = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
 _MORE = re.compile(r"    (.*)")
-# One of its plays is not indented, so that whatever follows a role's name is taken for its lines.
+# One of the plays is not indented, so that whatever follows a role's name is taken for its lines.
 _UNINDENTED = "THE COMEDY OF ERRORS"
 _FLAT_CUE = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
 _FLAT_MORE = re.compile(r"(.*)")
 
-# The current edition: a speech is a paragraph under the role's name in capitals.
-_CAPITALS = re.compile(r"([A-Z][A-Z' ,&-]*)\.(?: (.*))?")
-_HEADING = re.compile(r"(?:ACT|SCENE) (?:[IVX]+|\d+)\b")
-_CAST = "dramatis person"
-_DIRECTION = re.compile(r"\[_[^\]]*\]")
-
 
 def read_plays(text: str, where: str) -> Lines:
-    """Return the lines of every role of every play in the complete works, by ``PLAY_ROLE``.
+    """Return the lines of every role of every play in the complete works of 1994, by ``PLAY_ROLE``.
 
-    Both editions of Project Gutenberg's ebook 100 are read. That of 1994, which all papers used, is taken apart by
-    the rules of LEAF's and knn-per's preprocessing, its oddities included: stage directions that are indented like
-    speech are speech, and so is nearly everything in The Comedy of Errors. The current edition is laid out in
-    another way, which has no released rules: there the paragraph under a role's name is its speech.
+    All papers used this edition of Project Gutenberg's ebook 100. It is taken apart by the rules of LEAF's and
+    knn-per's preprocessing, its oddities included: stage directions that are indented like speech are speech, and so is
+    nearly everything in The Comedy of Errors.
 
     Args:
         text: The whole file, in printable ASCII characters.
@@ -45,18 +49,43 @@ def read_plays(text: str, where: str) -> Lines:
         UserError: There is no play in it.
     """
     lines = text.splitlines()
-    plays = _indented_plays(lines) or _spaced_plays(lines)
-    if not plays:
-        raise UserError(
-            f"{where}: no plays found, neither as indented speeches (edition of 1994) nor as paragraphs under a role's "
-            "name; use the plain text of Project Gutenberg's ebook 100"
-        )
+    # Its first work are the sonnets. The first line may name the author of the whole file.
+    authors = [number for number, line in enumerate(lines) if number and _AUTHOR in line]
+    starts = authors[1:] or authors
+    end = next((n for n in range(starts[0], len(lines)) if _END.search(lines[n])), len(lines)) if starts else 0
     roles: Lines = {}
-    for title, cast in plays:
-        for role, own in cast.items():
+    for start, stop in zip(starts, [*starts, end][1:], strict=True):
+        # The line next to the author's is ignored, as it is in the released code.
+        above = [lines[n].strip() for n in range(start - 2, max(start - 8, -1), -1)]
+        title = next(filter(None, above), "")
+        cast = _read_cast(lines[start + 1 : stop], title == _UNINDENTED)
+        for role, own in cast.items() if len(cast) > 1 else ():
             # A space and a comma are two underscores, as in the released names.
             roles.setdefault(re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_")), []).extend(own)
+    if not roles:
+        raise UserError(
+            f"{where}: no plays with indented speeches found; use the edition of 1994 of Project Gutenberg's ebook 100"
+        )
     return roles
+
+
+def _read_cast(lines: Sequence[str], flat: bool) -> Lines:
+    cue, more = (_FLAT_CUE, _FLAT_MORE) if flat else (_CUE, _MORE)
+    cast: Lines = {}
+    current = None
+    for line in lines:
+        if match := cue.match(line):
+            current = match[1].upper()  # casing varies within a play
+            if flat and current.startswith("ACT "):
+                current = None
+            else:
+                cast.setdefault(current, []).append(match[2])
+        elif current is not None and (match := more.match(line)):
+            if flat and match[1].startswith("<"):
+                current = None
+            else:
+                cast[current].append(match[1])
+    return cast
 
 
 def read_speakers(text: str, where: str) -> Lines:
@@ -85,74 +114,45 @@ def read_speakers(text: str, where: str) -> Lines:
     return roles
 
 
-def _indented_plays(lines: Sequence[str]) -> list[tuple[str, Lines]]:
-    """Return the plays of the edition of 1994."""
-    # Its first work are the sonnets. The first line may name the author of the whole file.
-    authors = [number for number, line in enumerate(lines) if number and _AUTHOR in line]
-    starts = authors[1:] or authors
-    end = next((n for n in range(starts[0], len(lines)) if _END.search(lines[n])), len(lines)) if starts else 0
-    plays = []
-    for start, stop in zip(starts, [*starts, end][1:], strict=True):
-        # The line next to the author's is ignored, as it is in the released code.
-        above = [lines[n].strip() for n in range(start - 2, max(start - 8, -1), -1)]
-        title = next(filter(None, above), "")
-        plays.append((title, _indented_cast(lines[start + 1 : stop], title == _UNINDENTED)))
-    return [(title, cast) for title, cast in plays if len(cast) > 1]
+def read_shards(train: Sequence[Path], test: Sequence[Path], length: int) -> dict[str, Windows]:
+    """Return training and test samples of each user from LEAF's shards of either kind.
+
+    Args:
+        train, test: The files.
+        length: Characters of a sample's text; of longer ones the last are taken.
+
+    Raises:
+        UserError: A damaged file, another layout, or a user in two files of a kind.
+    """
+    parts = [_read_shards(paths, length) for paths in (train, test)]
+    names = dict.fromkeys([*parts[0], *parts[1]])  # in order, once each
+    nothing = np.empty((0, length + 1), np.uint8)
+    return {name: (parts[0].get(name, nothing), parts[1].get(name, nothing)) for name in names}
 
 
-def _indented_cast(lines: Sequence[str], flat: bool) -> Lines:
-    cue, more = (_FLAT_CUE, _FLAT_MORE) if flat else (_CUE, _MORE)
-    cast: Lines = {}
-    current = None
-    for line in lines:
-        if match := cue.match(line):
-            current = match[1].upper()  # casing varies within a play
-            if flat and current.startswith("ACT "):
-                current = None
-            else:
-                cast.setdefault(current, []).append(match[2])
-        elif current is not None and (match := more.match(line)):
-            if flat and match[1].startswith("<"):
-                current = None
-            else:
-                cast[current].append(match[1])
-    return cast
+def _read_shards(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
+    """Return the rows of each user, uint8 [n, length + 1]."""
+    found: dict[str, Bytes] = {}
+    advance = track("reading JSON shards", len(paths))
+    for path in paths:
+        with reading(path, "use shards made by LEAF's preprocessing of shakespeare"):
+            shard = json.loads(read_file(path, MAX_SHARD_BYTES))
+            for name, count in zip(shard["users"], shard["num_samples"], strict=True):
+                if name in found:
+                    raise ValueError(f"user {name!r} is there already")
+                user = shard["user_data"][name]
+                # Copied, as otherwise all characters of the text would stay in memory.
+                found[str(name)] = _rows(user["x"], user["y"], count, name)[:, -length - 1 :].copy()
+        advance(1)
+    return found
 
 
-def _spaced_plays(lines: Sequence[str]) -> list[tuple[str, Lines]]:
-    """Return the plays of the current edition: works begin at a title that the table of contents lists."""
-    contents = next((n for n, line in enumerate(lines) if line.strip() == "Contents"), len(lines))
-    titles: set[str] = set()
-    after = contents + 1
-    while after < len(lines) and (not lines[after].strip() or lines[after].startswith("    ")):
-        titles.add(lines[after].strip())
-        after += 1
-    titles.discard("")
-    end = next((n for n in range(after, len(lines)) if _END.search(lines[n])), len(lines))
-    starts = [n for n in range(after, end) if lines[n].rstrip() in titles or _heads_play(lines, n)]
-    plays = [
-        (lines[start].strip(), _spaced_cast(lines[start + 1 : stop]))
-        for start, stop in zip(starts, [*starts, end][1:], strict=True)
-    ]
-    return [(title, cast) for title, cast in plays if len(cast) > 1]
-
-
-def _heads_play(lines: Sequence[str], number: int) -> bool:
-    """Return whether a line in capitals stands over a play's own contents or cast, whatever the table calls it."""
-    if not lines[number].isupper() or _HEADING.match(lines[number]):
-        return False
-    below = next((line.strip() for line in lines[number + 1 : number + 10] if line.strip()), "")
-    return below == "Contents" or below.lower().startswith(_CAST)
-
-
-def _spaced_cast(lines: Sequence[str]) -> Lines:
-    """Return speeches from the first scene after the list of the cast on; poems have no scenes."""
-    listed = next((n for n, line in enumerate(lines) if line.lower().startswith(_CAST)), 0)
-    first = next((n for n in range(listed, len(lines)) if _HEADING.match(lines[n])), len(lines))
-    cast: Lines = {}
-    for filled, paragraph in groupby(lines[first:], lambda line: bool(line.strip())):
-        head, *rest = paragraph
-        if filled and not _HEADING.match(head) and (cue := _CAPITALS.fullmatch(head.rstrip())):
-            said = _DIRECTION.sub("", "\n".join([cue[2] or "", *rest])).replace("_", "")
-            cast.setdefault(cue[1], []).extend(line.strip() for line in said.split("\n") if line.strip())
-    return cast
+def _rows(texts: list[str], targets: list[str], count: int, name: str) -> Bytes:
+    if not len(texts) == len(targets) == count:
+        raise ValueError(f"user {name!r} must have {count} texts and as many next characters")
+    if any(len(text) != LEAF_LENGTH or len(target) != 1 for text, target in zip(texts, targets, strict=True)):
+        raise ValueError(f"the texts of user {name!r} must have {LEAF_LENGTH} characters and one more each")
+    rows = encode_text("".join(map("".join, zip(texts, targets, strict=True)))).reshape(-1, LEAF_LENGTH + 1)
+    if (rows == UNKNOWN).any():
+        raise ValueError(f"user {name!r} says more than the {len(CHARACTERS)} printable ASCII characters")
+    return rows

@@ -58,39 +58,36 @@ def read_table(path: Path, image: str, columns: Sequence[str]) -> ImageTable:
     """
     with reading(path):
         schema = pq.read_schema(path)
-        _check_types(path, schema, image, columns)
+        has = ", ".join(f"{field.name:.40}: {field.type!s:.60}" for field in list(schema)[:NAMED_COLUMNS])
+        for name, kinds in {
+            image: "binary or struct<bytes: binary>",
+            **dict.fromkeys(columns, "integers or text"),
+        }.items():
+            if not _suits(schema, name, is_image=name == image):
+                raise UserError(f"{path}: needs a column {name!r} of {kinds}, has {has}")
         table = pq.read_table(path, columns=list(dict.fromkeys([image, *columns])), partitioning=None)
         images = table[image]
         if pa.types.is_struct(images.type):
             images = pc.struct_field(images, "bytes")
-        found = ImageTable(
-            path,
-            images.cast(pa.large_binary()),
-            {name: table[name].to_pylist() for name in columns},
-            _class_names(path, schema, columns[0]),
-        )
-    nulls = {image: found.images.null_count} | {name: values.count(None) for name, values in found.columns.items()}  # type: ignore[arg-type]
-    for name, count in nulls.items():
-        if count:
-            raise UserError(f"{path}: column {name!r} holds {count} nulls")
+        images, values = images.cast(pa.large_binary()), {name: table[name].to_pylist() for name in columns}
+        nulls = {image: images.null_count} | {name: table[name].null_count for name in columns}
+    if lacking := [name for name, count in nulls.items() if count]:
+        raise UserError(f"{path}: column {lacking[0]!r} holds {nulls[lacking[0]]} nulls")
     if not table.num_rows:
         raise UserError(f"{path}: holds no images; remove it or export it again")
-    return found
+    return ImageTable(path, images, values, _class_names(path, schema, columns[0]))
 
 
-def _check_types(path: Path, schema: pa.Schema, image: str, columns: Sequence[str]) -> None:
-    types = {field.name: field.type for field in schema}
-    has = ", ".join(f"{name:.40}: {kind!s:.60}" for name, kind in list(types.items())[:NAMED_COLUMNS])
-    kind = types.get(image, pa.null())
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        kind = kind.field("bytes").type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise UserError(f"{path}: needs a column {image!r} of binary or struct<bytes: binary>, has {has}")
-    for name in columns:
-        kind = types.get(name, pa.null())
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise UserError(f"{path}: needs a column {name!r} of integers or text, has {has}")
+def _suits(schema: pa.Schema, name: str, is_image: bool) -> bool:
+    if len(schema.get_all_field_indices(name)) != 1:
+        return False
+    kind = schema.field(name).type
+    if is_image:
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            kind = kind.field("bytes").type
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _class_names(path: Path, schema: pa.Schema, label: str) -> tuple[str, ...]:

@@ -1,21 +1,4 @@
-"""Datasets of text that is spoken by roles: characters as numbers, and every window of characters as a sample.
-
-Another such dataset is one short file. It says where its lines come from, the rest is here::
-
-    @DATASETS.register
-    class Letters(RoleTexts):
-        \"\"\"Letters of a correspondence, one role per writer.\"\"\"
-
-        citation, licence, download_size = "…", "…", "1 MB"
-        homepage, access, files = "https://…", FOLDER, ("*.txt",)
-
-        def load(self, folder: Path) -> Samples:
-            paths = sorted(folder.glob("*.txt"))
-            if not paths:
-                raise self.absent(folder, "one text file per writer")
-            lines = {path.stem: read_text(path.read_bytes(), str(path)).splitlines() for path in paths}
-            return self.from_lines(lines, where=str(folder), source=f"{len(paths)} text files")
-"""
+"""Datasets of text that is spoken by roles: characters as numbers, and every window of characters as a sample."""
 
 from __future__ import annotations
 
@@ -104,11 +87,6 @@ def encode_text(text: str) -> Bytes:
     return codes
 
 
-def tidy(line: str) -> str:
-    """Return the line with every run of two or more spaces made one."""
-    return _SPACES.sub(" ", line)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoleTexts(Dataset):
     """Base of datasets whose samples are windows of what roles say, one character apart.
@@ -156,9 +134,8 @@ class RoleTexts(Dataset):
             raise UserError(
                 f"{where}: none of {len(lines)} roles has {self.min_lines} lines or more; use a longer text"
             )
-        return self.from_windows(
-            {name: self._cut(lines[name]) for name in self.draw(names)}, where=where, source=source
-        )
+        windows = {name: self._cut(lines[name]) for name in self.draw(names)}
+        return self.from_windows(windows, where=where, source=source)
 
     def draw(self, names: Sequence[str]) -> list[str]:
         """Return the roles that are kept, in the given order; as in released code, before short ones are dropped."""
@@ -170,15 +147,14 @@ class RoleTexts(Dataset):
 
     def _cut(self, lines: Sequence[str]) -> Windows:
         first = len(lines) - max(1, int((1 - self.train_share) * len(lines)))
-        train, test = (" ".join(map(tidy, part)) for part in (lines[:first], lines[first:]))
+        train, test = (" ".join(_SPACES.sub(" ", line) for line in part) for part in (lines[:first], lines[first:]))
         return self._slide(train), self._slide(test)
 
     def _slide(self, text: str) -> Bytes:
         """Return all windows of a text: views of its characters, which take no memory of their own."""
         width = self.chunk_len + 1
-        if len(text) < width:
-            return np.empty((0, width), np.uint8)
-        windows: Bytes = sliding_window_view(encode_text(text), width)
+        enough = len(text) >= width
+        windows: Bytes = sliding_window_view(encode_text(text), width) if enough else np.empty((0, width), np.uint8)
         return windows
 
     def from_windows(self, windows: Mapping[str, Windows], *, where: str, source: str) -> Samples:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -154,13 +155,18 @@ def read_splits(dataset: Dataset, train: Sequence[Split], test: Split, rule: str
     for files, name in names:
         objects.append(_read_objects(files, f"Annotations/{name}.xml", dataset.class_names))
         advance(1)
-    images: list[tuple[str, Read]] = []
-    for files, name in names:
-        inside = f"JPEGImages/{name}.jpg"
-        images.append((f"{files.where}/{inside}", lambda files=files, inside=inside: files.read(inside)))  # type: ignore[misc]
-    decoded = decode_images(images, form._replace(formats=("JPEG", "PNG")), f"decoding {dataset.name}")
+    images = [(files, f"JPEGImages/{name}.jpg") for files, name in names]
+    readers = [(f"{files.where}/{inside}", partial(files.read, inside)) for files, inside in images]
+    decoded = decode_images(readers, form._replace(formats=("JPEG", "PNG")), f"decoding {dataset.name}")
     classes = dataset.class_names or tuple(sorted({one.label for own in objects for one in own}))
-    boxes = _boxes(objects, decoded.sizes, classes, [f"{files.where}/Annotations/{name}.xml" for files, name in names])
+    annotations = [f"{files.where}/Annotations/{name}.xml" for files, name in names]
+    corners = [_shares(*one) for one in zip(objects, decoded.sizes, annotations, strict=True)]
+    boxes = Boxes(
+        counts=np.array([len(own) for own in objects], np.int64),
+        labels=np.array([classes.index(one.label) for own in objects for one in own], np.int64),
+        corners=np.concatenate(corners).astype(np.float32),
+        difficult=np.array([one.difficult for own in objects for one in own], bool),
+    )
     return dataset.complete(
         decoded.pixels,
         main_classes(boxes, rule),
@@ -201,33 +207,24 @@ def _read_objects(files: Files, name: str, classes: tuple[str, ...]) -> list[_Ob
     return objects
 
 
-def _boxes(objects: list[list[_Object]], sizes: Rows, classes: tuple[str, ...], where: list[str]) -> Boxes:
+def _shares(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.float64]:
     """Return corners as shares of the image's size: in the files, pixels count from 1, and both ends belong to the box.
 
     A box may stand out of its image by one pixel, as happens where a program counted from 0; it is cut off.
     """
-    every = [one for own in objects for one in own]
-    counts = np.array([len(own) for own in objects], np.int64)
-    corners: npt.NDArray[np.float64] = np.array([one.corners for one in every]) - (1, 1, 0, 0)
-    owner = np.repeat(np.arange(len(objects)), counts)
-    limit = sizes[owner][:, [0, 1, 0, 1]].astype(np.float64)
+    corners = np.array([one.corners for one in objects]) - (1, 1, 0, 0)
+    limit = np.tile(size, 2).astype(np.float64)
     cut = np.clip(corners, 0, limit)
     right = (np.abs(corners - cut) <= 1).all(1) & (cut[:, 2:] > cut[:, :2]).all(1)  # also false for NaN
     if not right.all():
-        first = int(right.argmin())
-        number = first - int(counts[: owner[first]].sum())
-        box = ", ".join(f"{value:g}" for value in every[first].corners)
-        width, height = sizes[owner[first]]
+        number = int(right.argmin())
+        box = ", ".join(f"{value:g}" for value in objects[number].corners)
         raise UserError(
-            f"{where[owner[first]]}: object {number}: its box {box} has no area in the image of "
-            f"{width}x{height} pixels, or stands out of it; put the official annotation there"
+            f"{where}: object {number}: its box {box} has no area in the image of {size[0]}x{size[1]} pixels, or "
+            "stands out of it; put the official annotation there"
         )
-    return Boxes(
-        counts=counts,
-        labels=np.array([classes.index(one.label) for one in every], np.int64),
-        corners=(cut / limit).astype(np.float32),
-        difficult=np.array([one.difficult for one in every], bool),
-    )
+    shares: npt.NDArray[np.float64] = cut / limit
+    return shares
 
 
 def main_classes(boxes: Boxes, rule: str) -> Rows:

@@ -1,4 +1,4 @@
-"""CIFAR-100 from its official archives or from a Parquet export."""
+"""CIFAR-100 from its official archive or from a Parquet export."""
 
 from __future__ import annotations
 
@@ -38,22 +38,19 @@ _COARSE = {
 _COARSE_OF = {fine: number for number, fines in enumerate(_COARSE.values()) for fine in fines.split()}
 _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
-_SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
-
 
 @DATASETS.register
 class Cifar100(Cifar):
     """CIFAR-100, 50,000 + 10,000 colour images of 32x32 in 100 fine classes.
 
-    The official source is looked for as ``cifar-100-python.tar.gz``, ``cifar-100-binary.tar.gz``,
-    ``cifar-100-python/`` and ``cifar-100-binary/``, in this order, and downloaded when none is there. A Parquet export
-    has columns ``img``, ``fine_label`` and ``coarse_label``. The 20 coarse classes are the attribute ``coarse``.
+    The official source is looked for as ``cifar-100-python.tar.gz`` and ``cifar-100-python/``, in this order, and
+    downloaded when neither is there. A Parquet export has columns ``img``, ``fine_label`` and ``coarse_label``. The 20
+    coarse classes are the attribute ``coarse``.
     """
 
-    title = "CIFAR-100"
     citation = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
     download_size = "169 MB"
-    files = ("cifar-100-python.tar.gz", "cifar-100-binary.tar.gz", "cifar-100-*/", "train*.parquet")
+    files = ("cifar-100-python.tar.gz", "cifar-100-python/", "train*.parquet")
     # The official order of the fine classes is the alphabetic one.
     class_names = tuple(sorted(_COARSE_OF))
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"coarse": tuple(_COARSE)}
@@ -64,13 +61,10 @@ class Cifar100(Cifar):
     std = (0.2673, 0.2564, 0.2762)
     smoke: ClassVar[dict[str, Any]] = {"size": 32}
     kinds = (Labels("coarse_labels", "coarse_label", 20), Labels("fine_labels", "fine_label", 100))
-    archives = (
-        (
-            Source(f"{HOST}/cifar-100-python.tar.gz", "sha256", _SHA256),
-            "cifar-100-python",
-        ),
-        (Source(f"{HOST}/cifar-100-binary.tar.gz", "md5", "03b5dce01913d631647c71ecec9e9cb8"), "cifar-100-binary"),
+    archive = Source(
+        f"{HOST}/cifar-100-python.tar.gz", "sha256", "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
     )
+    unpacked = "cifar-100-python"
     batches = ("train", "test")
 
     size: int | None = option(
@@ -105,12 +99,5 @@ class Cifar100(Cifar):
                 f"{where}: sample {row}: {self.class_names[fine[row]]} is in coarse class "
                 f"{names[self.coarse_of[fine[row]]]}, not in {names[coarse[row]]}; use the official data"
             )
-        return self.complete(
-            pixels,
-            fine,
-            train,
-            where=where,
-            source=source,
-            size=self.size,
-            attributes={"coarse": Attribute(coarse, names)},
-        )
+        attributes = {"coarse": Attribute(coarse, names)}
+        return self.complete(pixels, fine, train, where=where, source=source, size=self.size, attributes=attributes)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples
-from pflcore.datasets import DATASETS, _fedbn_digits
+from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER, Dataset
-from pflcore.datasets._download import DataFile
+from pflcore.datasets._download import DataFile, Source
+from pflcore.datasets._files import load_pickle, open_files, reading
 from pflcore.datasets.mnist import Mnist
 from pflcore.datasets.mnistm import MnistM
 from pflcore.datasets.svhn import Svhn
@@ -22,8 +24,37 @@ from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.seeds import generator
 
-_DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M")
+# FedBN's repository links to this file; the hash is the one that its host shows for this revision, as a public project
+# that checked it says.
+ARCHIVE = Source(
+    "https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/0b6cd64d780662b683a373ddb23aa25d1d968cf8"
+    "/digit_dataset.zip",
+    "sha256",
+    "6c006e41ce16404aab520895a5c510166453c8b58ed2e7eb7e23e133e1fa4221",
+)
+PARTS = 10
+"""FedBN's training files of each domain."""
+PART_SIZE = 743.8
+"""Images of such a file before rounding: a tenth of USPS, the smallest domain."""
 _CHUNK = 1000  # images between two signs of progress
+
+
+class _Published(NamedTuple):
+    """A domain in FedBN's archive: its folder, the shape of an image, and the images of its test set."""
+
+    folder: str
+    shape: tuple[int, ...]
+    tests: int
+
+
+_PUBLISHED = {
+    "MNIST": _Published("MNIST", (28, 28, 1), 14_000),
+    "SVHN": _Published("SVHN", (32, 32, 3), 19_858),
+    "USPS": _Published("USPS", (16, 16, 1), 1_860),
+    "SynthDigits": _Published("SynthDigits", (32, 32, 3), 97_791),
+    "MNIST-M": _Published("MNIST_M", (28, 28, 3), 14_000),
+}
+_DOMAINS = tuple(_PUBLISHED)
 
 
 @DATASETS.register
@@ -36,10 +67,9 @@ class Digits5(Dataset):
     together, and a fifth of them, by class, is drawn as the test set: always the same ones. The domain is the attribute
     ``domain``.
 
-    With ``source: fedbn`` the images, and what is training and test, are those that FedBN's authors publish:
-    ``digit_dataset.zip`` in this dataset's own folder, downloaded when it is not there, or what it unpacks to,
-    ``<domain>/partitions/train_part0.pkl`` to ``train_part9.pkl`` and ``<domain>/test.pkl``, without a hash. Its test
-    sets have the sizes of `pooled`, but other images, and its MNIST-M is one of FedBN's own.
+    With ``source: fedbn`` the images, and what is training and test, are those that FedBN's authors publish in
+    ``digit_dataset.zip``, downloaded into this dataset's own folder when it is not there. Its test sets have the sizes
+    of `pooled`, but other images, and its MNIST-M is one of FedBN's own.
     """
 
     citation = "X. Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"
@@ -67,7 +97,7 @@ class Digits5(Dataset):
         help="Of source: fedbn, how many of the ten training files of each domain: 743 images with one, FedBN's "
         "default, and 7,438 with all.",
         ge=1,
-        le=_fedbn_digits.PARTS,
+        le=PARTS,
         later=True,
     )
     domain_list: tuple[str, ...] = option(
@@ -105,23 +135,17 @@ class Digits5(Dataset):
     def expected(self) -> tuple[int, int]:
         """Return the number of training and test samples of the domains together."""
         if self.source == "fedbn":
-            sizes = [_fedbn_digits.sizes(domain, self.parts_used) for domain in self.domain_list]
-            return sum(train for train, _ in sizes), sum(test for _, test in sizes)
+            train = int(PART_SIZE * self.parts_used) * len(self.domain_list)
+            return train, sum(_PUBLISHED[domain].tests for domain in self.domain_list)
         sizes = [part.expected or (0, 0) for part in self.domains.values()]
         if self.split == "pooled":
             sizes = [(train + test - _fifth(train + test), _fifth(train + test)) for train, test in sizes]
         return sum(train for train, _ in sizes), sum(test for _, test in sizes)
 
-    def found(self, folder: Path) -> bool:
-        """Return whether all datasets of the domains have something to load, or FedBN's files are here."""
-        if self.source == "fedbn":
-            return (folder / _fedbn_digits.ARCHIVE.name).is_file() or _fedbn_digits.unpacked(folder) is not None
-        return all(part.found(folder.parent / part.name) for part in self.domains.values())
-
     def data_files(self, folder: Path) -> list[DataFile]:
-        """Return those of the domains' datasets, in their own folders, or FedBN's."""
+        """Return those of the domains' datasets, in their own folders, or FedBN's archive."""
         if self.source == "fedbn":
-            return _fedbn_digits.data_files(folder, self.domain_list)
+            return [DataFile("FedBN's files", folder, (ARCHIVE.name,), ARCHIVE, "278 MB", needed=True)]
         return [
             replace(file, what=domain if file.what == dataset.name else f"{domain}, {file.what}")
             for domain, dataset in self.domains.items()
@@ -129,28 +153,26 @@ class Digits5(Dataset):
         ]
 
     def load(self, folder: Path) -> Samples:
-        """Read the datasets from their folders beside `folder`, or FedBN's files from `folder`.
-
-        What can be downloaded is.
-        """
+        """Read the datasets from their folders beside `folder`, or FedBN's archive in it, downloading what can be."""
         return self._published(folder) if self.source == "fedbn" else self._composed(folder)
 
     def _published(self, folder: Path) -> Samples:
         inputs, end = allocate((sum(self.expected), *self.shape)), 0
         labels, train, domains = [], [], []
-        files = _fedbn_digits.read_digits(folder, self.parts_used, self.domain_list)
-        for number, (domain, images, digits) in enumerate(files):
+        for domain, is_train, images, digits in _read_published(
+            ARCHIVE.obtain(folder), self.parts_used, self.domain_list
+        ):
             _fit(images, inputs[end : end + len(images)], domain)
             end += len(images)
             labels.append(digits)
-            train.append(np.full(len(digits), number % (self.parts_used + 1) < self.parts_used))
+            train.append(np.full(len(digits), is_train))
             domains.append(np.full(len(digits), self.domain_list.index(domain), np.int64))
         return self.complete(
             inputs,
             np.concatenate(labels),
             np.concatenate(train),
             where=str(folder),
-            source=f"FedBN's files, {self.parts_used} of {_fedbn_digits.PARTS} for training",
+            source=f"FedBN's files, {self.parts_used} of {PARTS} for training",
             attributes={"domain": Attribute(np.concatenate(domains), self.domain_list)},
         )
 
@@ -194,6 +216,27 @@ def _draw(labels: Rows, domain: str) -> Mask:
     for label, quota in enumerate(quotas):
         train[rng.permutation(np.flatnonzero(labels == label))[:quota]] = False
     return train
+
+
+def _read_published(archive: Path, parts: int, domains: Sequence[str]) -> Iterator[tuple[str, bool, Bytes, Rows]]:
+    """Yield domain, whether it is for training, images uint8 [n, 1 or 3, H, W] and labels of FedBN's pickled pairs."""
+    with open_files(archive, lambda name: name.endswith(".pkl")) as files:
+        for domain in domains:
+            own = _PUBLISHED[domain]
+            for pickled in (*(f"partitions/train_part{part}.pkl" for part in range(parts)), "test.pkl"):
+                inside = f"{own.folder}/{pickled}"
+                # Whatever folder the archive puts them into.
+                found = [read for name, read in files.items() if f"/{name}".endswith(f"/{inside}")]
+                where = f"{archive}/{inside}"
+                if not found:
+                    raise UserError(f"{where}: is missing; get the archive again from {ARCHIVE.url}")
+                with reading(where):
+                    images, labels = load_pickle(found[0](), where)
+                    if images.dtype != np.uint8:
+                        raise ValueError(f"images of {images.dtype}")
+                    images = images.reshape(len(labels), *own.shape).transpose(0, 3, 1, 2)
+                    labels = labels.reshape(len(images)).astype(np.int64)
+                yield domain, pickled != "test.pkl", images, labels
 
 
 def _fit(images: Bytes, out: Bytes, domain: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,22 +9,17 @@ import numpy as np
 
 from pflcore.data.samples import SPLITS, Mask
 from pflcore.datasets import DATASETS
-from pflcore.datasets._domains import DomainImages, Picture
+from pflcore.datasets._domains import Archive, DomainImages, Picture
 from pflcore.datasets._download import DataFile, Source
-from pflcore.datasets._files import load_pickle, open_files, read_file, reading
+from pflcore.datasets._files import load_pickle, open_files, reading
 from pflcore.errors import UserError
 from pflcore.options import option
 
 _HOST = "http://csr.bu.edu/ftp/visda/2019/multi-source"
 _DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-# Of the authors' first version no hash was found anywhere; these sizes are those that one public project expects.
-_ORIGINALS = {
-    "clipart.zip": Source(f"{_HOST}/clipart.zip", size=1_272_750_339),
-    "painting.zip": Source(f"{_HOST}/painting.zip", size=3_682_180_186),
-}
 # FedBN's lists, linked from the authors' repository. No hash of them is public.
 FEDBN_LISTS = Source("https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/domainnet_dataset.zip")
-_INNER = ("", "DomainNet/", f"{Path(FEDBN_LISTS.name).stem}/")  # folders in which they may lie
+_LISTS = tuple((domain, split) for domain in _DOMAINS for split in SPLITS)
 _TOP_TEN = (
     *("bird", "feather", "headphones", "ice_cream", "teapot"),
     *("tiger", "whale", "windmill", "wine_glass", "zebra"),
@@ -66,19 +60,18 @@ class DomainNet(DomainImages):
     """DomainNet, colour images of 345 classes in 6 domains, by default of FedBN's ten classes.
 
     Looked for are, for each of the domains clipart, infograph, painting, quickdraw, real and sketch, the official
-    ``<domain>.zip`` and what it unpacks to, ``<domain>/<class>/<image>``. Of clipart and painting there are two
-    versions: the cleaned one, without duplicates, in ``groundtruth/`` of the site, and the original one, of which only
-    the size is checked. The authors publish no hashes; those that are checked are what several public projects found.
-    The domain is the attribute ``domain``.
+    ``<domain>.zip`` and what it unpacks to, ``<domain>/<class>/<image>``. Clipart and painting are those of the cleaned
+    version, without duplicates, in ``groundtruth/`` of the site. The authors publish no hashes; those that are checked
+    are what several public projects found. The domain is the attribute ``domain``.
 
     When the official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains lie beside them, the lists
-    say what is used and which of it is the test set. With the lists of the cleaned version and all classes that is
-    586,575 images. Without lists every image is used, and all samples are training samples. Classes are in alphabetical
-    order, capitals first; the class numbers in the lists are not used.
+    say what is used and which of it is the test set. With the lists and all classes that is 586,575 images. Without
+    lists every image is used, and all samples are training samples. Classes are in alphabetical order, capitals first;
+    the class numbers in the lists are not used.
 
-    With ``lists: fedbn`` FedBN's pickled lists say so, ``<domain>_train.pkl`` and ``<domain>_test.pkl``, in the folder,
-    in ``DomainNet/`` or in ``domainnet_dataset.zip``, of which no hash is known. When they were published FedBN's page
-    led to the cleaned version of the images; since 2025 it leads to the original one.
+    With ``lists: fedbn`` FedBN's pickled lists say so, ``<domain>_train.pkl`` and ``<domain>_test.pkl`` in
+    ``domainnet_dataset.zip``, of which no hash is known. When they were published FedBN's page led to the cleaned
+    version of the images; since 2025 it leads to the original one.
     """
 
     citation = "X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019"
@@ -87,21 +80,16 @@ class DomainNet(DomainImages):
     download_size = "18 GB"
     domains = _DOMAINS
     archives = tuple(
-        (Source(f"{_HOST}/{path}", "md5", digest), (domain,))
-        for domain, path, digest in (
-            ("clipart", "groundtruth/clipart.zip", "cd0d8f2d77a4e181449b78ed62bccf1e"),
-            ("infograph", "infograph.zip", "720380b86f9e6ab4805bb38b6bd135f8"),
-            ("painting", "groundtruth/painting.zip", "1ae32cdb4f98fe7ab5eb0a351768abfd"),
-            ("quickdraw", "quickdraw.zip", "bdc1b6f09f277da1a263389efe0c7a66"),
-            ("real", "real.zip", "dcc47055e8935767784b7162e7c7cca6"),
-            ("sketch", "sketch.zip", "658d8009644040ff7ce30bb2e820850f"),
+        Archive(Source(f"{_HOST}/{path}.zip", "md5", digest), (domain,), size)
+        for domain, path, digest, size in (
+            ("clipart", "groundtruth/clipart", "cd0d8f2d77a4e181449b78ed62bccf1e", "1.3 GB"),
+            ("infograph", "infograph", "720380b86f9e6ab4805bb38b6bd135f8", "4.3 GB"),
+            ("painting", "groundtruth/painting", "1ae32cdb4f98fe7ab5eb0a351768abfd", "3.7 GB"),
+            ("quickdraw", "quickdraw", "bdc1b6f09f277da1a263389efe0c7a66", "0.5 GB"),
+            ("real", "real", "dcc47055e8935767784b7162e7c7cca6", "6.1 GB"),
+            ("sketch", "sketch", "658d8009644040ff7ce30bb2e820850f", "2.6 GB"),
         )
     )
-    sizes: ClassVar[dict[str, str]] = {
-        **{"clipart.zip": "1.3 GB", "infograph.zip": "4.3 GB", "painting.zip": "3.7 GB"},
-        **{"quickdraw.zip": "0.5 GB", "real.zip": "6.1 GB", "sketch.zip": "2.6 GB"},
-    }
-    files = tuple(pattern for domain in _DOMAINS for pattern in (f"{domain}.zip", f"{domain}/"))
     class_names = _TOP_TEN
     about = (_ABOUT, 0)
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}
@@ -114,14 +102,6 @@ class DomainNet(DomainImages):
         help="top ten: the ten classes of FedBN, which pFedLA-Att uses too; all: the 345 classes, whose images take "
         "115 GB of disk at size 256.",
         choices=("top ten", "all"),
-    )
-
-    version: str = option(
-        "cleaned",
-        help="Of clipart and painting: cleaned is without duplicates, original is as first published, and unverified "
-        "but for its size.",
-        choices=("cleaned", "original"),
-        later=True,
     )
     lists: str = option(
         "official",
@@ -148,40 +128,30 @@ class DomainNet(DomainImages):
             object.__setattr__(self, "class_names", tuple(_CLASSES.split()))
         if self.lists == "fedbn":
             object.__setattr__(self, "about", (6 * self.first if self.first else _ABOUT - _TESTS, _TESTS))
-        if self.version == "original":
-            archives = tuple((_ORIGINALS.get(old.name, old), domains) for old, domains in self.archives)
-            object.__setattr__(self, "archives", archives)
 
     def data_files(self, folder: Path) -> list[DataFile]:
         """Return the archives, and FedBN's lists when they are asked for, or the official ones when they are here."""
-        files = [
-            replace(file, what=f"{file.what} ({self.version})") if f"{file.what}.zip" in _ORIGINALS else file
-            for file in super().data_files(folder)
-        ]
+        files = super().data_files(folder)
         if self.lists == "fedbn":
-            patterns = (FEDBN_LISTS.name, *(f"{inner}*_train.pkl" for inner in _INNER))
-            return [*files, DataFile("FedBN's lists", folder, patterns, FEDBN_LISTS)]
+            return [*files, DataFile("FedBN's lists", folder, (FEDBN_LISTS.name,), FEDBN_LISTS)]
         official = DataFile("official lists", folder, ("*_train.txt",))
         return [*files, official] if official.here else files
 
     def select(self, folder: Path, pictures: list[Picture]) -> tuple[list[Picture], Mask, list[str]]:
         """Return those that FedBN's lists name, or the official ones when they are there."""
         fedbn = self.lists == "fedbn"
-        names = [f"{domain}_{split}.{'pkl' if fedbn else 'txt'}" for domain in self.domains for split in SPLITS]
-        if not fedbn and not any((folder / name).is_file() for name in names):
+        if not fedbn and not any((folder / f"{domain}_{split}.txt").is_file() for domain, split in _LISTS):
             return super().select(folder, pictures)
         train: dict[str, bool] = {}
-        for name in names:
-            where, listed = _read_pickled(folder, name) if fedbn else _read_text(folder / name)
-            is_train = name.rpartition("_")[2].startswith("train")
-            for path in listed[: self.first] if is_train else listed:
+        for (domain, split), (where, paths) in (_read_pickles if fedbn else _read_texts)(folder).items():
+            for path in paths[: self.first] if split == "train" else paths:
                 parts = path.split("/")
-                if len(parts) != 3 or parts[0] != name.rpartition("_")[0]:
+                if len(parts) != 3 or parts[0] != domain:
                     raise UserError(f"{where}: {path[:80]!r} is not '<domain>/<class>/<image>'; get the list again")
                 if path in train:
                     raise UserError(f"{where}: {path} is listed twice; get the list again")
                 if parts[1] in self.class_names:
-                    train[path] = is_train
+                    train[path] = split == "train"
         here = {picture.name: picture for picture in pictures}
         if unknown := [path for path in train if path not in here]:
             raise UserError(f"{folder}: {unknown[0]} is listed but missing; put the complete data there")
@@ -190,33 +160,34 @@ class DomainNet(DomainImages):
         return list(used.values()), np.array([train[path] for path in used]), [source]
 
 
-def _read_text(path: Path) -> tuple[str, list[str]]:
-    """Return what to call an official list, and its images; the numbers of their classes are not used."""
-    with reading(path, "put the lists of all domains there, or none"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-    return str(path), [line.strip().rpartition(" ")[0] for line in lines if line.strip()]
+def _read_texts(folder: Path) -> dict[tuple[str, str], tuple[str, list[str]]]:
+    """Return what to call each official list, and its images; the numbers of their classes are not used."""
+    lists = {}
+    for domain, split in _LISTS:
+        path = folder / f"{domain}_{split}.txt"
+        with reading(path, "put the lists of all domains there, or none"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+        lists[domain, split] = str(path), [line.strip().rpartition(" ")[0] for line in lines if line.strip()]
+    return lists
 
 
-def _read_pickled(folder: Path, name: str) -> tuple[str, list[str]]:
-    """Return what to call one of FedBN's lists, and its images: of a pair of their paths and the names of classes."""
+def _read_pickles(folder: Path) -> dict[tuple[str, str], tuple[str, list[str]]]:
+    """Return the same of FedBN's lists, pairs of paths and the names of their classes."""
     archive = folder / FEDBN_LISTS.name
-    path = next((path for path in (folder / inner / name for inner in _INNER) if path.is_file()), None)
-    if path is None and not archive.is_file():
-        raise UserError(
-            f"{folder}: {name} is missing; get FedBN's lists from {FEDBN_LISTS.url} and put {archive.name}, or what it "
-            "unpacks to, there"
-        )
-    if path:
-        where, data = str(path), read_file(path)
-    else:
-        with open_files(archive, lambda member: member.rpartition("/")[2] == name) as files:
-            if not files:
-                raise UserError(f"{archive}: has no {name}; get FedBN's lists from {FEDBN_LISTS.url}")
-            inside, read = next(iter(files.items()))
-            where, data = f"{archive}/{inside}", read()
-    with reading(where):
-        paths, labels = load_pickle(data, where)
-        listed = ["/".join(str(one).split("/")[-3:]) for one in paths]
-        if [one.split("/")[1] for one in listed] != [str(label) for label in labels]:
-            raise ValueError("the paths are not of the classes beside them")
-        return where, listed
+    if not archive.is_file():
+        raise UserError(f"{archive}: is missing; get FedBN's lists from {FEDBN_LISTS.url}")
+    lists = {}
+    with (
+        reading(archive, f"get FedBN's lists from {FEDBN_LISTS.url}"),
+        open_files(archive, lambda name: name.endswith(".pkl")) as files,
+    ):
+        found = {name.rpartition("/")[2]: (f"{archive}/{name}", read) for name, read in files.items()}
+        for domain, split in _LISTS:
+            where, read = found[f"{domain}_{split}.pkl"]
+            with reading(where):
+                paths, labels = load_pickle(read(), where)
+                listed = ["/".join(str(path).split("/")[-3:]) for path in paths]
+                if [path.split("/")[1] for path in listed] != [str(label) for label in labels]:
+                    raise ValueError("the paths are not of the classes beside them")
+            lists[domain, split] = where, listed
+    return lists

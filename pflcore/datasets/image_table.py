@@ -44,10 +44,6 @@ class OwnImageTable(OwnImages):
         if self.domain is not None:
             object.__setattr__(self, "attributes", {"domain": ()})
 
-    def found(self, folder: Path) -> bool:
-        """Return whether there is a file of training images in the chosen folder."""
-        return any(self.root(folder).glob("train*.parquet"))
-
     def load(self, folder: Path) -> Samples:
         """Read the files in the folder that `path` names."""
         root = self.root(folder)

@@ -47,29 +47,29 @@ class Mnist(Dataset):
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`, downloading the files that are missing."""
+        names = {name for source in self.sources for name in (source.name, _unpacked(source))}
         places = (folder / place for place in _PLACES)
-        place = next((one for one in places if any(_here(one, source) for source in self.sources)), folder)
-        paths = [_here(place, source) or place / source.name for source in self.sources]
-        for path, source in zip(paths, self.sources, strict=True):
-            if path.name == source.name:
-                source.obtain(place, "the unpacked file")
+        place = next((one for one in places if any((one / name).is_file() for name in names)), folder)
+        paths = []
+        for source in self.sources:
+            unpacked = not (place / source.name).is_file() and (place / _unpacked(source)).is_file()
+            paths.append(place / _unpacked(source) if unpacked else source.obtain(place, "the unpacked file"))
         parts = [_read_pair(*paths[:2]), _read_pair(*paths[2:])]
         return self.complete(*self.join(parts), where=str(place), source=", ".join(path.name for path in paths))
 
 
-def _here(place: Path, source: Source) -> Path | None:
-    """Return the file, or what it unpacks to."""
-    both = (place / source.name, place / source.name.removesuffix(".gz"))
-    return next((path for path in both if path.is_file()), None)
+def _unpacked(source: Source) -> str:
+    return source.name.removesuffix(".gz")
 
 
 def _read_pair(images: Path, labels: Path) -> tuple[Bytes, Rows]:
-    """Return images uint8 [n, 1, 28, 28] and labels. An idx file is a header with the sizes, then plain bytes."""
+    """Return images uint8 [n, 1, 28, 28] and labels."""
     arrays = []
-    for path, header in ((images, 16), (labels, 8)):
+    for path, shape in ((images, (1, 28, 28)), (labels, ())):
         with reading(path):
             data = read_file(path)
             data = gzip.decompress(data) if path.suffix == ".gz" else data
-            arrays.append(np.frombuffer(data, np.uint8, offset=header))
-    with reading(images):
-        return arrays[0].reshape(len(arrays[1]), 1, 28, 28), arrays[1].astype(np.int64)
+            # The third number of the header is that of the dimensions; each has its size in four bytes.
+            count, header = int.from_bytes(data[4:8], "big"), 4 + 4 * data[3]
+            arrays.append(np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape))
+    return arrays[0], arrays[1].astype(np.int64)

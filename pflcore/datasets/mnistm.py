@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -44,7 +45,7 @@ class MnistM(Dataset):
     homepage = "http://yaroslav.ganin.net/"
     download_size = "about 140 MB; for building it 71 MB of BSDS500"
     access = FOLDER
-    files = ("mnist_m.tar.gz", "mnist_m_train_labels.txt", "mnist_m/mnist_m_train_labels.txt")
+    files = ("mnist_m.tar.gz", "mnist_m/mnist_m_train_labels.txt", "mnist_m_train_labels.txt")
     original = (3, 32, 32)
     class_names = tuple("0123456789")
     counts = (59_001, 9_001)
@@ -72,13 +73,6 @@ class MnistM(Dataset):
         """Return the number of training and test samples of the source."""
         return Mnist().expected if self.source == "built" else self.counts
 
-    def found(self, folder: Path) -> bool:
-        """Return whether there is something to load in its folder, and with `built` also in that of MNIST."""
-        if self.source == "official":
-            return super().found(folder)
-        photos = (folder / _PHOTO_ARCHIVE).is_file() or (folder / _PHOTOS).is_dir()
-        return photos and Mnist().found(folder.parent / "mnist")
-
     def data_files(self, folder: Path) -> list[DataFile]:
         """Return the authors' archive, or what MNIST-M is built from."""
         if self.source == "official":
@@ -94,27 +88,27 @@ class MnistM(Dataset):
         return self._official(folder) if self.source == "official" else self._built(folder)
 
     def _official(self, folder: Path) -> Samples:
-        where = next((root for root in (folder / "mnist_m", folder) if any(root.glob("mnist_m_*_labels.txt"))), None)
-        if (folder / self.archive.name).is_file():
-            where = self.archive.check(folder)
-        if where is None:
+        roots = [root for root in (folder / "mnist_m", folder) if any(root.glob("mnist_m_*_labels.txt"))]
+        if not self.found(folder):
             raise self.absent(folder, f"{self.archive.name}, or what it unpacks to,")
+        place = self.archive.check(folder) if (folder / self.archive.name).is_file() else roots[0]
         images: list[tuple[str, Read]] = []
         labels: list[Rows] = []
-        with open_files(where, lambda name: bool(_short(name))) as found:
-            files = {_short(name): read for name, read in found.items()}
+        with open_files(place, lambda name: "mnist_m_" in name) as found:
+            files = {name.removeprefix("mnist_m/"): read for name, read in found.items()}
             for split in SPLITS:
-                with reading(f"{where}/mnist_m_{split}_labels.txt", "get the official archive again"):
-                    lines = files[f"mnist_m_{split}_labels.txt"]().decode().split()
-                    names = [f"mnist_m_{split}/{name}" for name in lines[::2]]
-                    labels.append(np.array(lines[1::2], np.int64))
-                    images += [(f"{where}: {name}", files[name]) for name in names]
+                with reading(f"{place}/mnist_m_{split}_labels.txt", "get the official archive again"):
+                    words = files[f"mnist_m_{split}_labels.txt"]().decode().split()
+                    names = [f"mnist_m_{split}/{name}" for name in words[::2]]
+                    labels.append(np.array(words[1::2], np.int64))
+                    images += [(f"{place}: {name}", files[name]) for name in names]
             decoded = decode_images(images, Form(self.original, formats=("PNG",)), f"decoding {self.name}")
         train = np.arange(len(images)) < len(labels[0])
-        return self.complete(decoded.pixels, np.concatenate(labels), train, where=str(where), source=where.name)
+        return self.complete(decoded.pixels, np.concatenate(labels), train, where=str(place), source=place.name)
 
     def _built(self, folder: Path) -> Samples:
-        photos, name = self._photographs(folder)
+        archive = folder / _PHOTO_ARCHIVE
+        photos = self._photographs(archive if archive.is_file() else folder)
         digits = Mnist().load(folder.parent / "mnist")
         pixels = allocate((len(digits), *self.shape))
         advance = track(f"building {self.name}", len(digits))
@@ -122,35 +116,28 @@ class MnistM(Dataset):
             numbers = np.flatnonzero(rows)
             blend(digits.inputs, numbers, pictures, pixels, generator(self.seed, f"mnistm {split}"))
             advance(len(numbers))
-        return self.complete(
-            pixels,
-            digits.labels,
-            digits.train,
-            where=str(folder),
-            source=f"built from {digits.source} and {name} (seed {self.seed})",
-        )
+        name = archive.name if archive.is_file() else "BSDS500"
+        source = f"built from {digits.source} and {name} (seed {self.seed})"
+        return self.complete(pixels, digits.labels, digits.train, where=str(folder), source=source)
 
-    def _photographs(self, folder: Path) -> tuple[list[list[Bytes]], str]:
-        """Return training and test photographs, and where they came from."""
-        archive = folder / _PHOTO_ARCHIVE
-        if not archive.is_file() and not (folder / _PHOTOS).is_dir():
-            raise UserError(
-                f"{folder}: no photographs here; get {_PHOTO_ARCHIVE} from {_BERKELEY} and put it, or what it unpacks "
-                "to, there"
-            )
-        place = archive if archive.is_file() else folder
+    def _photographs(self, place: Path) -> list[list[Bytes]]:
+        """Return training and test photographs in the archive or the folder."""
         photos: list[list[Bytes]] = []
-        with open_files(place, lambda name: name.endswith(".jpg")) as files:
+        with ExitStack() as stack:
+            files: dict[str, Read] = {}
+            if place.exists():
+                photographs = open_files(place, lambda name: name.startswith(_PHOTOS) and name.endswith(".jpg"))
+                files = stack.enter_context(photographs)
             for split in SPLITS:
-                inside = f"{_PHOTOS}/{split}"
-                names = sorted(name for name in files if str(PurePosixPath(name).parent) == inside)
+                names = sorted(name for name in files if name.rpartition("/")[0] == f"{_PHOTOS}/{split}")
                 photos.append([_decode_photo(files[name](), f"{place}/{name}") for name in names])
         if (found := tuple(map(len, photos))) != self.photos:
             raise UserError(
-                f"{place}: BSDS500 has {self.photos[0]} training and {self.photos[1]} test photographs, "
-                f"found {found[0]} and {found[1]}; put the complete data there"
+                f"{place}: BSDS500 has {self.photos[0]} training and {self.photos[1]} test photographs, found "
+                f"{found[0]} and {found[1]}; get {_PHOTO_ARCHIVE} from {_BERKELEY} and put it, or what it unpacks to, "
+                "there"
             )
-        return photos, archive.name if archive.is_file() else "BSDS500"
+        return photos
 
 
 def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: np.random.Generator) -> None:
@@ -171,14 +158,6 @@ def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: n
         top, left = int(down * (photo.shape[1] - height + 1)), int(right * (photo.shape[2] - width + 1))
         patch = photo[:, top : top + height, left : left + width].astype(np.int16)
         out[row] = np.abs(digits[row].astype(np.int16) - patch)
-
-
-def _short(name: str) -> str:
-    """Return ``mnist_m_train/<image>`` and the like, the name of a list, or nothing for other files."""
-    *_, folder, file = ("", *PurePosixPath(name).parts)
-    if folder in {f"mnist_m_{split}" for split in SPLITS}:
-        return f"{folder}/{file}"
-    return file if file in {f"mnist_m_{split}_labels.txt" for split in SPLITS} else ""
 
 
 def _decode_photo(data: bytes, where: str) -> Bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pflcore.datasets import DATASETS
-from pflcore.datasets._domains import DomainImages
+from pflcore.datasets._domains import Archive, DomainImages
 from pflcore.datasets._download import Source
 
 _HOMEPAGE = "https://faculty.cc.gatech.edu/~judy/domainadapt/"
@@ -34,11 +34,14 @@ class Office31(DomainImages):
     download_size = "76 MB"
     domains = _DOMAINS
     archives = (
-        (Source(_HOMEPAGE, "md5", "1b536d114869a5a8aa4580b89e9758fb", "domain_adaptation_images.tar.gz"), _DOMAINS),
+        Archive(
+            Source(_HOMEPAGE, "md5", "1b536d114869a5a8aa4580b89e9758fb", "domain_adaptation_images.tar.gz"),
+            _DOMAINS,
+            "76 MB",
+        ),
     )
     unpacked = "domain_adaptation_images"
     between = ("images",)
-    files = ("domain_adaptation_images.tar.gz", "domain_adaptation_images/", "amazon/", "dslr/", "webcam/")
     class_names = tuple(_CLASSES.split())
     counts = (4110, 0)
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}

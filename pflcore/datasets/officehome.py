@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pflcore.datasets import DATASETS
-from pflcore.datasets._domains import DomainImages
+from pflcore.datasets._domains import Archive, DomainImages
 from pflcore.datasets._download import Source
 
 _HOMEPAGE = "https://www.hemanthdv.org/officeHomeDataset.html"
@@ -36,9 +36,10 @@ class OfficeHome(DomainImages):
     homepage = _HOMEPAGE
     download_size = "1.1 GB"
     domains = _DOMAINS
-    archives = ((Source(_HOMEPAGE, "md5", "b1c14819770c4448fd5b6d931031c91c", f"{_ARCHIVE}.zip"), _DOMAINS),)
+    archives = (
+        Archive(Source(_HOMEPAGE, "md5", "b1c14819770c4448fd5b6d931031c91c", f"{_ARCHIVE}.zip"), _DOMAINS, "1.1 GB"),
+    )
     unpacked = _ARCHIVE
-    files = (f"{_ARCHIVE}.zip", f"{_ARCHIVE}/", *(f"{domain}/" for domain in _DOMAINS))
     class_names = tuple(_CLASSES.split())
     counts = (15_588, 0)
     attributes: ClassVar[dict[str, tuple[str, ...]]] = {"domain": _DOMAINS}

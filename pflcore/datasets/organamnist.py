@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,18 +12,10 @@ from pflcore.datasets import DATASETS
 from pflcore.datasets._base import DOWNLOAD, Dataset
 from pflcore.datasets._download import Source
 from pflcore.datasets._files import reading
-from pflcore.errors import UserError
 from pflcore.options import option
 
 _SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True)
-class Release:
-    """One of the releases of MedMNIST, which all call the file the same."""
-
-    source: Source
-    counts: tuple[int, int]
+_ZENODO, _FILE = "https://zenodo.org/records", "files/organamnist.npz"
 
 
 @DATASETS.register
@@ -51,17 +41,11 @@ class OrganAMnist(Dataset):
     mean = (0.5,)
     std = (0.5,)
     smoke: ClassVar[dict[str, Any]] = {"size": 32}  # a multiple of the ViTs' patches
-    releases: ClassVar[dict[str, Release]] = {
-        "v2": Release(
-            Source(
-                "https://zenodo.org/records/6496656/files/organamnist.npz", "md5", "866b832ed4eeba67bfb9edee1d5544e6"
-            ),
-            counts,
-        ),
-        "v3": Release(
-            Source(
-                "https://zenodo.org/records/10519652/files/organamnist.npz", "md5", "68e3f8846a6bd62f0c9bf841c0d9eacc"
-            ),
+    # The published file, and its numbers of training and test images.
+    releases: ClassVar[dict[str, tuple[Source, tuple[int, int]]]] = {
+        "v2": (Source(f"{_ZENODO}/6496656/{_FILE}", "md5", "866b832ed4eeba67bfb9edee1d5544e6"), counts),
+        "v3": (
+            Source(f"{_ZENODO}/10519652/{_FILE}", "md5", "68e3f8846a6bd62f0c9bf841c0d9eacc"),
             (34_561 + 6_491, 17_778),
         ),
     }
@@ -82,7 +66,7 @@ class OrganAMnist(Dataset):
     @property
     def expected(self) -> tuple[int, int]:
         """Return the number of training and test samples of the release."""
-        return self.releases[self.release].counts
+        return self.releases[self.release][1]
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -91,7 +75,7 @@ class OrganAMnist(Dataset):
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`, downloading the file when it is not there."""
-        path = self._obtain(folder)
+        path = self.releases[self.release][0].obtain(folder)
         with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             images, labels = ([arrays[f"{split}_{kind}"] for split in _SPLITS] for kind in ("images", "labels"))
             pixels = np.concatenate(images).reshape(-1, 1, *self.original[1:])
@@ -104,15 +88,3 @@ class OrganAMnist(Dataset):
             source=f"{path.name} ({self.release})",
             size=self.size,
         )
-
-    def _obtain(self, folder: Path) -> Path:
-        path = folder / "organamnist.npz"
-        if path.is_file():  # it may be right and the option wrong
-            md5 = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-            for name, release in self.releases.items():
-                if name != self.release and release.source.digest == md5:
-                    raise UserError(
-                        f"{path}: is release {name}; set release to {name}, or delete it and get {self.release} from "
-                        f"{self.releases[self.release].source.url}"
-                    )
-        return self.releases[self.release].source.obtain(folder)

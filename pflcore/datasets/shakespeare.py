@@ -9,14 +9,13 @@ from pflcore.datasets import DATASETS
 from pflcore.datasets._base import FOLDER
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import open_files, read_file
-from pflcore.datasets._leaf import LENGTH, read_split, split_all
-from pflcore.datasets._speeches import read_plays, read_speakers
+from pflcore.datasets._speeches import LEAF_LENGTH, read_plays, read_shards, read_speakers
 from pflcore.datasets._text import RoleTexts, read_text
 from pflcore.errors import UserError
 from pflcore.options import option
 
 ARCHIVE = "1994-01-100.zip"
-TEXTS = ("100.txt", "pg100.txt", "100-0.txt")
+TEXT = "100.txt"
 TINY = Source(
     "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
     "/data/tinyshakespeare/input.txt",
@@ -33,11 +32,10 @@ class Shakespeare(RoleTexts):
     """Shakespeare's plays, the next of 100 characters, by speaking role.
 
     A sample is a text of `chunk_len` characters with the one after it, its role the attribute ``role``. By default
-    the complete works are looked for as ``1994-01-100.zip`` (Project Gutenberg, ``files/100/old``, moved to
-    ``files/100/old/old`` since), unpacked as ``100.txt``, or in the current edition as ``pg100.txt`` or
-    ``100-0.txt``, in this order. No hash of them is published, so none is checked. Roles are those of one play, and
-    lines and split are those of the preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles
-    and FedTP 683 clients, without saying which; about 60 % of the roles (`role_share`) would explain it.
+    the complete works of 1994 are looked for as ``1994-01-100.zip`` (Project Gutenberg, ``files/100/old/old``) and
+    unpacked as ``100.txt``, in this order. No hash of them is published, so none is checked. Roles are those of one
+    play, and lines and split are those of the preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles and
+    FedTP 683 clients, without saying which; about 60 % of the roles (`role_share`) would explain it.
     """
 
     citation = (
@@ -49,13 +47,13 @@ class Shakespeare(RoleTexts):
     homepage = "https://www.gutenberg.org/ebooks/100"
     access = FOLDER
     about = (2_062_679, 515_670)  # FedTP counts 2,578,349 and splits them 80/20
-    files = (ARCHIVE, *TEXTS, "train/*.json", "all_data/*.json", TINY.name)
+    files = (ARCHIVE, TEXT, "train/*.json", TINY.name)
 
     source: str = option(
         "gutenberg",
-        help="gutenberg: the complete works; leaf: LEAF's JSON shards train/*.json and test/*.json, or all_data/*.json "
-        "(its lines are gone, so min_lines is not used); speakers: a text of speeches that begin with a line NAME: "
-        "and end with a blank one, by default tiny Shakespeare, which is downloaded.",
+        help="gutenberg: the complete works; leaf: LEAF's JSON shards train/*.json and test/*.json (its lines are "
+        "gone, so min_lines is not used); speakers: a text of speeches that begin with a line NAME: and end with a "
+        "blank one, by default tiny Shakespeare, which is downloaded.",
         choices=("gutenberg", "leaf", "speakers"),
     )
     file: str = option(
@@ -68,30 +66,20 @@ class Shakespeare(RoleTexts):
         super().__post_init__()
         if not self.file.isprintable() or self.file in ("", ".", "..") or set(self.file) & set("/\\"):
             raise UserError(f"{self.name}.file = {self.file!r} must be the name of a file in the dataset's folder")
-        if self.source == "leaf" and self.chunk_len > LENGTH:
-            raise UserError(f"{self.name}.chunk_len = {self.chunk_len} must be at most {LENGTH} with source = 'leaf'")
-
-    def found(self, folder: Path) -> bool:
-        """Return whether there is something for the present source in its folder."""
-        if self.source == "speakers":
-            return (folder / self.file).is_file()
-        patterns = ("train/*.json", "all_data/*.json") if self.source == "leaf" else (ARCHIVE, *TEXTS)
-        return any(any(folder.glob(pattern)) for pattern in patterns)
+        if self.source == "leaf" and self.chunk_len > LEAF_LENGTH:
+            raise UserError(
+                f"{self.name}.chunk_len = {self.chunk_len} must be at most {LEAF_LENGTH} with source = 'leaf'"
+            )
 
     def data_files(self, folder: Path) -> list[DataFile]:
         """Return the complete works, LEAF's shards, or the text of speeches."""
         if self.source == "gutenberg":
-            return [DataFile("complete works", folder, (ARCHIVE, *TEXTS), _WORKS, "5.5 MB unpacked")]
+            return [DataFile("complete works", folder, (ARCHIVE, TEXT), _WORKS, "5.5 MB unpacked")]
         if self.source == "leaf":
-            return [
-                DataFile(
-                    "LEAF's shards", folder, ("train/*.json", "all_data/*.json"), Source(_LEAF, file="train, test")
-                )
-            ]
-        tiny = self.file == TINY.name
-        return [
-            DataFile("speeches", folder, (self.file,), TINY if tiny else None, "1.1 MB" if tiny else "", needed=tiny)
-        ]
+            return [DataFile("LEAF's shards", folder, ("train/*.json",), Source(_LEAF, file="train, test"))]
+        if self.file == TINY.name:
+            return [DataFile("speeches", folder, (TINY.name,), TINY, "1.1 MB", needed=True)]
+        return [DataFile("speeches", folder, (self.file,))]
 
     def load(self, folder: Path) -> Samples:
         """Read from `folder`; tiny Shakespeare is downloaded when it is wanted and not there."""
@@ -100,15 +88,15 @@ class Shakespeare(RoleTexts):
         return self._speakers(folder) if self.source == "speakers" else self._gutenberg(folder)
 
     def _gutenberg(self, folder: Path) -> Samples:
-        path = next((folder / name for name in (ARCHIVE, *TEXTS) if (folder / name).is_file()), None)
+        path = next((folder / name for name in (ARCHIVE, TEXT) if (folder / name).is_file()), None)
         if path is None:
-            raise self.absent(folder, f"{ARCHIVE}, or the plain text as {TEXTS[0]} or {TEXTS[1]},")
+            raise self.absent(folder, f"{ARCHIVE}, or its {TEXT},")
         if path.name != ARCHIVE:
             inside, data = "", read_file(path)
         else:
             with open_files(path, lambda name: name.lower().endswith(".txt")) as files:
                 if len(files) != 1:
-                    raise UserError(f"{path}: holds {len(files)} text files, expected one, {TEXTS[0]}; get it again")
+                    raise UserError(f"{path}: holds {len(files)} text files, expected one, {TEXT}; get it again")
                 ((name, read),) = files.items()
                 inside, data = f"/{name}", read()
         where = f"{path}{inside}"
@@ -125,18 +113,13 @@ class Shakespeare(RoleTexts):
         return self.from_lines(lines, where=str(path), source=path.name)
 
     def _leaf(self, folder: Path) -> Samples:
-        train, test, everything = (sorted(folder.glob(f"{name}/*.json")) for name in ("train", "test", "all_data"))
-        if train and test:
-            windows, source = read_split(train, test, self.chunk_len), "LEAF train/*.json and test/*.json"
-        elif everything and not train and not test:
-            windows, source = split_all(everything, self.chunk_len, self.train_share), "LEAF all_data/*.json"
-        else:
-            lacking = "no test/*.json beside train/*.json" if train else "no train/*.json"
+        train, test = (sorted(folder.glob(f"{name}/*.json")) for name in ("train", "test"))
+        if not train or not test:
             raise UserError(
-                f"{folder}: {lacking if train or test else 'no data here'}; make LEAF's shakespeare with {_LEAF} and "
-                "put its train/ and test/, or its all_data/, there"
+                f"{folder}: no train/*.json and test/*.json; make LEAF's shakespeare with {_LEAF} and put both there"
             )
+        windows = read_shards(train, test, self.chunk_len)
         if not windows:
             raise UserError(f"{folder}: the JSON files hold no users; run LEAF's preprocessing again")
         kept = {name: windows[name] for name in self.draw(list(windows))}
-        return self.from_windows(kept, where=str(folder), source=source)
+        return self.from_windows(kept, where=str(folder), source="LEAF train/*.json and test/*.json")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS
+from pflcore.datasets._download import DataFile
 from pflcore.datasets._images import Form
 from pflcore.datasets._voc import LARGEST, RULE_HELP, RULES, Voc, read_splits
 from pflcore.datasets.voc2007 import Voc2007
@@ -31,9 +33,10 @@ class VocDetection(Voc):
 
     counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
 
-    def found(self, folder: Path) -> bool:
-        """Return whether both years have something to load."""
-        return all(year.found(folder.parent / year.name) for year in self._years())
+    def data_files(self, folder: Path) -> list[DataFile]:
+        """Return those of both years, in their own folders."""
+        years = self._years()
+        return [replace(file, what=year.name) for year in years for file in year.data_files(folder.parent / year.name)]
 
     def load(self, folder: Path) -> Samples:
         """Read both years from their folders beside `folder`, downloading what is not there."""

@@ -16,7 +16,7 @@ RIGHT = 0.5
 
 
 def mean_average_precision(found: Sequence[Found], targets: NDArray[np.float32]) -> float:
-    """The mean over classes of the area under precision over recall, 0 to 1; NaN where there is nothing to find.
+    """Return the mean over classes of the area under precision over recall, 0 to 1; NaN where there is nothing to find.
 
     Classes count that have an object. Difficult objects need not be found, and who finds one is neither right nor
     wrong, as in PASCAL VOC's evaluation. Precision is interpolated at 101 recalls.

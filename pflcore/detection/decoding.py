@@ -19,7 +19,7 @@ _DUPLICATE = 0.45  # overlap of two boxes of a class
 
 
 def candidates(outputs: Tensor, defaults: Tensor) -> Tensor:
-    """The 400 most certain pairs of a default box and a class in each image, or all: (images, candidates, 6).
+    """Return the 400 most certain pairs of a default box and a class in each image, or all: (images, candidates, 6).
 
     Each is its class, its corners and its score, the probability of the class; by falling score.
 

@@ -42,13 +42,13 @@ def default_boxes(grids: Sequence[tuple[int, int]], smallest: float, largest: fl
 
 
 def corners(boxes: Tensor) -> Tensor:
-    """(…, 4) as centre and size to left, top, right, bottom."""
+    """Return (…, 4) as centre and size to left, top, right, bottom."""
     centre, half = boxes[..., :2], boxes[..., 2:] / 2
     return torch.cat([centre - half, centre + half], -1)
 
 
 def overlaps(ones: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union of all pairs: corners (…, m, 4) and (…, n, 4) to (…, m, n)."""
+    """Return intersection over union of all pairs: corners (…, m, 4) and (…, n, 4) to (…, m, n)."""
     first, second = ones[..., :, None, :], others[..., None, :, :]
     sides = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp_min(
         0
@@ -58,14 +58,14 @@ def overlaps(ones: Tensor, others: Tensor) -> Tensor:
 
 
 def encode(found: Tensor, defaults: Tensor) -> Tensor:
-    """The offsets that place boxes with corners (…, boxes, 4), given the default boxes (boxes, 4)."""
+    """Return the offsets that place boxes with corners (…, boxes, 4), given the default boxes (boxes, 4)."""
     centre, size = (found[..., :2] + found[..., 2:]) / 2, (found[..., 2:] - found[..., :2]).clamp_min(_LEAST)
     moved = (centre - defaults[:, :2]) / defaults[:, 2:] / _CENTRE
     return torch.cat([moved, (size / defaults[:, 2:]).log() / _SIZE], -1)
 
 
 def decode(offsets: Tensor, defaults: Tensor) -> Tensor:
-    """The inverse of :func:`encode`: corners, cut off at the image's edges."""
+    """Return the inverse of :func:`encode`: corners, cut off at the image's edges."""
     centre = offsets[..., :2] * _CENTRE * defaults[:, 2:] + defaults[:, :2]
     size = (offsets[..., 2:] * _SIZE).clamp_max(_LARGEST).exp() * defaults[:, 2:]
     return corners(torch.cat([centre, size], -1)).clamp(0, 1)

@@ -16,7 +16,7 @@ _NEGATIVES = 3  # default boxes of the background that count, for each that is a
 
 
 def match(targets: Tensor, defaults: Tensor) -> tuple[Tensor, Tensor]:
-    """Which object each default box is to find.
+    """Return which object each default box is to find.
 
     It is the one that it overlaps most, if that is by half at least; and every object has the default box that it
     overlaps most, whatever that has of others. Where several have the same, the one that overlaps it most has it.

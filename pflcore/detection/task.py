@@ -31,7 +31,7 @@ class Detection:
         return summed.sum() / boxes.sum().clamp_min(1)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        """Whether the most certain candidate is right, the loss as float64, the candidates, and the targets."""
+        """Return whether the most certain candidate is right, the loss as float64, the candidates, and the targets."""
         leading = targets.shape[:-2]
         outputs, flat = outputs.flatten(0, -3), targets.flatten(0, -3)
         summed, boxes = losses(outputs, flat, self.defaults)
@@ -42,11 +42,11 @@ class Detection:
         return tuple(part.view(*leading, *part.shape[1:]) for part in made)
 
     def score(self, measured: Measured) -> Score:
-        """A prediction is an image's most certain detection; behind the counts is the mean average precision."""
+        """Return a prediction is an image's most certain detection; behind the counts is the mean average precision."""
         hits, losses_, found, targets = measured
         precision = mean_average_precision([distinct(one) for one in found], targets)
         return int(hits.sum()), len(hits), float(losses_.sum()), int(hits.sum()), precision
 
     def at_once(self, samples: int) -> int:
-        """A quarter as many: images are larger, and feature maps are as fine."""
+        """Return a quarter as many: images are larger, and feature maps are as fine."""
         return max(1, samples // 4)

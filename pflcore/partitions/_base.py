@@ -1,34 +1,26 @@
-"""What a partition is, and the cutting that the schemes share.
+"""What a partition is, and what is common to all schemes, which choose an owner for every sample.
 
-A scheme deals samples to clients; what is common to all of them is done here: which of a client's samples are for
-training, for validation and for test, how many it may keep, and which clients are held back as novel.
-
-Every scheme gives a sample to one client at most. Released code of the papers truncates the size of each part, which
-loses up to one sample per client and class; here parts end at rounded cumulative shares, which loses none and keeps
-every part within one sample of its share. Schemes with a variant ``as_released`` truncate there.
+That is which of a client's samples are for training, for validation and for test, how many it may keep, and which
+clients are held back as novel.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from pflcore.data.assignment import Assignment
 from pflcore.data.noise import Noise
-from pflcore.data.samples import Attribute, Mask, Rows, Samples
+from pflcore.data.samples import Mask, Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.registry import Entry
 from pflcore.seeds import generator
 
-Shares = npt.NDArray[np.float64]
-# Shares that are drawn in all before a scheme gives up.
-_WORK = 100_000_000
 Sides = Sequence[Rows]
 """Rows that are dealt separately and in the same proportions: training and test samples, or all samples in one."""
 
@@ -98,7 +90,7 @@ class Partition(Entry, ABC):
         return None
 
     def noise(self, clients: int, seed: int) -> Noise | None:
-        """What is added to the clients' images; by default nothing."""
+        """Return what is added to the clients' images; by default nothing."""
         return None
 
 
@@ -217,115 +209,10 @@ def _limit(scheme: Partition, owners: Rows, train: Mask, clients: int, rng: np.r
 
 
 def _rank(groups: Rows, count: int, rng: np.random.Generator) -> Rows:
-    """The place of every element in a random order of its group, int64 from 0."""
+    """Return the place of every element in a random order of its group, int64 from 0."""
     order = rng.permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]
     sizes = np.bincount(groups, minlength=count)
     ranks = np.empty(len(groups), np.int64)
     ranks[order] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return ranks
-
-
-def part_sizes(count: int, shares: Shares, truncate: bool = False) -> Rows:
-    """Sizes of the parts of `count` samples in proportion to `shares` [clients]: int64 [clients].
-
-    Their sum is `count`, unless each is to be truncated by itself.
-    """
-    if truncate:
-        # A share of exactly one third may be stored a little below it; the tolerance is far from half a sample.
-        truncated: Rows = np.floor(shares / shares.sum() * count + 1e-9).astype(np.int64)
-        return truncated
-    total = np.cumsum(shares)
-    ends: Rows = np.floor(total / total[-1] * count + 0.5).astype(np.int64)
-    sizes: Rows = np.diff(ends, prepend=0)
-    return sizes
-
-
-def deal(rows: Rows, sizes: Rows, owners: Rows, rng: np.random.Generator) -> None:
-    """Shuffle `rows` and give ``sizes[i]`` of them to client ``i``, in `owners`; what is left over stays as it is."""
-    owners[rng.permutation(rows)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
-
-
-def rows_by_class(samples: Samples, rows: Rows) -> list[Rows]:
-    """`rows` by class, in their order."""
-    labels = samples.labels[rows]
-    ends = np.cumsum(np.bincount(labels, minlength=samples.classes))[:-1]
-    return np.split(rows[np.argsort(labels, kind="stable")], ends)
-
-
-def class_counts(samples: Samples, rows: Rows) -> Rows:
-    """How many of `rows` are of each class: int64 [classes]."""
-    return np.bincount(samples.labels[rows], minlength=samples.classes)
-
-
-def deal_classes(
-    samples: Samples, sides: Sides, shares: Shares, rng: np.random.Generator, truncate: bool = False
-) -> Rows:
-    """Give every client its share of every class, the same on all sides.
-
-    Args:
-        shares: float64 [classes, clients], each row with a positive sum.
-        truncate: As :func:`part_sizes`.
-
-    Returns:
-        The owner of every sample, int64 [n].
-    """
-    owners = np.full(len(samples), -1)
-    for side in sides:
-        for rows, share in zip(rows_by_class(samples, side), shares, strict=True):
-            deal(rows, part_sizes(len(rows), share, truncate), owners, rng)
-    return owners
-
-
-def attribute_of(samples: Samples, name: str, scheme: str) -> Attribute:
-    """An attribute that a scheme deals by. Raises :class:`UserError` when the dataset does not have it."""
-    if name not in samples.attributes:
-        has = f"it has {', '.join(samples.attributes) or 'none'}"
-        raise UserError(f"partition {scheme!r}: {samples.name} has no attribute {name!r} ({has}); use another one")
-    return samples.attributes[name]
-
-
-def redraw(draw: Callable[[], Shares | None], counts: Sequence[Rows], least: int, most: int, complaint: str) -> Shares:
-    """Draw shares until every client has enough samples on every side.
-
-    Args:
-        draw: Makes shares float64 [classes, clients], or None for a draw that cannot be used.
-        counts: For each side the samples of every class, int64 [classes].
-        least: Samples that every client must have on every side.
-        most: Draws; so that an impossible request ends.
-        complaint: What cannot be done, for the error message.
-
-    Raises:
-        UserError: No draw was good enough.
-    """
-    best = 0
-    for number in range(most):
-        shares = draw()
-        if shares is None:
-            continue
-        clients = shares.shape[1]
-        if not number and min(side.sum() for side in counts) < clients * least:  # no draw can do
-            have = " and ".join(f"{side.sum():,}" for side in counts)
-            raise UserError(f"{complaint} (there are {have} in all); lower min_samples or clients")
-        reached = min(_smallest(side, shares) for side in counts)
-        best = max(best, reached)
-        if reached >= least:
-            return shares
-    raise UserError(
-        f"{complaint} (the best of {most:,} draws gave the poorest client {best:,}); raise alpha, or lower min_samples "
-        "or clients"
-    )
-
-
-def draws_for(shares: int) -> int:
-    """How many draws of so many shares are worth trying: a minute at most, on any machine.
-
-    Most settings need a few; the hardest published one (CIFAR-10, 100 clients, alpha 0.1) needs 200 to 8,000.
-    """
-    return int(np.clip(_WORK // shares, 20, 20_000))
-
-
-def _smallest(counts: Rows, shares: Shares) -> int:
-    """Samples of the client that gets fewest."""
-    sizes = np.array([part_sizes(count, share) for count, share in zip(counts, shares, strict=True)])
-    return int(sizes.sum(axis=0).min())

@@ -10,8 +10,8 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, deal_classes
-from pflcore.partitions._coarse import coarse_of_classes
+from pflcore.partitions._base import Partition, Sides
+from pflcore.partitions._deal import coarse_of_classes, deal_classes
 
 
 @PARTITIONS.register
@@ -48,7 +48,7 @@ class CoarseClasses(Partition):
         return deal_classes(samples, sides, self._places(coarse, each), rng)
 
     def _places(self, coarse: Rows, each: int) -> np.ndarray:
-        """Weights float64 [classes, clients] of the clients in each fine class."""
+        """Return weights float64 [classes, clients] of the clients in each fine class."""
         weights = np.zeros((len(coarse), (int(coarse.max()) + 1) * each))
         for group in range(int(coarse.max()) + 1):
             fine = np.flatnonzero(coarse == group)

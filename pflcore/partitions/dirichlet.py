@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,17 +10,8 @@ import numpy as np
 from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import (
-    Partition,
-    Shares,
-    Sides,
-    class_counts,
-    deal_classes,
-    draws_for,
-    part_sizes,
-    redraw,
-)
-from pflcore.partitions._mixes import deal_mixes
+from pflcore.partitions._base import Partition, Sides
+from pflcore.partitions._deal import Shares, class_counts, deal_classes, deal_mixes, part_sizes, redraw
 
 
 @PARTITIONS.register
@@ -53,18 +45,11 @@ class Dirichlet(Partition):
             prior = sum(counts) / len(samples)
             mixes = rng.dirichlet(np.maximum(self.alpha * samples.classes * prior, 1e-9), clients)
             return deal_mixes(samples, sides, mixes, np.zeros(samples.classes, np.int64), rng)
-        shares = redraw(
-            lambda: self._draw(counts[0], clients, rng),
-            counts,
-            self.min_samples,
-            draws_for(clients * samples.classes),
-            f"dirichlet: cannot give each of {clients:,} clients min_samples = {self.min_samples} training and test "
-            f"samples of {samples.name} ({samples.classes} classes) at alpha = {self.alpha:g}",
-        )
+        shares = redraw(self, samples, counts, clients, partial(self._draw, counts[0], clients, rng))
         return deal_classes(samples, sides, shares, rng)
 
     def _draw(self, counts: Rows, clients: int, rng: np.random.Generator) -> Shares | None:
-        """Shares [classes, clients] of one draw, or None when a class went to full clients only."""
+        """Return shares [classes, clients] of one draw, or None when a class went to full clients only."""
         shares = np.empty((len(counts), clients))
         held = np.zeros(clients, np.int64)
         for label, count in enumerate(counts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Shares, Sides, class_counts, deal_classes, draws_for, redraw
-from pflcore.partitions._domains import clients_by_domain
+from pflcore.partitions._base import Partition, Sides
+from pflcore.partitions._deal import Shares, class_counts, clients_by_domain, deal_classes, redraw
 
 
 @PARTITIONS.register
@@ -35,14 +36,8 @@ class DomainDirichlet(Partition):
         for inside, own in clients_by_domain(samples, self.attribute, clients, self.name):
             parts = [side[inside[side]] for side in sides]
             each = own.stop - own.start
-            shares = redraw(
-                lambda each=each: self._draw(samples.classes, each, rng),  # type: ignore[misc]
-                [class_counts(samples, rows) for rows in parts],
-                self.min_samples,
-                draws_for(each * samples.classes),
-                f"domain_dirichlet: cannot give each of the {each} clients {own.start} to {own.stop - 1} min_samples = "
-                f"{self.min_samples} of their domain in {samples.name} at alpha = {self.alpha:g}",
-            )
+            counts = [class_counts(samples, rows) for rows in parts]
+            shares = redraw(self, samples, counts, each, partial(self._draw, samples.classes, each, rng))
             dealt = deal_classes(samples, parts, shares, rng)
             owners = np.where(dealt >= 0, dealt + own.start, owners)
         return owners

@@ -7,8 +7,8 @@ import numpy as np
 from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, deal, part_sizes
-from pflcore.partitions._domains import clients_by_domain
+from pflcore.partitions._base import Partition, Sides
+from pflcore.partitions._deal import clients_by_domain, deal_parts
 
 
 @PARTITIONS.register
@@ -28,9 +28,6 @@ class Domains(Partition):
         """Deal each domain to its clients."""
         owners = np.full(len(samples), -1)
         for inside, own in clients_by_domain(samples, self.attribute, clients, self.name):
-            for side in sides:
-                rows = side[inside[side]]
-                weights = np.zeros(clients)
-                weights[own] = 1.0
-                deal(rows, part_sizes(len(rows), weights), owners, rng)
+            dealt = deal_parts(samples, [side[inside[side]] for side in sides], np.ones(own.stop - own.start), rng)
+            owners = np.where(dealt >= 0, dealt + own.start, owners)
         return owners

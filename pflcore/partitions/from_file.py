@@ -5,21 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from pflcore.data.assignment import Assignment
-from pflcore.data.samples import Rows, Samples
-from pflcore.data.split_files import hash_of, read_split
+from pflcore.data.assignment_files import hash_of, read_split
+from pflcore.data.samples import Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, deal, part_sizes
+from pflcore.partitions.iid import Iid
 
 _OWN = ("test_share", "test_draw", "validation_share", "train_limit", "train_share", "novel_share")
 
 
 @PARTITIONS.register
-class FromFile(Partition):
+class FromFile(Iid):
     """A split from a CSV file of one's own, a line ``sample,client,split`` per sample.
 
     Split is train, test or validation. The file says all: which samples are for training, for validation and for test,
@@ -47,7 +45,7 @@ class FromFile(Partition):
             raise UserError(f"{self.name}.{given[0]} does not go with a file, which says all about the split")
 
     def dealt(self, samples: Samples, clients: int, seed: int) -> Assignment | None:
-        """What the file says, if there is one.
+        """Return what the file says, if there is one.
 
         Raises:
             UserError: It is absent, was changed after the spec was compiled, is no such file, or is of other clients or
@@ -70,10 +68,3 @@ class FromFile(Partition):
         except UserError as error:
             raise UserError(f"{self.path}: not a split of {samples.name} ({error})") from None
         return assignment
-
-    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        """Without a file: the same number for every client, at random."""
-        owners = np.full(len(samples), -1)
-        for side in sides:
-            deal(side, part_sizes(len(side), np.ones(clients)), owners, rng)
-        return owners

@@ -6,7 +6,8 @@ import numpy as np
 
 from pflcore.data.samples import Rows, Samples
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, deal, part_sizes
+from pflcore.partitions._base import Partition, Sides
+from pflcore.partitions._deal import deal_parts
 
 
 @PARTITIONS.register
@@ -20,7 +21,4 @@ class Iid(Partition):
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         """Shuffle each side and cut it into equal parts."""
-        owners = np.full(len(samples), -1)
-        for rows in sides:
-            deal(rows, part_sizes(len(rows), np.ones(clients)), owners, rng)
-        return owners
+        return deal_parts(samples, sides, np.ones(clients), rng)

@@ -8,7 +8,8 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, attribute_of
+from pflcore.partitions._base import Partition, Sides
+from pflcore.partitions._deal import attribute_of
 
 
 @PARTITIONS.register

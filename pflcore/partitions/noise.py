@@ -32,6 +32,6 @@ class IncreasingNoise(Iid):
     )
 
     def noise(self, clients: int, seed: int) -> Noise:
-        """Evenly spaced from 0 to `sigma_max`."""
+        """Return evenly spaced from 0 to `sigma_max`."""
         stds = np.linspace(0, self.sigma_max, clients)
         return Noise(tuple(stds.tolist()), self.variant == "as_released", seed)

@@ -8,8 +8,7 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides
-from pflcore.partitions._coarse import coarse_of_classes
-from pflcore.partitions._mixes import deal_mixes
+from pflcore.partitions._deal import coarse_of_classes, deal_mixes
 
 
 @PARTITIONS.register

@@ -9,7 +9,8 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, deal_classes
+from pflcore.partitions._base import Partition, Sides
+from pflcore.partitions._deal import deal_classes
 
 _SHARE = (0.4, 0.6)  # shares are drawn uniformly from here, then normalised over the holders of a class
 
@@ -46,7 +47,7 @@ class Pathological(Partition):
 
 
 def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Who holds which class: bool [clients, classes] with `each` per row and the same number in every column.
+    """Return who holds which class: bool [clients, classes] with `each` per row and the same number in every column.
 
     Clients choose in turn, at random among the classes with most places left.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides, deal, draws_for, part_sizes, redraw
+from pflcore.partitions._base import Partition, Sides
+from pflcore.partitions._deal import Shares, deal_parts, redraw
 
 
 @PARTITIONS.register
@@ -28,15 +30,9 @@ class Quantity(Partition):
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         """Draw sizes until every client has enough, then cut."""
-        shares = redraw(
-            lambda: rng.dirichlet(np.full(clients, self.alpha))[None],
-            [np.array([len(rows)]) for rows in sides],
-            self.min_samples,
-            draws_for(clients),
-            f"quantity: cannot give each of {clients:,} clients min_samples = {self.min_samples} of {samples.name} at "
-            f"alpha = {self.alpha:g}",
-        )
-        owners = np.full(len(samples), -1)
-        for rows in sides:
-            deal(rows, part_sizes(len(rows), shares[0]), owners, rng)
-        return owners
+        counts = [np.array([len(rows)]) for rows in sides]
+        draw = partial(self._draw, clients, rng)
+        return deal_parts(samples, sides, redraw(self, samples, counts, clients, draw)[0], rng)
+
+    def _draw(self, clients: int, rng: np.random.Generator) -> Shares:
+        return rng.dirichlet(np.full(clients, self.alpha))[None]

@@ -64,7 +64,7 @@ def describe(
 
 def fetch(
     name: Annotated[str, typer.Argument(help="A dataset.")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it, as version=original.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="An option of it, as lists=fedbn.")] = None,
 ) -> None:
     """Download what a dataset needs and is not here, as far as a hash is known; say what a person has to get."""
     from pflcore.registry import use_study

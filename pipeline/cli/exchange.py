@@ -34,7 +34,7 @@ def export_split(
     profile: Profile = PAPER,
 ) -> None:
     """Write who holds which samples as CSV, sample,client,split: for other tools, or for another study."""
-    from pflcore.data.split_files import write_split
+    from pflcore.data.assignment_files import write_split
     from pipeline.library.found import Found
     from pipeline.library.frames import dealt
 

@@ -64,16 +64,9 @@ def python_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
     return pickled({b"batch_label": b"a batch", b"labels": labels, b"data": pixels, b"filenames": [b"x.png"]})
 
 
-def binary_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
-    return np.concatenate([np.array(labels, np.uint8)[:, None], pixels], 1).tobytes()
-
-
-def members(python: bool) -> Files:
+def members() -> Files:
     """Archive members by name."""
-    encode, folder, suffix = (
-        (python_batch, "cifar-10-batches-py", "") if python else (binary_batch, "cifar-10-batches-bin", ".bin")
-    )
-    return {f"{folder}/{name}{suffix}": encode(*images(number)) for number, name in enumerate(NAMES)}
+    return {f"cifar-10-batches-py/{name}": python_batch(*images(number)) for number, name in enumerate(NAMES)}
 
 
 def assert_complete(dataset: Dataset, folder: Path, source: str) -> None:
@@ -98,16 +91,9 @@ def python100(part: int, fine: list[int] | None = None, coarse: list[int] | None
     )
 
 
-def binary100(part: int, fine: list[int] | None = None, coarse: list[int] | None = None) -> bytes:
-    labels = COARSE[part] if coarse is None else coarse, FINE[part] if fine is None else fine
-    return np.concatenate([np.array(labels, np.uint8).T, PIXELS100[part]], 1).tobytes()
-
-
-def members100(python: bool) -> Files:
-    if python:
-        batches = {f"cifar-100-python/{split}": python100(part) for part, split in enumerate(SPLITS)}
-        return {"cifar-100-python/meta": pickled({b"fine_label_names": [b"apple"]}), **batches}
-    return {f"cifar-100-binary/{split}.bin": binary100(part) for part, split in enumerate(SPLITS)}
+def members100() -> Files:
+    batches = {f"cifar-100-python/{split}": python100(part) for part, split in enumerate(SPLITS)}
+    return {"cifar-100-python/meta": pickled({b"fine_label_names": [b"apple"]}), **batches}
 
 
 def assert_complete100(dataset: Dataset, folder: Path, source: str) -> None:

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 
 from pflcore.backbones._pretrained import read_weights
+from pflcore.data.assignment_files import read_split
 from pflcore.data.sample_files import read_samples, write_samples
-from pflcore.data.split_files import read_split
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc2007 import Voc2007
 from pipeline.dvc.program import locked_stages
@@ -127,10 +127,6 @@ def _photographs(data: Path) -> Path:
     return data / f"mnistm/{digit_files.PHOTOS}/train/100.jpg"
 
 
-def _cifar(python: bool) -> Callable[[Path], Path]:
-    return _written("cifar10", cifar_files.members(python))
-
-
 def _leaf(data: Path) -> Path:
     users = {name: {"x": [letter * 80] * 2, "y": ["z", "y"]} for name, letter in (("ROMEO", "a"), ("JULIET", "b"))}
     shard = {"users": list(users), "num_samples": [2, 2], "user_data": users, "hierarchies": []}
@@ -222,15 +218,7 @@ LOADERS: dict[str, Loader] = {
     "mnistm: an image": Loader("picture", _mnistm("mnist_m/mnist_m_train/00000003.png"), _dataset("mnistm"), DIGITS),
     "mnistm: a list": Loader("text", _mnistm("mnist_m/mnist_m_train_labels.txt"), _dataset("mnistm"), DIGITS),
     "mnistm: a photograph": Loader("picture", _photographs, _dataset("mnistm", source="built"), DIGITS),
-    "cifar10: a pickle": Loader("pickle", _cifar(True), _dataset("cifar10"), CIFAR),
-    "cifar10: a batch": Loader(
-        "any",
-        _cifar(False),
-        _dataset(
-            "cifar10",
-        ),
-        CIFAR,
-    ),
+    "cifar10: a pickle": Loader("pickle", _written("cifar10", cifar_files.members()), _dataset("cifar10"), CIFAR),
     "shakespeare: a shard": Loader("json", _leaf, _dataset("shakespeare", source="leaf")),
     "shakespeare: a text": Loader(
         "text",

@@ -58,18 +58,16 @@ def trusting(monkeypatch: pytest.MonkeyPatch, *classes: type[Dataset]) -> Trust:
             digest = hashlib.new(value.algorithm, files[value.name].read_bytes()).hexdigest()
             return dataclasses.replace(value, digest=digest)
         if isinstance(value, tuple):
-            return tuple(changed(item, files) for item in value)
+            items = [changed(item, files) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, dict):
             return {name: changed(item, files) for name, item in value.items()}
-        if dataclasses.is_dataclass(value):
-            items = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            return type(value)(**changed(items, files))
         return value
 
     def accept(path: Path) -> None:
         files = {file.name: file for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()}
         for cls in classes:
-            for name in ("archive", "archives", "layouts", "sources"):
+            for name in ("archive", "archives", "releases", "sources"):
                 if hasattr(cls, name):
                     monkeypatch.setattr(cls, name, changed(getattr(cls, name), files))
 

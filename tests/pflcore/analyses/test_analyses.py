@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from support.figure_demo import FIGURES
 from support.project import VIT, Project, make_project, spec
 from support.tiny import EXECUTORS, backbone, federation, first_fitting, method, result_bytes, run, texts, training
 from torch import Tensor
@@ -24,19 +23,16 @@ from pflcore.analyses.embeddings import plane
 from pflcore.analyses.rollout import attention, grid, rollout
 from pflcore.artifacts import read_table
 from pflcore.backbones import Backbone
-from pflcore.data.assignment import Assignment
 from pflcore.data.federation import FederatedData
-from pflcore.data.samples import Attribute, Samples
 from pflcore.engine import Result
 from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.engine.client import Trainer
 from pflcore.engine.phases import make_trainer
 from pflcore.engine.result import write_findings
 from pflcore.errors import UserError
-from pflcore.methods import METHODS, Method
+from pflcore.methods import Method
 from pflcore.options import describe_options
 from pflcore.settings import Evaluation
-from pipeline.stages.train import _coarse_classes
 
 SIX = federation((9,) * 6, (4,) * 6)
 
@@ -239,17 +235,6 @@ def test_how_far_layer_weights_have_moved() -> None:
     assert 1 <= len(moved) < 5  # those that were sampled
 
 
-def test_coarse_classes_of_clients() -> None:
-    samples = Samples(
-        inputs=np.zeros((8, 1, 2, 2), np.uint8), labels=np.arange(8) % 2, train=np.array([True] * 7 + [False]),
-        name="n", class_names=("a", "b"), mean=(0.0,), std=(1.0,), source="s",
-        attributes={"coarse": Attribute(np.array([2, 2, 0, 1, 1, 1, 0, 2]), ("p", "q", "r"))},
-    )  # fmt: skip
-    held = Assignment([np.array([0, 1, 2]), np.array([3, 4, 6])], [np.array([7]), np.array([7])], "s", 0)
-    assert _coarse_classes(samples, held) == [2, 1]
-    assert _coarse_classes(dataclasses.replace(samples, attributes={}), held) is None
-
-
 # --- mixing weights -------------------------------------------------------------------------------------------------
 
 
@@ -308,12 +293,6 @@ def test_an_analysis_changes_nothing_else(analysis: str, name: str, net: str, op
     assert without.findings == {} and list(with_.findings) == [analysis]
 
 
-def test_a_run_that_diverges_is_not_analysed() -> None:
-    settings = training(sample_rate=1.0, lr=1e30)
-    result = analysed("fedavg", backbone("tiny_vit"), "rollout", training=settings)
-    assert result.diverged and result.findings == {}
-
-
 @pytest.mark.parametrize(
     ("analysis", "name", "net", "data", "asked", "message"),
     [
@@ -341,13 +320,6 @@ def test_what_cannot_be_analysed_is_an_error_before_training(
     with pytest.raises(UserError, match=message) as error:
         analysed(name, backbone(net), analysis, data=data, on_round=never, asked=asked)
     assert str(error.value).startswith(("analyses: ", f"{analysis}.")) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ANALYSES.names())
-def test_an_analysis_has_a_heading_and_is_called_like_no_other_figure(name: str) -> None:
-    cls = ANALYSES.get(name)
-    assert cls.title and cls.title not in FIGURES.values() and name not in FIGURES
-    assert set(cls.client_options) <= {field.name for field in dataclasses.fields(cls)}
 
 
 def test_a_fault_in_an_analysis_is_located() -> None:
@@ -438,13 +410,3 @@ def test_smoke_makes_analyses_small(tmp_path: Path) -> None:
         {"name": "adaptation", "parts": ["head"], "epochs": 2, "lr": 0.01},
         {"name": "rollout", "clients": [0, 4], "images": 1},
     ]
-
-
-@pytest.mark.matrix
-def test_all_methods_are_analysed_on_a_transformer() -> None:
-    for name in METHODS.names():
-        entry = method(name)
-        if name in ("fedofa", "prompts") or first_fitting(entry).name == "lenet_bn":
-            continue  # convolutions, and tokens that are no patches
-        found = series(analysed(name, backbone("tiny_vit"), "rollout", asked={"images": 1}), "rollout")
-        assert len(found) == 6

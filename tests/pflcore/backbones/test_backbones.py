@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.tiers import first_of_each
-from support.tiny import CLASSES, SHAPE, backbone, create, inputs_for
+from support.tiny import CLASSES, backbone, create, inputs_for
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -90,15 +90,6 @@ def test_the_convnet_by_hand() -> None:
     torch.testing.assert_close(model(images), F.linear(x, state["head.weight"], state["head.bias"]))
 
 
-def test_the_layout_of_images_is_changed_where_it_helps() -> None:
-    layout = create(backbone("convnet"))[0].get_submodule("layout")
-    images = torch.randn(2, 3, 4, 5)
-    laid_out = layout(images)
-    assert torch.equal(laid_out, images) and laid_out.is_contiguous(memory_format=torch.channels_last)
-    elsewhere = images.to("meta")
-    assert layout(elsewhere) is elsewhere
-
-
 def patch_vectors(image: Tensor, side: int) -> Tensor:
     """Row by row of patches; inside a patch row, column, channel."""
     _, height, width = image.shape
@@ -149,16 +140,6 @@ def test_the_tiny_vit_by_hand(shape: tuple[int, int, int]) -> None:
     images = torch.randn(3, *shape)
     expected = torch.stack([vit_by_hand(image, state, depth=2, heads=3, patch=4) for image in images])
     torch.testing.assert_close(model(images), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_dropout_acts_in_training_only_and_zero_is_none() -> None:
-    images = torch.randn(2, *SHAPE)
-    for dropout, same in ((0.5, False), (0.0, True)):
-        model, _ = backbone("tiny_vit", dropout=dropout).create(SHAPE, CLASSES, 0)
-        trained = model.train()(images)
-        assert torch.equal(trained, model.eval()(images)) is same
-        assert torch.equal(model(images), model(images))
-    assert sum(isinstance(module, nn.Dropout) for module in model.modules()) == 1 + 3 * len(model.blocks)
 
 
 # --- every registered backbone -------------------------------------------------------------------------------------
@@ -214,15 +195,6 @@ def test_every_parameter_is_used(name: str) -> None:
     for entry, parameter in model.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 0, entry
         assert entry in groups.parameters
-
-
-def test_an_image_is_judged_alone(name: str) -> None:
-    model, _ = create(backbone(name))
-    images = inputs_for(backbone(name), 5)
-    model.eval()
-    together = model(images)
-    torch.testing.assert_close(torch.cat([model(image[None]) for image in images]), together, rtol=1e-4, atol=1e-6)
-    assert together.std(0).min() > 0
 
 
 # --- options that do not fit ---------------------------------------------------------------------------------------
@@ -403,11 +375,3 @@ def test_rules_and_patterns_agree(model: str) -> None:
     assert groups == found
     shapes = [[tuple(tensor.shape) for tensor in each.state_dict().values()] for each in (net, other)]
     assert shapes[0] == shapes[1]
-
-
-@pytest.mark.parametrize("model", ["test_resnet", "swin_tiny_patch4_window7_224", "convnext_atto"])
-def test_a_model_of_timm_has_no_randomness_of_its_own(model: str) -> None:
-    net, _ = made("timm_model", PHOTO, 10, model=model)
-    assert not any(getattr(module, "inplace", False) for module in net.modules())
-    rates = [getattr(module, "drop_prob", 0) or 0 for module in net.modules()]
-    assert not any(rates) and not any(module.p for module in net.modules() if isinstance(module, nn.Dropout))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from support.tiny import CLASSES, SHAPE, backbone, method
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._local_attention import LocalAttention, adaptive_kernel, local_attention
@@ -144,58 +141,7 @@ def test_the_hybrid_by_hand() -> None:
     torch.testing.assert_close(module(h), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_an_unknown_kind_is_a_mistake() -> None:
-    with pytest.raises(TypeError, match="no local attention 'cbam'"):
-        local_attention("cbam", 4)
-    with pytest.raises(UserError, match=r"^convnet\.attention = 'cbam' must be one of 'none', 'se', 'eca', 'ca', 'hyb"):
-        BACKBONES.create("convnet", attention="cbam")
-    with pytest.raises(UserError, match=r"^convnet\.attention_kernel = 2 must be one of 0, 1, 3, 5, 7, 9"):
-        BACKBONES.create("convnet", attention_kernel=2)
-
-
 # --- gradients and vectorisation -----------------------------------------------------------------------------------
-
-
-def step(model: nn.Module, trained: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor) -> Any:
-    """Gradients of the trained entries, and the buffers after the pass."""
-
-    def loss(trained: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        fresh = {name: tensor.clone() for name, tensor in buffers.items()}
-        logits = functional_call(model, {**trained, **fresh}, images)
-        return F.cross_entropy(logits, torch.arange(len(images)) % CLASSES), fresh
-
-    return grad(loss, has_aux=True)(trained)
-
-
-def _shaken(tensor: Tensor) -> Tensor:
-    return tensor + 0.1 * torch.rand(tensor.shape) if tensor.is_floating_point() else tensor.clone()
-
-
-def compare_steps(model: nn.Module, clients: int = 3) -> None:
-    """A step of several clients at once against one after the other, in training mode."""
-    torch.manual_seed(5)
-    parameters = {name for name, _ in model.named_parameters()}
-    states = [{name: _shaken(tensor) for name, tensor in model.state_dict().items()} for _ in range(clients)]
-    split = [
-        (
-            {name: tensor for name, tensor in state.items() if name in parameters},
-            {name: tensor for name, tensor in state.items() if name not in parameters},
-        )
-        for state in states
-    ]
-    images = torch.randn(clients, 8, *SHAPE)
-    alone = [step(model, *parts, batch) for parts, batch in zip(split, images, strict=True)]
-    stacked = [{name: torch.stack([parts[at][name] for parts in split]) for name in split[0][at]} for at in (0, 1)]
-    together = vmap(partial(step, model))(*stacked, images)
-    for at in (0, 1):
-        for name, tensor in together[at].items():
-            expected = torch.stack([each[at][name] for each in alone])
-            torch.testing.assert_close(tensor, expected, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: name + text)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_clients_at_once_are_as_one_after_the_other(kind: str) -> None:
-    compare_steps(backbone("lenet_bn", attention=kind, attention_kernel=3).create(SHAPE, CLASSES, 0)[0].train())
 
 
 # --- placement -----------------------------------------------------------------------------------------------------
@@ -248,14 +194,6 @@ def test_all_that_attention_adds_is_one_group(name: str, kind: str) -> None:
     logits = {entry for entry in added if entry.endswith("logits")}
     assert bool(logits) == (kind == "hybrid")
     assert model.training == plain.training
-
-
-def test_the_base_begins_as_without_attention(name: str) -> None:
-    base = backbone(name).create(SHAPE, CLASSES, 3)[0].state_dict()
-    states = [backbone(name, attention=kind).create(SHAPE, CLASSES, 3)[0].state_dict() for kind in KINDS]
-    for state in states:
-        assert all(torch.equal(state[entry], tensor) for entry, tensor in base.items())
-        assert [entry for entry in state if entry in base] == list(base)
 
 
 def test_without_attention_there_is_no_trace_of_it(name: str) -> None:

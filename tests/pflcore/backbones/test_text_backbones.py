@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
@@ -222,43 +221,6 @@ def test_without_a_mask_targets_are_copied(mask: str, copies: bool) -> None:
         assert float(right.mean()) == pytest.approx((length - 1 + float(right[-1])) / length, abs=0.05)
     else:
         assert float(right.max()) < 1 / characters + 0.06
-
-
-@pytest.mark.parametrize("mask", ["causal", "none"])
-def test_stacked_models_have_the_gradients_of_each(name: str, mask: str) -> None:
-    options = {"attention_mask": mask} if name == "language_transformer" else {}
-    model = small(name, **options).eval()
-    states = [{entry: tensor + seed for entry, tensor in small(name, seed).state_dict().items()} for seed in (0, 1)]
-    inputs, targets = texts(2, 4), texts(2, 4, seed=1)
-
-    def objective(state: dict[str, Tensor], one: Tensor, other: Tensor) -> Tensor:
-        return loss(functional_call(model, state, (one,)), other)
-
-    stacked = {entry: torch.stack([state[entry] for state in states]) for entry in states[0]}
-    together = vmap(grad(objective))(stacked, inputs, targets)
-    for index, state in enumerate(states):
-        leaves = {entry: tensor.clone().requires_grad_() for entry, tensor in state.items()}
-        objective(leaves, inputs[index], targets[index]).backward()
-        for entry, leaf in leaves.items():
-            assert leaf.grad is not None and float(leaf.grad.abs().max()) > 0, entry
-            torch.testing.assert_close(together[entry][index], leaf.grad, rtol=1e-4, atol=1e-6)
-
-
-def test_dropout_is_a_layer_wherever_it_acts() -> None:
-    model = small("language_transformer", dropout=0.5)
-    layers = {entry: module for entry, module in model.named_modules() if isinstance(module, nn.Dropout)}
-    per_block = ("attention.attention_dropout", "attention.dropout", "mlp.3")
-    assert list(layers) == ["dropout", *(f"blocks.{block}.{part}" for block in (0, 1) for part in per_block)]
-    shapes: dict[str, tuple[int, ...]] = {}
-    for entry, layer in layers.items():
-        layer.register_forward_hook(lambda *call, entry=entry: shapes.update({entry: tuple(call[2].shape)}))
-    evaluated = model.eval()(texts(2))
-    assert list(shapes) == list(layers)
-    assert shapes["blocks.0.attention.attention_dropout"] == (2, 3, LENGTH, LENGTH)
-    assert all(shapes[entry] == (2, LENGTH, 6) for entry in shapes if "attention_dropout" not in entry)
-    assert torch.equal(model(texts(2)), evaluated) and not torch.equal(model.train()(texts(2)), evaluated)
-    without = small("language_transformer", dropout=0.0)
-    assert torch.equal(without.train()(texts(2)), without.eval()(texts(2)))
 
 
 # --- what does not fit ---------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.data.samples import Samples
-from pflcore.data.upload import move, upload
+from pflcore.data.upload import move
 from pflcore.engine import Result, train
 from pflcore.engine.client import Trainer
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
-from pflcore.methods.simple import FedPer
 from pflcore.settings import Evaluation
 
 # --- federation ------------------------------------------------------------------------------------------------------
@@ -127,18 +125,6 @@ def test_tensors_of_several_types_arrive_in_a_copy_each() -> None:
         assert all(found[name].dtype == expected[name].dtype for name in expected)
 
 
-def test_what_is_there_already_is_not_copied() -> None:
-    state = {"w": torch.ones(2)}
-    assert move([state], torch.device("cpu"))[0]["w"] is state["w"]
-    assert upload([], torch.device("cpu")) == []
-
-
-@pytest.mark.parametrize("sizes", [((2, 3), (4,)), ((1,), (0,))])
-def test_uploads_keep_shapes(sizes: tuple[tuple[int, ...], ...]) -> None:
-    parts = [torch.randint(9, size) for size in sizes]
-    assert all(torch.equal(one, other) for one, other in zip(upload(parts, torch.device("cpu")), parts, strict=True))
-
-
 # --- single samples --------------------------------------------------------------------------------------------------
 
 
@@ -173,13 +159,6 @@ def test_a_client_of_single_samples_is_one_line(samples: int, batch_size: int, w
     assert len(trainer(backbone("convnet"), samples, batch_size=batch_size).batches(1, 0)) == 2 * samples
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_executors_refuse_a_client_of_one_sample(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFL_WORKERS", "2")
-    with pytest.raises(UserError, match="client 1 cannot train a model with batch norm"):
-        run(method("fedavg"), NormNet(), federation((5, 1, 6)), training=training(sample_rate=1.0), executor=executor)
-
-
 # --- novel and noise -------------------------------------------------------------------------------------------------
 
 
@@ -207,28 +186,6 @@ def test_novel_clients_never_train_and_are_measured(name: str) -> None:
     trained = {int(key.split(".")[1]) for key in result.weights if key.startswith("client.")}
     assert trained == {0, 2}
     assert set(result.client.tolist()) == {0, 1, 2}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Everybody(FedPer):
-    """FedPer in which all clients take part in each round, whoever was sampled."""
-
-    def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
-        return range(clients)
-
-
-def test_a_method_cannot_let_novel_clients_train() -> None:
-    data = dataclasses.replace(federation(), novel=frozenset({1}))
-    result = train(
-        data=data,
-        backbone=backbone("convnet"),
-        method=Everybody(),
-        training=training(rounds=2, sample_rate=0.4),
-        evaluation=Evaluation(every=1, window=100),
-        seed=3,
-        executor="sequential",
-    )
-    assert {int(key.split(".")[1]) for key in result.weights if key.startswith("client.")} == {0, 2}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS[1:])

@@ -111,44 +111,25 @@ def test_artifacts_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "words"),
     [
-        ({"labels": np.arange(11) % 3}, "dataset 'toy': lengths differ: 12 inputs, 11 labels, 12 train"),
-        ({"labels": np.arange(12)}, "dataset 'toy': row 3: label 3 is outside 0..2"),
-        ({"labels": np.arange(12) - 1}, "dataset 'toy': row 0: label -1 is outside 0..2"),
-        ({"labels": np.zeros(12)}, "dataset 'toy': labels must be int64 with 1 dimension, not float64 with 1"),
-        (
-            {"inputs": np.zeros((12, 4, 5), np.uint8)},
-            "dataset 'toy': inputs must be uint8 with 4 dimensions, not uint8 with 3",
-        ),
-        (
-            {"attributes": {"domain": Attribute(np.arange(12), ("a", "b"))}},
-            "dataset 'toy': domain: row 2: label 2 is outside 0..1",
-        ),
-        (
-            {"attributes": {"domain": Attribute(np.arange(3), ("a", "b", "c"))}},
-            "dataset 'toy': lengths differ: 12 inputs, 12 labels, 12 train, 3 domain",
-        ),
-        (
-            {"boxes": dataclasses.replace(BOXES, corners=BOXES.corners[:, ::-1].copy())},
-            "dataset 'toy': boxes: object 0: corners [0.5, 1.0, 0.0, 0.0] are not within the image",
-        ),
-        (
-            {"boxes": dataclasses.replace(BOXES, counts=np.ones(12, np.int64))},
-            "dataset 'toy': boxes: 12 objects are counted, but labels, corners or flags are of another number",
-        ),
-        ({"train": np.ones(12, np.int64)}, "dataset 'toy': train must be bool with 1 dimension, not int64 with 1"),
-        (
-            {"std": (1.0, 0.0, 1.0)},
-            "dataset 'toy': mean (0.1, 0.2, 0.3) and std (1.0, 0.0, 1.0) need one number for each of the 3 channels, "
-            "and a std above 0",
-        ),
+        ({"labels": np.arange(11) % 3}, ["lengths differ", "11 labels"]),
+        ({"labels": np.arange(12)}, ["row 3: label 3 is outside 0..2"]),
+        ({"labels": np.arange(12) - 1}, ["row 0: label -1 is outside 0..2"]),
+        ({"labels": np.zeros(12)}, ["labels", "int64", "float64"]),
+        ({"inputs": np.zeros((12, 4, 5), np.uint8)}, ["inputs", "4 dimensions"]),
+        ({"attributes": {"domain": Attribute(np.arange(12), ("a", "b"))}}, ["domain: row 2"]),
+        ({"attributes": {"domain": Attribute(np.arange(3), ("a", "b", "c"))}}, ["lengths differ", "3 domain"]),
+        ({"boxes": dataclasses.replace(BOXES, corners=BOXES.corners[:, ::-1].copy())}, ["boxes: object 0: corners"]),
+        ({"boxes": dataclasses.replace(BOXES, counts=np.ones(12, np.int64))}, ["boxes: 12 objects"]),
+        ({"train": np.ones(12, np.int64)}, ["train", "bool", "int64"]),
+        ({"std": (1.0, 0.0, 1.0)}, ["std (1.0, 0.0, 1.0)", "3 channels"]),
     ],
 )
-def test_samples_refuse(change: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError) as error:
+def test_samples_refuse(change: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(UserError, match=r"^dataset 'toy': ") as error:
         dataclasses.replace(make_samples(), **change)  # type: ignore[arg-type]
-    assert str(error.value) == message
+    assert [word for word in words if word not in str(error.value)] == []
 
 
 def rewrite(path: Path, schema: str, columns: dict[str, pa.Array] | None = None, **changes: object) -> None:
@@ -162,39 +143,30 @@ def rewrite(path: Path, schema: str, columns: dict[str, pa.Array] | None = None,
 
 
 @pytest.mark.parametrize(
-    ("columns", "facts", "message"),
+    ("columns", "facts", "words"),
     [
-        ({"label": pa.array([5] * 12)}, {}, "dataset 'toy': row 0: label 5 is outside 0..2"),
+        ({"label": pa.array([5] * 12)}, {}, "row 0: label 5 is outside 0..2"),
         (
             {"label": pa.array([None, *[0] * 11], pa.int64())},
             {},
-            "column 'label' must be int64 without nulls, found int64 with 1 nulls; delete it and run again",
+            "'label' must be int64 without nulls, found int64 with 1",
         ),
-        ({"label": None}, {}, "column 'label' must be int64 without nulls, found none; delete it and run again"),
-        (
-            {"split": pa.array(["valid"] * 12)},
-            {},
-            "column 'split' must hold train or test in every row; delete it and run again",
-        ),
-        ({"split": None}, {}, "column 'split' must hold train or test in every row; delete it and run again"),
-        (
-            {},
-            {"shape": [3, 4, 4]},
-            "column 'input' must be fixed_size_binary[48] without nulls, found fixed_size_binary[60] with 0 nulls; "
-            "delete it and run again",
-        ),
-        ({}, {"mean": None}, "damaged metadata (KeyError: 'mean'); delete it and run again"),
+        ({"label": None}, {}, "'label' must be int64 without nulls, found none"),
+        ({"split": pa.array(["valid"] * 12)}, {}, "'split' must hold train or test"),
+        ({"split": None}, {}, "'split' must hold train or test"),
+        ({}, {"shape": [3, 4, 4]}, "'input' must be fixed_size_binary[48] without nulls, found fixed_size_binary[60]"),
+        ({}, {"mean": None}, "damaged metadata (KeyError: 'mean')"),
     ],
 )
 def test_reading_samples_refuses(
-    tmp_path: Path, columns: dict[str, pa.Array], facts: dict[str, object], message: str
+    tmp_path: Path, columns: dict[str, pa.Array], facts: dict[str, object], words: str
 ) -> None:
     path = tmp_path / "a.parquet"
     write_samples(path, make_samples())
     rewrite(path, "dataset/2", columns, **facts)
     with pytest.raises(UserError) as error:
         read_samples(path)
-    assert str(error.value) == f"{path}: {message}"
+    assert str(error.value).startswith(f"{path}: ") and words in str(error.value)
 
 
 def test_assignment_round_trips_byte_identically(tmp_path: Path) -> None:
@@ -210,30 +182,25 @@ def test_assignment_round_trips_byte_identically(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "facts", "message"),
+    ("columns", "facts", "words"),
     [
-        ({}, {"clients": 2}, "client 2, sample 2: clients are 0..1, samples start at 0"),
-        ({"sample": pa.array([-1] * 11)}, {}, "client 0, sample -1: clients are 0..2, samples start at 0"),
-        (
-            {},
-            {"clients": "3"},
-            "damaged metadata {'clients': '3', 'novel': [], 'own_split': False, 'scheme': 'toy', 'seed': 7}; "
-            "delete it and run again",
-        ),
-        ({}, {"novel": None}, "damaged metadata (KeyError: 'novel'); delete it and run again"),
-        ({}, {"noise": {"std": [1.0]}}, "damaged metadata (KeyError: 'released'); delete it and run again"),
-        ({"client": None}, {}, "column 'client' must be int32 without nulls, found none; delete it and run again"),
+        ({}, {"clients": 2}, "client 2, sample 2"),
+        ({"sample": pa.array([-1] * 11)}, {}, "client 0, sample -1"),
+        ({}, {"clients": "3"}, "damaged metadata {'clients': '3'"),
+        ({}, {"novel": None}, "damaged metadata (KeyError: 'novel')"),
+        ({}, {"noise": {"std": [1.0]}}, "damaged metadata (KeyError: 'released')"),
+        ({"client": None}, {}, "'client' must be int32 without nulls, found none"),
     ],
 )
 def test_reading_assignments_refuses(
-    tmp_path: Path, columns: dict[str, pa.Array], facts: dict[str, object], message: str
+    tmp_path: Path, columns: dict[str, pa.Array], facts: dict[str, object], words: str
 ) -> None:
     path = tmp_path / "a.parquet"
     write_assignment(path, make_assignment())
     rewrite(path, "partition/2", columns, **facts)
     with pytest.raises(UserError) as error:
         read_assignment(path)
-    assert str(error.value) == f"{path}: {message}"
+    assert str(error.value).startswith(f"{path}: ") and words in str(error.value)
 
 
 def rows(*values: int) -> np.ndarray:

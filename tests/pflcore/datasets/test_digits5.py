@@ -1,9 +1,10 @@
-"""Digits-Five: five sets of digits and their union, whole and in part."""
+"""Digits-Five: composed of five datasets, and as FedBN's authors publish it, in miniature."""
 
 from __future__ import annotations
 
-import os
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pooch
@@ -25,9 +26,9 @@ from support.digit_files import (
     write_synthdigits,
     write_usps_hdf5,
 )
-from support.official import Trust, failure, unreachable, write_files
+from support.official import Files, Hostile, Trust, failure, unreachable, write_files, write_zip
 
-from pflcore.datasets import DATASETS, digits5
+from pflcore.datasets import DATASETS, Dataset, digits5
 from pflcore.errors import UserError
 
 DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M")
@@ -41,7 +42,7 @@ def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
 
 @pytest.fixture
 def five(tmp_path: Path, trust: Trust) -> Path:
-    """The folders of the five datasets, and the one of their union, which is not there."""
+    """The folder of Digits-Five, which is not there, beside those of the five datasets."""
     write_mnist(tmp_path / "mnist", compressed=False)
     write_svhn(tmp_path / "svhn", trust)
     write_usps_hdf5(tmp_path / "usps" / "usps.h5")
@@ -50,23 +51,32 @@ def five(tmp_path: Path, trust: Trust) -> Path:
     return tmp_path / "digits5"
 
 
-def test_digits5_has_the_sizes_of_fedbn(monkeypatch: pytest.MonkeyPatch) -> None:
+def create(**options: Any) -> Dataset:
+    return DATASETS.create("digits5", **options)
+
+
+def scaled(image: np.ndarray) -> np.ndarray:
+    """As torchvision does it: of colour [H, W, 3] or grey [H, W], to [3, 28, 28]."""
+    small = np.asarray(Image.fromarray(image).resize((28, 28), Image.Resampling.BILINEAR))
+    return np.stack([small] * 3) if small.ndim == 2 else small.transpose(2, 0, 1)
+
+
+def test_the_sizes_are_those_of_fedbn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     sizes = [(56_000, 14_000), (79_431, 19_858), (7_438, 1_860), (391_162, 97_791), (56_000, 14_000)]
-    dataset = DATASETS.create("digits5")
-    for size, (domain, part) in zip(sizes, dataset.domains.items(), strict=True):
-        whole = sum(part.expected)
-        assert (whole - digits5._fifth(whole), digits5._fifth(whole)) == size, domain
-    assert dataset.expected == dataset.counts == tuple(map(sum, zip(*sizes, strict=True)))
-    assert DATASETS.create("digits5", split="official").expected == (
+    train, test = map(sum, zip(*sizes, strict=True))
+    assert create().expected == create().counts == (train, test)
+    assert create(source="fedbn").expected == (5 * 743, test)
+    assert create(source="fedbn", parts_used=10).expected == (5 * 7_438, test)
+    assert create(split="official").expected == (
         60_000 + 73_257 + 7_291 + 479_400 + 60_000,
         10_000 + 26_032 + 2_007 + 9_553 + 10_000,
     )
 
 
 @pytest.mark.parametrize("source", ["built", "official"])
-def test_digits5_official_split(five: Path, source: str) -> None:
-    dataset = DATASETS.create("digits5", split="official", mnistm=source)
+def test_the_official_split(five: Path, source: str) -> None:
+    dataset = create(split="official", mnistm=source)
     assert dataset.found(five)
     samples = dataset.load(five)
     assert not five.exists()
@@ -77,149 +87,147 @@ def test_digits5_official_split(five: Path, source: str) -> None:
     assert samples.shape == dataset.shape == (3, 28, 28) and samples.mean == samples.std == (0.5, 0.5, 0.5)
     grey = np.concatenate(digit_images(28, 28))
     np.testing.assert_array_equal(samples.inputs[:EACH], np.repeat(grey, 3, axis=1))
-    scaled = Image.fromarray(pixels(0, 3, 32, 32)[4].transpose(1, 2, 0)).resize((28, 28), Image.Resampling.BILINEAR)
     for domain in (1, 3, *([4] if source == "official" else [])):
-        np.testing.assert_array_equal(samples.inputs[domain * EACH + 4], np.asarray(scaled).transpose(2, 0, 1))
-    small = Image.fromarray(usps_images()[1][2, 0]).resize((28, 28), Image.Resampling.BILINEAR)
-    np.testing.assert_array_equal(samples.inputs[2 * EACH + TRAIN + 2], np.stack([np.asarray(small)] * 3))
-    assert samples.source.startswith("MNIST: train-images-idx3-ubyte, ")
-    assert "; SVHN: train_32x32.mat, test_32x32.mat; USPS: usps.h5; SynthDigits: synth" in samples.source
+        expected = scaled(pixels(0, 3, 32, 32)[4].transpose(1, 2, 0))
+        np.testing.assert_array_equal(samples.inputs[domain * EACH + 4], expected)
+    np.testing.assert_array_equal(samples.inputs[2 * EACH + TRAIN + 2], scaled(usps_images()[1][2, 0]))
+    assert samples.source.startswith("MNIST: train-images-idx3-ubyte, ") and "; USPS: usps.h5; " in samples.source
     assert samples.source.endswith("MNIST-M: mnist_m" if source == "official" else "and BSDS500 (seed 0)")
 
 
-def test_digits5_pooled_split(five: Path) -> None:
-    samples = DATASETS.create("digits5").load(five)
-    official = DATASETS.create("digits5", split="official").load(five)
+def test_the_pooled_split(five: Path) -> None:
+    samples, official = create().load(five), create(split="official").load(five)
     np.testing.assert_array_equal(samples.inputs, official.inputs)
-    np.testing.assert_array_equal(samples.labels, official.labels)
-    domains = samples.attributes["domain"].values
-    tests = [~samples.train[domains == domain] for domain in range(5)]
+    tests = [~samples.train[samples.attributes["domain"].values == domain] for domain in range(5)]
     assert [int(test.sum()) for test in tests] == [5] * 5
-    labels = samples.labels[:EACH]
-    for test in tests:
-        held = np.bincount(labels[test], minlength=10)
-        assert held.max() <= 1, "each class has two or three images, so none gives two to the test set"
+    assert max(np.bincount(samples.labels[:EACH][test]).max() for test in tests) == 1
     assert len({tuple(np.flatnonzero(test)) for test in tests}) > 1, "every domain has a draw of its own"
-    np.testing.assert_array_equal(DATASETS.create("digits5", size=32).load(five).train, samples.train)
-
-
-def test_digits5_of_another_size(five: Path) -> None:
-    dataset = DATASETS.create("digits5", size=32, mnistm="official")
-    samples = dataset.load(five)
-    assert samples.inputs.shape == (5 * EACH, *dataset.shape) == (5 * EACH, 3, 32, 32)
-    np.testing.assert_array_equal(samples.inputs[EACH : 2 * EACH], np.concatenate(colour_images()))
-
-
-def test_digits5_of_two_domains_has_their_samples_and_needs_no_others(five: Path) -> None:
-    whole = DATASETS.create("digits5").load(five)
-    for name in ("mnist", "svhn", "synthdigits"):
-        (five.parent / name).rename(five.parent / f"no {name}")
-    write_mnist(five.parent / "mnist", compressed=False)  # MNIST-M is made of it
-    dataset = DATASETS.create("digits5", domain_list=("MNIST-M", "USPS"))
-    assert dataset.found(five) and {part.what.split(",")[0] for part in dataset.data_files(five)} == {"MNIST-M", "USPS"}
-    samples = dataset.load(five)
-    assert samples.attributes["domain"].names == dataset.attributes["domain"] == ("MNIST-M", "USPS")
-    assert samples.attributes["domain"].values.tolist() == [0] * EACH + [1] * EACH
-    rows = np.r_[4 * EACH : 5 * EACH, 2 * EACH : 3 * EACH]
-    np.testing.assert_array_equal(samples.inputs, whole.inputs[rows])
-    np.testing.assert_array_equal(samples.labels, whole.labels[rows])
-    np.testing.assert_array_equal(samples.train, whole.train[rows])
-    assert DATASETS.create("digits5").attributes["domain"] == DOMAINS
-
-
-@pytest.mark.parametrize("names", [(), ("USPS", "USPS"), ("USPS", "usps")])
-def test_domains_are_distinct_and_known(names: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match="domain_list"):
-        DATASETS.create("digits5", domain_list=names)
-
-
-@pytest.mark.parametrize("name", ["mnist", "svhn", "usps", "synthdigits", "mnistm"])
-def test_digits5_needs_all_five(five: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(pooch, "retrieve", unreachable)
-    (five.parent / name).rename(five.parent / "elsewhere")
-    dataset = DATASETS.create("digits5")
-    assert not dataset.found(five)
-    message = failure(dataset, five)
-    assert message.startswith(f"{five.parent / name}: no ")
-    assert "get it from" in message or "could not be downloaded" in message or "get BSR_bsds500.tgz" in message
-
-
-def test_digits5_asks_for_what_a_person_has_to_get_before_it_downloads(
-    five: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("svhn", "synthdigits"):
-        (five.parent / name).rename(five.parent / f"no {name}")
-    monkeypatch.setattr(pooch, "retrieve", unreachable)
-    assert failure(DATASETS.create("digits5"), five).startswith(f"{five.parent / 'synthdigits'}: no data here; get it")
-
-
-def test_digits5_names_the_damaged_one(five: Path) -> None:
-    path = five.parent / "usps" / "usps.h5"
-    path.write_bytes(path.read_bytes()[:1000])
-    assert failure(DATASETS.create("digits5"), five).startswith(f"{path}: cannot be read (")
+    large = create(size=32, mnistm="official").load(five)
+    np.testing.assert_array_equal(large.inputs[EACH : 2 * EACH], np.concatenate(colour_images()))
+    np.testing.assert_array_equal(large.train, samples.train)
 
 
 def test_a_pooled_test_set_is_a_fifth_of_every_class() -> None:
     sizes = [1000, 501, 502, 503, 504, 5, 4, 3, 0, 12]
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), sizes))
-    train = digits5._draw(labels, "SVHN")
-    held = np.bincount(labels[~train], minlength=10)
-    assert held.sum() == -(-sum(sizes) // 5)
-    assert (np.abs(held - np.array(sizes) / 5) < 1).all()
+    held = np.bincount(labels[~digits5._draw(labels, "SVHN")], minlength=10)
     assert held.tolist() == [200, 100, 100, 101, 101, 1, 1, 1, 0, 2]
 
 
-# --- the five by themselves ----------------------------------------------------------------------------------------
+def test_two_domains_need_no_others(five: Path) -> None:
+    whole = create().load(five)
+    for name in ("svhn", "synthdigits"):
+        (five.parent / name).rename(five.parent / f"no {name}")
+    dataset = create(domain_list=("MNIST-M", "USPS"))
+    assert dataset.found(five) and {part.what.split(",")[0] for part in dataset.data_files(five)} == {"MNIST-M", "USPS"}
+    samples = dataset.load(five)
+    assert samples.attributes["domain"].names == dataset.attributes["domain"] == ("MNIST-M", "USPS")
+    rows = np.r_[4 * EACH : 5 * EACH, 2 * EACH : 3 * EACH]
+    np.testing.assert_array_equal(samples.inputs, whole.inputs[rows])
+    np.testing.assert_array_equal(samples.train, whole.train[rows])
 
 
-@pytest.mark.parametrize("name", ["mnist", "svhn", "usps"])
-@pytest.mark.parametrize("there", [True, False])
-def test_what_can_be_downloaded_but_is_not_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, there: bool
+@pytest.mark.parametrize("names", [(), ("USPS", "USPS"), ("USPS", "usps")])
+def test_domains_are_distinct_and_known(names: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="domain_list"):
+        create(domain_list=names)
+
+
+def test_what_a_person_has_to_get_is_named_before_anything_is_downloaded(
+    five: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pooch, "retrieve", unreachable)
-    folder = tmp_path / name
-    if there:
-        folder.mkdir()
-    dataset = DATASETS.create(name)
-    assert not dataset.found(folder)
-    message = failure(dataset, folder)
-    assert message.startswith(f"{folder}: no data here, and http")
-    assert "could not be downloaded (OSError); put" in message
+    for name in ("svhn", "synthdigits", "mnistm"):
+        (five.parent / name).rename(five.parent / f"no {name}")
+    for name in ("synthdigits", "mnistm", "svhn"):
+        assert not create().found(five)
+        assert failure(create(), five).startswith(f"{five.parent / name}: ")
+        (five.parent / f"no {name}").rename(five.parent / name)
+    (five.parent / "usps" / "usps.h5").write_bytes(b"x")
+    assert failure(create(), five).startswith(f"{five.parent}/usps/usps.h5: cannot be read (")
 
 
-@pytest.mark.parametrize(("name", "named"), [("synthdigits", "synth_train_32x32.mat"), ("mnistm", "mnist_m.tar.gz")])
-@pytest.mark.parametrize("there", [True, False])
-def test_what_a_person_has_to_get_is_named(tmp_path: Path, name: str, named: str, there: bool) -> None:
-    folder = tmp_path / name
-    if there:
-        folder.mkdir()
-    dataset = DATASETS.create(name)
-    assert not dataset.found(folder)
-    message = failure(dataset, folder)
-    assert message.startswith(f"{folder}: no data here; get it from http://yaroslav.ganin.net/ and put {named}")
+# --- FedBN's files -------------------------------------------------------------------------------------------------
+
+FOLDERS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST_M")
+SHAPES = ((28, 28), (32, 32, 3), (16, 16), (32, 32, 3), (28, 28, 3))
+TESTS = (3, 4, 2, 5, 3)
+PART = 2.5  # so that training files hold two and three images in turn
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    rows = zip(DOMAINS, FOLDERS, SHAPES, TESTS, strict=True)
+    known = {domain: digits5._Published(name, (*shape, 1)[:3], tests) for domain, name, shape, tests in rows}
+    monkeypatch.setattr(digits5, "_PUBLISHED", known)
+    monkeypatch.setattr(digits5, "PART_SIZE", PART)
+    monkeypatch.setattr(digits5, "ARCHIVE", digits5.Source("https://example.org/digit_dataset.zip"))
+    (tmp_path / "digits5").mkdir()
+    return tmp_path / "digits5"
+
+
+def images(domain: int, part: int) -> np.ndarray:
+    """Those of a training file, or of the test file as part 10."""
+    count = TESTS[domain] if part == 10 else int(PART * (part + 1)) - int(PART * part)
+    return np.random.default_rng([domain, part]).integers(0, 256, (count, *SHAPES[domain]), np.uint8)
+
+
+def labels_of(domain: int, part: int) -> np.ndarray:
+    return (np.arange(len(images(domain, part))) + 3 * domain + part) % 10
+
+
+def write_published(folder: Path, root: str = "", **changes: bytes) -> Path:
+    """The archive of all 55 pickles, some of them changed, by the words of their names."""
+    names = {part: f"partitions/train_part{part}.pkl" for part in range(10)} | {10: "test.pkl"}
+    files: Files = {"README": b"x", "__MACOSX/MNIST/._test.pkl": b"x"}
+    for domain in range(5):
+        for part, name in names.items():
+            data = changes.get(
+                f"{FOLDERS[domain]}_{part}", pickle.dumps((images(domain, part), labels_of(domain, part)))
+            )
+            if data:
+                files[f"{root}{FOLDERS[domain]}/{name}"] = data
+    return write_zip(folder / "digit_dataset.zip", files)
+
+
+@pytest.mark.parametrize(("parts", "root"), [(1, ""), (2, "digit_dataset/"), (10, "data/")])
+def test_images_labels_and_splits_are_those_of_the_files(published: Path, parts: int, root: str) -> None:
+    path = write_published(published, root)
+    dataset = create(source="fedbn", parts_used=parts, domain_list=("USPS", *DOMAINS[:2], *DOMAINS[3:]))
+    assert dataset.found(published)
+    samples, end = dataset.load(published), 0
+    assert samples.source == f"FedBN's files, {parts} of 10 for training"
+    for number, domain in enumerate((2, 0, 1, 3, 4)):
+        for part in [*range(parts), 10]:
+            expected = np.stack([scaled(image) for image in images(domain, part)])
+            rows = slice(end, end + len(expected))
+            np.testing.assert_array_equal(samples.inputs[rows], expected)
+            assert samples.labels[rows].tolist() == labels_of(domain, part).tolist()
+            assert samples.train[rows].tolist() == [part < 10] * len(expected)
+            assert set(samples.attributes["domain"].values[rows]) == {number}
+            end += len(expected)
+    assert end == len(samples) and list(published.iterdir()) == [path]
+
+
+PAIR = images(1, 0), labels_of(1, 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "mean", "std"),
+    ("data", "problem"),
     [
-        ("mnist", (0.1307,), (0.3081,)),
-        ("usps", (0.2545,), (0.3846,)),
-        ("svhn", (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
-        ("synthdigits", None, None),
-        ("mnistm", None, None),
+        (b"", "is missing"),
+        (bytes(99), "cannot be read ("),
+        (pickle.dumps(PAIR)[:-99], "cannot be read ("),
+        (pickle.dumps((PAIR[0].astype(float), PAIR[1])), "images of float64"),
+        (pickle.dumps((PAIR[0], PAIR[1][:-1])), "cannot be read ("),
+        (pickle.dumps(PAIR[0]), "cannot be read ("),
+        (pickle.dumps(Hostile(Path("/tmp/evil-of-pfl"))), "refused: the pickle asks for posix.system"),
     ],
 )
-def test_real_data_where_there_is_some(
-    monkeypatch: pytest.MonkeyPatch, name: str, mean: tuple[float, ...] | None, std: tuple[float, ...] | None
-) -> None:
-    monkeypatch.undo()
-    root = os.environ.get("PFL_DATA")
-    dataset = DATASETS.create(name)
-    if root and dataset.found(Path(root) / name):
-        samples = dataset.load(Path(root) / name)
-        assert (np.bincount(samples.labels[samples.train]) > samples.train.sum() / 20).all()
-        if mean and std:
-            inputs = samples.inputs[samples.train]
-            np.testing.assert_allclose(inputs.mean((0, 2, 3)) / 255, mean, atol=1e-4)
-            np.testing.assert_allclose(inputs.std((0, 2, 3)) / 255, std, atol=1e-4)
+def test_damaged_pickles(published: Path, data: bytes, problem: str) -> None:
+    path = write_published(published, SVHN_0=data)
+    message = failure(create(source="fedbn"), published)
+    assert message.startswith(f"{path}/SVHN/partitions/train_part0.pkl: ") and problem in message
+    assert not Path("/tmp/evil-of-pfl").exists()
+    path.write_bytes(b"PK")
+    assert failure(create(source="fedbn"), published).startswith(f"{path}: cannot be read (")

@@ -1,10 +1,11 @@
-"""PASCAL VOC: its official layout in miniature, whole and damaged, and a real set of the same layout."""
+"""Images with boxes: PASCAL VOC in miniature and one's own in its layout, whole and damaged."""
 
 from __future__ import annotations
 
-import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pooch
@@ -12,32 +13,32 @@ import pytest
 from support.official import Files, Trust, failure, no_downloads, plain, trusting, unreachable, write_files, write_tar
 
 from pflcore.data.sample_files import read_samples, write_samples
-from pflcore.datasets import DATASETS, Dataset, voc2007, voc2012
-from pflcore.datasets._voc import CLASSES
+from pflcore.data.samples import Boxes
+from pflcore.datasets import DATASETS, Dataset, stand_in
+from pflcore.datasets._voc import CLASSES, main_classes
+from pflcore.datasets.voc2007 import Voc2007
+from pflcore.datasets.voc2012 import Voc2012
+from pflcore.datasets.voc_detection import VocDetection
 from pflcore.errors import UserError
 
 SIZE = 8
 WIDTH, HEIGHT = 50, 40
 TRAINVAL, TEST = "VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"
+PART = "<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
 
 Object = tuple[str, tuple[float, float, float, float], int]
 
 
-def annotation(name: str, objects: list[Object]) -> str:
+def annotation(*objects: Object) -> str:
     """As the official ones, with a part of an object, which has a name and a box of its own."""
-    parts = "<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
-    return (
-        f"<annotation>\n\t<folder>VOC2007</folder>\n\t<filename>{name}.jpg</filename>\n\t<size>\n\t\t<width>{WIDTH}</width>"
-        f"<height>{HEIGHT}</height><depth>3</depth></size>\n\t<segmented>0</segmented>\n"
-        + "".join(
-            f"\t<object>\n\t\t<name>{label}</name>\n\t\t<pose>Left</pose>\n\t\t<truncated>1</truncated>\n"
-            f"\t\t<difficult>{difficult}</difficult>\n\t\t<bndbox>\n\t\t\t<xmin>{box[0]}</xmin>\n"
-            f"\t\t\t<ymin>{box[1]}</ymin>\n\t\t\t<xmax>{box[2]}</xmax>\n\t\t\t<ymax>{box[3]}</ymax>\n\t\t</bndbox>\n"
-            f"{parts if label == 'person' else ''}\t</object>\n"
-            for label, box, difficult in objects
+    text = f"<annotation>\n<size><width>{WIDTH}</width><height>{HEIGHT}</height></size>\n"
+    for label, box, difficult in objects:
+        corners = "".join(
+            f"<{key}>{value}</{key}>" for key, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
         )
-        + "</annotation>\n"
-    )
+        text += f"<object><name>{label}</name><difficult>{difficult}</difficult><bndbox>{corners}</bndbox>"
+        text += f"{PART if label == 'person' else ''}</object>\n"
+    return text + "</annotation>\n"
 
 
 OBJECTS: dict[str, list[Object]] = {
@@ -50,50 +51,42 @@ OBJECTS: dict[str, list[Object]] = {
 TRAIN, REST = ["000009", "000005", "000007"], ["000001", "000002"]  # lists have an order of their own
 
 
-def part(year: int, lists: dict[str, list[str]]) -> Files:
-    """The files of one archive: images, annotations and lists, with lists of one class that are to be passed over."""
+def files_of(year: int, **lists: list[str]) -> Files:
+    """The files of one archive: images, annotations and lists, with a list of one class that is not used."""
     root = f"VOCdevkit/VOC{year}"
     names = sorted({name for split in lists.values() for name in split})
     files = {f"{root}/JPEGImages/{name}.jpg": plain((10 * int(name),) * 3, size=(WIDTH, HEIGHT)) for name in names}
-    files |= {f"{root}/Annotations/{name}.xml": annotation(name, OBJECTS[name]).encode() for name in names}
-    files |= {
-        f"{root}/ImageSets/Main/{split}.txt": "".join(f"{n}\n" for n in lines).encode()
-        for split, lines in lists.items()
-    }
+    files |= {f"{root}/Annotations/{name}.xml": annotation(*OBJECTS[name]).encode() for name in names}
+    files |= {f"{root}/ImageSets/Main/{split}.txt": "\n".join(own).encode() for split, own in lists.items()}
     return files | {f"{root}/ImageSets/Main/dog_trainval.txt": b"000005  1\n"}
 
 
-def files_2007() -> dict[str, Files]:
-    return {
-        TRAINVAL: part(2007, {"trainval": TRAIN, "train": TRAIN[:1], "val": TRAIN[1:]}),
-        TEST: part(2007, {"test": REST}),
-    }
+FILES = {TRAINVAL: files_of(2007, trainval=TRAIN, train=TRAIN[:1]), TEST: files_of(2007, test=REST)}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     no_downloads(monkeypatch)
-    monkeypatch.setattr(voc2007.Voc2007, "counts", (3, 2))
-    monkeypatch.setattr(voc2012.Voc2012, "counts", (3, 2))
-    (tmp_path / "raw").mkdir()
-    return tmp_path / "raw"
-
-
-def refused(dataset: Dataset, folder: Path) -> str:
-    """The error, which repeats nothing of a document."""
-    message = failure(dataset, folder)
-    assert "<" not in message
-    return message
+    monkeypatch.setattr(Voc2007, "counts", (3, 2))
+    monkeypatch.setattr(Voc2012, "counts", (3, 2))
+    (tmp_path / "voc2007").mkdir()
+    return tmp_path / "voc2007"
 
 
 @pytest.fixture
 def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
-    return trusting(monkeypatch, voc2007.Voc2007, voc2012.Voc2012)
+    return trusting(monkeypatch, Voc2007, Voc2012)
 
 
 @pytest.fixture
-def voc() -> Dataset:
-    return voc2007.Voc2007(size=SIZE)
+def year(folder: Path) -> Path:
+    """The unpacked folder of 2007 within the dataset's folder."""
+    for files in FILES.values():
+        write_files(folder, files)
+    return folder / "VOCdevkit" / "VOC2007"
+
+
+VOC = Voc2007(size=SIZE)
 
 
 def assert_complete(dataset: Dataset, folder: Path, source: str) -> None:
@@ -108,108 +101,89 @@ def assert_complete(dataset: Dataset, folder: Path, source: str) -> None:
     words = ["horse", "sheep", "chair", "dog", "car", "person", "tvmonitor", "train"]
     assert [CLASSES[label] for label in boxes.labels] == words
     assert boxes.difficult.tolist() == [True, True, False, False, True, False, False, False]
-    pixels = boxes.corners.astype(np.float64) * [WIDTH, HEIGHT, WIDTH, HEIGHT]
     expected = [(9, 9, 10, 10), (9, 9, 20, 20), (0, 0, 10, 10), (10, 4, 50, 40), (0, 0, 50, 40)]
     expected += [(1.5, 2, 20, 20), (0, 0, 50, 40), (49, 39, 50, 40)]
-    np.testing.assert_allclose(pixels, expected, atol=1e-4)
+    np.testing.assert_allclose(boxes.corners.astype(np.float64) * [WIDTH, HEIGHT, WIDTH, HEIGHT], expected, atol=1e-4)
     assert samples.source == source and samples.class_names == CLASSES and len(CLASSES) == 20
 
 
-def test_voc_2007_from_its_archives(voc: Dataset, folder: Path, trust: Trust, tmp_path: Path) -> None:
-    for name, files in files_2007().items():
+def test_2007_from_its_archives(folder: Path, trust: Trust, tmp_path: Path) -> None:
+    for name, files in FILES.items():
         write_tar(folder / name, {"VOCdevkit/VOC2006/Annotations/000005.xml": b"x", **files}, "w")
+    assert failure(VOC, folder).startswith(f"{folder / TRAINVAL}: md5 is ")
     trust(folder)
-    assert_complete(voc, folder, f"{TRAINVAL}, {TEST}")
+    assert_complete(VOC, folder, f"{TRAINVAL}, {TEST}")
     assert sorted(path.name for path in folder.iterdir()) == [TEST, TRAINVAL]
-    write_samples(tmp_path / "a.parquet", voc.load(folder))
+    write_samples(tmp_path / "a.parquet", VOC.load(folder))
     write_samples(tmp_path / "b.parquet", read_samples(tmp_path / "a.parquet"))
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
 @pytest.mark.parametrize("inside", ["VOCdevkit/VOC2007", "VOC2007", "."])
-def test_voc_2007_unpacked(voc: Dataset, folder: Path, inside: str) -> None:
-    for files in files_2007().values():
+def test_2007_unpacked(folder: Path, inside: str) -> None:
+    for files in FILES.values():
         write_files(folder / inside, {name.removeprefix("VOCdevkit/VOC2007/"): data for name, data in files.items()})
-    assert_complete(voc, folder, inside if inside != "." else "a folder of VOC's layout")
+    assert_complete(VOC, folder, inside if inside != "." else "a folder of VOC's layout")
 
 
-def test_voc_2012_takes_val_for_the_test_set(folder: Path, trust: Trust) -> None:
-    dataset = voc2012.Voc2012(size=SIZE)
-    files = part(2012, {"train": TRAIN, "val": REST, "trainval": TRAIN + REST})
+def test_2012_takes_val_for_the_test_set(folder: Path, trust: Trust) -> None:
+    files = files_of(2012, train=TRAIN, val=REST, trainval=TRAIN + REST)
     write_tar(folder / "VOCtrainval_11-May-2012.tar", files, "w")
     trust(folder)
-    assert_complete(dataset, folder, "VOCtrainval_11-May-2012.tar")
-    (folder / "VOCtrainval_11-May-2012.tar").unlink()
-    write_files(folder, files)
-    assert_complete(dataset, folder, "VOCdevkit/VOC2012")
+    assert_complete(Voc2012(size=SIZE), folder, "VOCtrainval_11-May-2012.tar")
 
 
-def test_official_facts() -> None:
-    assert sum(voc2007.Voc2007.counts or ()) == 9963 and sum(voc2012.Voc2012.counts or ()) == 11_540
-    assert voc2007.Voc2007().expected == (5011, 4952) and voc2007.Voc2007(class_list=("a",)).expected is None
+def test_voc_detection_trains_on_both_years(folder: Path, year: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    sizes = VocDetection.counts, Voc2007.counts, Voc2012.counts
+    assert sizes == ((10_728, 5_823), (5_011, 4_952), (5_717, 5_823))
+    monkeypatch.setattr(VocDetection, "counts", (4, 1))
+    both = folder.parent / "voc_detection"
+    dataset = VocDetection(size=SIZE)
+    assert not dataset.found(both)
+    write_files(folder.parent / "voc2012", files_of(2012, train=["000002"], val=["000001"]))
+    assert dataset.found(both)
+    samples = dataset.load(both)
+    assert [CLASSES[label] for label in samples.labels] == ["sheep", "dog", "person", "train", "tvmonitor"]
+    assert samples.train.tolist() == [True] * 4 + [False]
+    assert samples.source == "VOCdevkit/VOC2007, VOCdevkit/VOC2012"
 
 
-def test_other_classes(folder: Path) -> None:
-    for files in files_2007().values():
-        write_files(folder, {n: d.replace(b"dog", b"RBC").replace(b"000002\n", b"") for n, d in files.items()})
+def test_other_classes(folder: Path, year: Path) -> None:
+    for path in (*year.glob("Annotations/*.xml"), year / "ImageSets/Main/test.txt"):
+        path.write_text(path.read_text().replace("dog", "RBC").replace("\n000002", ""))
     names = ("RBC", *(name for name in CLASSES if name != "dog"))
-    dataset = DATASETS.create("voc2007", class_list=names, size=SIZE)
-    samples = dataset.load(folder)  # one image less than VOC
+    samples = DATASETS.create("voc2007", class_list=names, size=SIZE).load(folder)  # one image less than VOC
     assert len(samples) == 4 and samples.class_names == names and samples.labels.tolist()[1] == 0
-    assert refused(DATASETS.create("voc2007", size=SIZE), folder) == (
-        f"{folder}/VOCdevkit/VOC2007/Annotations/000005.xml: object 1: its class 'RBC' is unknown; put it into "
-        "class_list"
-    )
+    assert "000005.xml: object 1: its class 'RBC' is unknown" in failure(VOC, folder)
     for wrong in ((), ("a", "a")):
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=r"^voc2007\.class_list = "):
             DATASETS.create("voc2007", class_list=wrong)
-        assert str(error.value) == f"voc2007.class_list = {list(wrong)} must be distinct names, one at least"
 
 
-def test_no_data_and_no_network(voc: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_data_and_no_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooch, "retrieve", unreachable)
     for place in (folder, folder.parent / "absent"):
-        assert not voc.found(place)
-        assert refused(voc, place) == (
-            f"{place}: no data here, and http://host.robots.ox.ac.uk/pascal/VOC/voc2007/{TRAINVAL} could not be "
-            f"downloaded (OSError); put {TRAINVAL} into that folder, or the folder VOCdevkit/VOC2007, or the folders "
-            "Annotations, ImageSets, JPEGImages"
-        )
+        message = failure(VOC, place)
+        assert message.startswith(f"{place}: no data here") and f"put {TRAINVAL}" in message
 
 
-def test_damaged_archives(voc: Dataset, folder: Path, trust: Trust) -> None:
-    files = files_2007()
-    for name in files:
-        write_tar(folder / name, files[name], "w")
-    found = hashlib.md5((folder / TRAINVAL).read_bytes()).hexdigest()
-    assert refused(voc, folder) == (
-        f"{folder / TRAINVAL}: md5 is {found}, expected c52e279531787c972589f7e41ab4ae64; delete it and get it from "
-        f"http://host.robots.ox.ac.uk/pascal/VOC/voc2007/{TRAINVAL}"
-    )
-    path = folder / TRAINVAL
+def test_damaged_archives(folder: Path, trust: Trust) -> None:
+    for name, files in FILES.items():
+        write_tar(folder / name, files, "w")
+    path, files = folder / TRAINVAL, FILES[TRAINVAL]
     whole = path.read_bytes()
-    middle = whole.index(files[TRAINVAL]["VOCdevkit/VOC2007/JPEGImages/000009.jpg"]) + 100
-    path.write_bytes(whole[:middle])
+    middle = whole.index(files["VOCdevkit/VOC2007/JPEGImages/000009.jpg"]) + 100
+    for data in (whole[:middle], b"not a tar"):
+        path.write_bytes(data)
+        trust(folder)
+        assert failure(VOC, folder).startswith((f"{path}: cannot be read (", f"{folder}: "))
+    write_tar(path, {**files, "VOCdevkit/VOC2007/../../../evil": b"x"}, "w")
     trust(folder)
-    assert refused(voc, folder).startswith((f"{path}: cannot be read (", f"{folder}: "))
-    path.write_bytes(b"not a tar")
+    assert "'VOCdevkit/VOC2007/../../../evil' points outside of the archive" in failure(VOC, folder)
+    write_tar(path, {name: data for name, data in files.items() if "000005.xml" not in name}, "w")
     trust(folder)
-    assert refused(voc, folder).startswith(f"{path}: cannot be read (")
-    write_tar(path, {**files[TRAINVAL], "VOCdevkit/VOC2007/../../../evil": b"x"}, "w")
-    trust(folder)
-    assert "its member 'VOCdevkit/VOC2007/../../../evil' points outside of the archive" in refused(voc, folder)
-    del files[TRAINVAL]["VOCdevkit/VOC2007/Annotations/000005.xml"]
-    write_tar(path, files[TRAINVAL], "w")
-    trust(folder)
-    assert refused(voc, folder) == (f"{folder}: Annotations/000005.xml is missing; put the complete data there")
-
-
-@pytest.fixture
-def unpacked(folder: Path) -> Path:
-    """The folder of the year within the dataset's folder."""
-    for files in files_2007().values():
-        write_files(folder, files)
-    return folder / "VOCdevkit" / "VOC2007"
+    assert failure(VOC, folder).startswith(f"{folder}: Annotations/000005.xml is missing")
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]><annotation>&b;</annotation>'
@@ -217,92 +191,134 @@ EXTERNAL = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><annotation>&a
 
 
 @pytest.mark.parametrize("text", [BOMB, EXTERNAL, "<!DOCTYPE annotation><annotation/>"])
-def test_documents_with_entities_are_refused(voc: Dataset, folder: Path, unpacked: Path, text: str) -> None:
-    path = unpacked / "Annotations/000007.xml"
+def test_documents_with_entities_are_refused(folder: Path, year: Path, text: str) -> None:
+    path = year / "Annotations/000007.xml"
     path.write_text(text)
-    assert refused(voc, folder).startswith(f"{path}: cannot be read (DTDForbidden")
+    message = failure(VOC, folder)
+    assert message.startswith(f"{path}: cannot be read (DTDForbidden") and "<" not in message
 
 
 def without(key: str) -> str:
-    text = annotation("000007", [("dog", (1, 1, 2, 2), 0)])
+    text = annotation(("dog", (1, 1, 2, 2), 0))
     start, stop = text.index(f"<{key}>"), text.index(f"</{key}>") + len(key) + 3
     return text[:start] + text[stop:]
 
 
 def dogs(*boxes: tuple[float, float, float, float]) -> str:
-    return annotation("000007", [("dog", box, 0) for box in boxes])
-
-
-PUT = "; put the official annotation there"
-OUTSIDE = " has no area in the image of 50x40 pixels, or stands out of it" + PUT
+    return annotation(*(("dog", box, 0) for box in boxes))
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "problem"),
     [
-        ("text", "cannot be read (syntax error: line 1, column 0)" + PUT),
-        (without("object"), "has no object; take the image off the lists in ImageSets/Main"),
-        (without("name"), "object 0: its class '' is unknown; put it into class_list"),
-        (without("ymax"), "cannot be read (could not convert string to float: '')" + PUT),
-        (dogs((1, 1, 2, float("nan"))), "object 0: its box 1, 1, 2, nan" + OUTSIDE),
-        (dogs((20, 1, 10, 2)), "object 0: its box 20, 1, 10, 2" + OUTSIDE),
-        (dogs((1, 1, 2, 2), (1, 1, 52, 40)), "object 1: its box 1, 1, 52, 40" + OUTSIDE),
-        (dogs((-1, 1, 9, 40)), "object 0: its box -1, 1, 9, 40" + OUTSIDE),
-        (dogs((51, 1, 51, 9)), "object 0: its box 51, 1, 51, 9" + OUTSIDE),
-        (
-            annotation("000007", [("dog", (1, 1, 2, 2), 0), ("unicorn", (1, 1, 2, 2), 0)]),
-            "object 1: its class 'unicorn' is unknown; put it into class_list",
-        ),
+        ("text", "cannot be read (syntax error: line 1, column 0)"),
+        ('<?xml version="1.0" encoding="no-such"?><annotation/>', "cannot be read ("),
+        (without("object"), "has no object"),
+        (without("name"), "object 0: its class '' is unknown"),
+        (without("ymax"), "cannot be read ("),
+        (dogs((1, 1, 2, float("nan"))), "object 0: its box 1, 1, 2, nan"),
+        (dogs((20, 1, 10, 2)), "object 0: its box 20, 1, 10, 2"),
+        (dogs((1, 1, 2, 2), (1, 1, 52, 40)), "object 1: its box 1, 1, 52, 40"),
+        (dogs((-1, 1, 9, 40)), "object 0: its box -1, 1, 9, 40"),
+        (dogs((51, 1, 51, 9)), "object 0: its box 51, 1, 51, 9"),
+        (annotation(("dog", (1, 1, 2, 2), 0), ("unicorn", (1, 1, 2, 2), 0)), "object 1: its class 'unicorn'"),
     ],
 )
-def test_faulty_annotations(voc: Dataset, folder: Path, unpacked: Path, text: str, message: str) -> None:
-    path = unpacked / "Annotations/000007.xml"
+def test_faulty_annotations(folder: Path, year: Path, text: str, problem: str) -> None:
+    path = year / "Annotations/000007.xml"
     path.write_text(text)
-    assert refused(voc, folder) == f"{path}: {message}"
+    assert failure(VOC, folder).startswith(f"{path}: {problem}")
 
 
-def test_an_annotation_of_unknown_encoding(voc: Dataset, folder: Path, unpacked: Path) -> None:
-    path = unpacked / "Annotations/000007.xml"
-    for data in (b'<?xml version="1.0" encoding="no-such"?><annotation/>', b"\xff\xfe\xff", b"<annotation>\xff"):
-        path.write_bytes(data)
-        assert refused(voc, folder).startswith(f"{path}: cannot be read (")
+def test_difficult_may_be_left_out(folder: Path, year: Path) -> None:
+    (year / "Annotations/000007.xml").write_text(without("difficult"))
+    boxes = VOC.load(folder).boxes
+    assert boxes is not None and not boxes.difficult[4]
 
 
-def test_difficult_may_be_left_out(voc: Dataset, folder: Path, unpacked: Path) -> None:
-    (unpacked / "Annotations/000007.xml").write_text(without("difficult"))
-    samples = voc.load(folder)
-    assert (
-        samples.boxes is not None and not samples.boxes.difficult[4] and samples.class_names[samples.labels[2]] == "dog"
+@pytest.mark.parametrize(
+    ("name", "data", "place", "problem"),
+    [
+        ("ImageSets/Main/test.txt", b"", "/ImageSets/Main/test.txt", "is empty"),
+        ("ImageSets/Main/test.txt", b"000001\n000001\n", "/ImageSets/Main/test.txt", "names an image twice"),
+        ("ImageSets/Main/test.txt", b"\xff\xfe", "/ImageSets/Main/test.txt", "cannot be read ("),
+        ("ImageSets/Main/test.txt", b"../../x\n", "", "Annotations/../../x.xml is missing"),
+        ("ImageSets/Main/test.txt", b"000001\n000005\n", "", "000005 is in both trainval and test"),
+        ("ImageSets/Main/test.txt", b"000001\n", "", "3 training and 2 test samples, found 3 and 1"),
+        ("ImageSets/Main/test.txt", None, "", "ImageSets/Main/test.txt is missing"),
+        ("JPEGImages/000005.jpg", b"not an image", "/JPEGImages/000005.jpg", "not a readable image ("),
+        ("JPEGImages/000005.jpg", None, "", "JPEGImages/000005.jpg is missing"),
+    ],
+)
+def test_faulty_folders(folder: Path, year: Path, name: str, data: bytes | None, place: str, problem: str) -> None:
+    (year / name).unlink() if data is None else (year / name).write_bytes(data)
+    message = failure(VOC, folder)
+    assert message.startswith(f"{year}{place}: ") and problem in message
+
+
+# --- one's own -----------------------------------------------------------------------------------------------------
+
+
+def own(**options: Any) -> Dataset:
+    return DATASETS.create("detection_folder", **{"path": "cells", "size": 8, **options})
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    boxes = {
+        "a": annotation(("red", (1, 1, 25, 40), 0), ("white", (26, 1, 50, 10), 0)),
+        "b": annotation(("white", (11, 11, 30, 30), 0)),
+    }
+    files: Files = {f"Annotations/{name}.xml": text.encode() for name, text in boxes.items()}
+    files |= {f"JPEGImages/{name}.jpg": plain((9, 9, 9), size=(WIDTH, HEIGHT)) for name in boxes}
+    write_files(tmp_path / "cells", files | {"ImageSets/Main/trainval.txt": b"a", "ImageSets/Main/test.txt": b"b"})
+    samples = own().load(tmp_path / "detection_folder")
+    write_samples(tmp_path / "data.parquet", samples)
+    assert samples.class_names == ("red", "white") and samples.source == "images in cells/"
+    again = read_samples(tmp_path / "data.parquet").boxes
+    assert again is not None
+    np.testing.assert_allclose(again.corners, [[0, 0, 0.5, 1], [0.5, 0, 1, 0.25], [0.2, 0.25, 0.6, 0.75]])
+    targets = again.padded()
+    assert targets.shape == (2, 2, 6) and targets.dtype == np.float32
+    np.testing.assert_allclose(targets[1], [[1, 0.2, 0.25, 0.6, 0.75, 0], [-1, 0, 0, 0, 0, 0]])
+    assert "its class 'white' is unknown" in failure(own(class_list=("red",)), tmp_path / "detection_folder")
+
+
+@pytest.mark.parametrize("options", [{"train_list": "../x"}, {"test_list": ""}, {"class_list": ("a", "a")}])
+def test_options_of_ones_own(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"^detection_folder\.{next(iter(options))} = "):
+        own(**options)
+
+
+def test_the_class_that_an_image_counts_for() -> None:
+    corners = [
+        *([0, 0, 0.9, 0.9], [0, 0, 0.2, 0.2], [0.5, 0.5, 0.7, 0.7]),
+        *([0, 0, 0.8, 0.8], [0, 0, 0.1, 0.1]),  # the larger is difficult
+        *([0, 0, 0.3, 0.3], [0, 0, 0.4, 0.4]),  # both are
+    ]
+    boxes = Boxes(
+        counts=np.array([3, 2, 2]),
+        labels=np.array([0, 1, 1, 2, 0, 0, 2]),
+        corners=np.array(corners, np.float32),
+        difficult=np.array([0, 0, 0, 1, 0, 1, 1], bool),
     )
+    assert main_classes(boxes, "largest").tolist() == [0, 0, 2]
+    assert main_classes(boxes, "frequent").tolist() == [1, 0, 0]
+    assert main_classes(boxes, "rarest").tolist() == [1, 0, 2]
 
 
-def test_faulty_folders(voc: Dataset, folder: Path, unpacked: Path) -> None:
-    lists = unpacked / "ImageSets/Main"
-    good = (lists / "test.txt").read_text()
-    for text, message in (
-        ("", f"{lists}/test.txt: is empty; put the official list there"),
-        (good + "000001\n", f"{lists}/test.txt: names an image twice; put the official list there"),
-        ("../../x\n", f"{unpacked}: Annotations/../../x.xml is missing; put the complete data there"),
-        (good + "000005\n", f"{unpacked}: 000005 is in both trainval and test; correct the lists"),
-        (good + "000004\n", f"{unpacked}: Annotations/000004.xml is missing; put the complete data there"),
-        (
-            good[:7],
-            f"{unpacked}: voc2007 has 3 training and 2 test samples, found 3 and 1; put the complete data there",
-        ),
-    ):
-        (lists / "test.txt").write_text(text)
-        assert refused(voc, folder) == message
-    (lists / "test.txt").write_bytes(b"\xff\xfe")
-    assert refused(voc, folder).startswith(f"{lists}/test.txt: cannot be read (")
-    (lists / "test.txt").unlink()
-    assert refused(voc, folder) == f"{unpacked}: ImageSets/Main/test.txt is missing; put the complete data there"
-    (lists / "test.txt").write_text(good)
-    picture = unpacked / "JPEGImages/000005.jpg"
-    for data in (picture.read_bytes()[:300], b"not an image", b""):
-        picture.write_bytes(data)
-        assert refused(voc, folder).startswith(f"{picture}: not a readable image (")
-    picture.unlink()
-    assert refused(voc, folder) == f"{unpacked}: JPEGImages/000005.jpg is missing; put the complete data there"
+def test_a_stand_in_shows_what_its_boxes_say() -> None:
+    samples = stand_in(own(size=32), 40, 10)
+    boxes = samples.boxes
+    assert boxes is not None and set(boxes.counts.tolist()) == {1, 2, 3}
+    assert main_classes(boxes, "largest").tolist() == samples.labels.tolist()
+    # Class 0 is a red box: red within, grey without.
+    first = int(np.flatnonzero((boxes.counts == 1) & (samples.labels == 0))[0])
+    left, top, right, bottom = 32 * boxes.corners[int(boxes.counts[:first].sum())]
+    image = samples.inputs[first].astype(int)
+    assert image[:, int((top + bottom) / 2), int((left + right) / 2)].tolist() == [255, 0, 0]
+    assert abs(int(image[:, 0, 0].mean()) - 110) < 40 or left < 1
+    with pytest.raises(UserError):
+        replace(samples, boxes=replace(boxes, corners=boxes.corners + 1))
 
 
 def test_real_data_of_the_same_layout() -> None:
@@ -312,19 +328,5 @@ def test_real_data_of_the_same_layout() -> None:
     if not dataset.found(root):
         pytest.skip("no real data")
     samples = dataset.load(root)
-    assert (samples.train.sum(), (~samples.train).sum()) == (292, 72)
-    assert samples.boxes is not None and np.bincount(samples.boxes.labels).tolist() == [4155, 372, 361]
-    assert 150 < samples.inputs.mean() < 220
-    corners = samples.boxes.corners
-    assert ((corners[:, 2:] - corners[:, :2]) * (640, 480) > 0.99).all()  # one pixel at least
-
-
-@pytest.mark.parametrize(("name", "boxes"), [("voc2007", 24_640), ("voc2012", 27_450)])
-def test_real_data(name: str, boxes: int) -> None:
-    root = Path(os.environ.get("PFL_DATA", "/nonexistent")) / name
-    dataset = DATASETS.create(name, size=32)
-    if not dataset.found(root):
-        pytest.skip("no real data")
-    samples = dataset.load(root)
-    # The published numbers leave the difficult objects out.
-    assert samples.boxes is not None and boxes in (len(samples.boxes.labels), int((~samples.boxes.difficult).sum()))
+    assert samples.boxes is not None and (samples.train.sum(), len(samples)) == (292, 364)
+    assert np.bincount(samples.boxes.labels).tolist() == [4155, 372, 361]

@@ -9,7 +9,7 @@ import pytest
 from support.toy_samples import SAMPLES
 
 from pflcore.data.assignment import Assignment
-from pflcore.data.split_files import hash_of, write_split
+from pflcore.data.assignment_files import hash_of, write_split
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from support.digit_files import write_mnist, write_usps_hdf5
 from support.official import write_files, write_zip
 
 from pflcore.datasets import DATASETS, _download, domainnet
+from pflcore.datasets._download import Source
 from pflcore.errors import UserError
 from pipeline.browse.dataset_view import fetch, show_facts
 
@@ -62,23 +62,23 @@ def test_digits5_tells_which_of_the_five_are_here(facts: Facts, data: Path) -> N
     assert photographs.startswith("missing; by hand: BSR_bsds500.tgz, 71 MB, no hash is known: unverified, from https")
 
 
-def test_domainnet_tells_versions_sizes_and_hashes(facts: Facts, data: Path) -> None:
-    shown = facts("domainnet", lists="fedbn", version="original")
+def test_domainnet_tells_sizes_and_hashes(facts: Facts, data: Path) -> None:
+    shown = facts("domainnet", lists="fedbn")
     assert shown["state"] == "needs folder; 0 of 7 parts are here"
     host = "http://csr.bu.edu/ftp/visda/2019/multi-source"
-    assert shown["clipart (original)"] == (
-        f"missing; by hand: clipart.zip, 1.3 GB, no hash is known: unverified, from {host}/clipart.zip into "
-        f"{data}/domainnet; taken instead: clipart/"
+    assert shown["clipart"] == (
+        "missing; pfl fetch gets it: clipart.zip, 1.3 GB, md5 cd0d8f2d77a4e181449b78ed62bccf1e, "
+        f"from {host}/groundtruth/clipart.zip into {data}/domainnet; taken instead: clipart/"
     )
     assert shown["real"].startswith(
         "missing; pfl fetch gets it: real.zip, 6.1 GB, md5 dcc47055e8935767784b7162e7c7cca6, from "
     )
     assert shown["FedBN's lists"].startswith("missing; by hand: domainnet_dataset.zip, no hash is known: unverified")
-    write_files(data / "domainnet", {"sketch/bird/1.jpg": b"x", "DomainNet/real_train.pkl": b"x"})
+    write_files(data / "domainnet", {"sketch/bird/1.jpg": b"x", "domainnet_dataset.zip": b"x"})
     size = write_zip(data / "domainnet" / "clipart.zip", {"a": b"b"}).stat().st_size
     shown = facts("domainnet", lists="fedbn")
-    assert shown["state"] == "ready; 3 of 7 parts are here"
-    assert shown["clipart (cleaned)"] == (
+    assert shown["state"] == "needs folder; 3 of 7 parts are here"
+    assert shown["clipart"] == (
         f"here, {data}/domainnet/clipart.zip ({size:,} bytes; its hash is checked when it is read)"
     )
     assert shown["sketch"] == f"here, {data}/domainnet/sketch (a folder says neither hash nor version)"
@@ -111,13 +111,10 @@ def test_what_has_no_hash_is_left_to_a_person(tmp_path: Path, data: Path, monkey
         _serve_domainnet(host, monkeypatch)
         said = io.StringIO()
         with pytest.raises(UserError) as error:
-            fetch("domainnet", tmp_path, Console(file=said, width=10_000), {"version": "original", "lists": "fedbn"})
-    assert str(error.value) == (
-        "domainnet: a person has to get clipart (original), painting (original), FedBN's lists; the lines above say "
-        "from where and to where"
-    )
-    assert len(list((data / "domainnet").iterdir())) == 4
-    assert "unverified, from http://csr.bu.edu/ftp/visda/2019/multi-source/painting.zip into" in said.getvalue()
+            fetch("domainnet", tmp_path, Console(file=said, width=10_000), {"lists": "fedbn"})
+    assert str(error.value).startswith("domainnet: a person has to get FedBN's lists; ")
+    assert len(list((data / "domainnet").iterdir())) == 6
+    assert "unverified, from https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/" in said.getvalue()
 
 
 def _serve_domainnet(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +122,7 @@ def _serve_domainnet(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     digest = hashlib.md5(CONTENT).hexdigest()
     archives = tuple(
-        (dataclasses.replace(source, url=f"http://127.0.0.1:{host.port}/{source.name}", digest=digest), domains)
-        for source, domains in domainnet.DomainNet.archives
+        archive._replace(source=Source(f"http://127.0.0.1:{host.port}/{archive.source.name}", "md5", digest))
+        for archive in domainnet.DomainNet.archives
     )
     monkeypatch.setattr(domainnet.DomainNet, "archives", archives)

@@ -1,0 +1,267 @@
+"""Office-31, Office-Home and DomainNet: archives, folders and lists in miniature, whole and damaged."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.official import (
+    EACH,
+    SIZE,
+    Files,
+    Hostile,
+    Trust,
+    assert_every_image,
+    colour,
+    encoded,
+    failure,
+    no_downloads,
+    plain,
+    trusting,
+    write_files,
+    write_tar,
+    write_zip,
+)
+
+from pflcore.datasets import DATASETS, stand_in
+from pflcore.datasets._domains import DomainImages
+from pflcore.datasets.domainnet import DomainNet
+from pflcore.datasets.office31 import Office31
+from pflcore.datasets.officehome import OfficeHome
+from pflcore.errors import UserError
+
+INSIDE = {Office31: "{domain}/images", OfficeHome: "OfficeHomeDataset_10072016/{domain}", DomainNet: "{domain}"}
+STRAY = {
+    Office31: ("amazon/label.txt", "other/images/bike/frame.jpg", "amazon/masks/bike/frame.jpg"),
+    OfficeHome: ("OfficeHomeDataset_10072016/ImageInfo.csv", "OfficeHomeDataset_10072016/Art/Bed/._00001.jpg"),
+    DomainNet: ("sketch/axe/1.jpg",),
+}
+SETS: list[type[DomainImages]] = [Office31, OfficeHome, DomainNet]
+
+
+def files_of(cls: type[DomainImages]) -> Files:
+    files = {
+        f"{INSIDE[cls].format(domain=domain)}/{label}/{number}.jpg": plain(colour(d, c, number))
+        for d, domain in enumerate(cls.domains)
+        for c, label in enumerate(cls.class_names)
+        for number in range(EACH)
+    }
+    return files | dict.fromkeys(STRAY[cls], b"x")
+
+
+def write_archives(cls: type[DomainImages], folder: Path, files: Files) -> list[str]:
+    """Write the published archives, whose members are in an order that nobody chose; return their names."""
+    for source, domains, _ in cls.archives:
+        own = {n: data for n, data in reversed(files.items()) if len(cls.archives) == 1 or n.startswith(domains)}
+        (write_zip if source.name.endswith("zip") else write_tar)(folder / source.name, own)
+    return [source.name for source, _, _ in cls.archives]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    no_downloads(monkeypatch)
+    for cls in (Office31, OfficeHome):
+        monkeypatch.setattr(cls, "counts", (len(cls.domains) * len(cls.class_names) * EACH, 0))
+    (tmp_path / "data" / "here").mkdir(parents=True)
+    return tmp_path / "data" / "here"
+
+
+@pytest.fixture
+def trust(monkeypatch: pytest.MonkeyPatch) -> Trust:
+    return trusting(monkeypatch, *SETS)
+
+
+def test_official_facts() -> None:
+    assert Office31.counts == (2817 + 498 + 795, 0) and OfficeHome.counts == (2427 + 4365 + 4439 + 4357, 0)
+    assert (Office31().classes, OfficeHome().classes, DomainNet(classes_used="all").classes) == (31, 65, 345)
+    assert set(DomainNet().class_names) < set(DomainNet(classes_used="all").class_names)
+    for cls in SETS:
+        assert list(cls().class_names) == sorted(set(cls().class_names))
+        assert stand_in(cls(size=SIZE), 130, 65).attributes["domain"].names == cls.domains
+
+
+@pytest.mark.parametrize("cls", SETS)
+def test_archives(folder: Path, trust: Trust, cls: type[DomainImages]) -> None:
+    dataset = cls(size=SIZE)
+    assert not dataset.found(folder)
+    assert "get it from http" in failure(dataset, folder) and cls.archives[0].source.name in failure(dataset, folder)
+    names = write_archives(cls, folder, files_of(cls))
+    message = failure(dataset, folder)
+    assert ": md5 is " in message and cls.archives[0].source.digest in message
+    trust(folder)
+    assert dataset.found(folder)
+    assert_every_image(dataset, folder, ", ".join(names))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("cls", "place"), [*((cls, ".") for cls in SETS), (Office31, "domain_adaptation_images"), (OfficeHome, "flat")]
+)
+def test_what_archives_unpack_to(folder: Path, cls: type[DomainImages], place: str) -> None:
+    files = files_of(cls)
+    if place == "flat":
+        files = {name.removeprefix("OfficeHomeDataset_10072016/"): data for name, data in files.items()}
+    write_files(folder if place == "flat" else folder / place, files)
+    assert_every_image(cls(size=SIZE), folder, ", ".join(f"folder {domain}" for domain in cls.domains))
+
+
+def test_images_are_scaled_as_a_whole(folder: Path) -> None:
+    halves = np.zeros((3, 60, 100), np.uint8)
+    halves[:, :, 50:] = 255
+    write_files(folder, files_of(Office31) | {"amazon/images/back_pack/0.jpg": encoded(halves)})
+    first = Office31(size=SIZE).load(folder).inputs[0]
+    assert first[:, :, : SIZE // 2 - 1].max() < 30 and first[:, :, SIZE // 2 + 1 :].min() > 225
+
+
+@pytest.mark.parametrize("cls", SETS)
+@pytest.mark.parametrize("name", ["../evil.jpg", "/tmp/evil-of-pfl.jpg", "amazon/images/../../../evil.jpg"])
+def test_members_that_point_outside(folder: Path, trust: Trust, cls: type[DomainImages], name: str) -> None:
+    source = cls.archives[0].source
+    write = write_zip if source.name.endswith("zip") else write_tar
+    write(folder / source.name, {**files_of(cls), name: b"x"})
+    trust(folder)
+    message = failure(cls(size=SIZE), folder)
+    assert message.startswith(f"{folder / source.name}: ") and f"{name!r} points outside of the archive" in message
+    assert not Path("/tmp/evil-of-pfl.jpg").exists()
+
+
+@pytest.mark.parametrize("cls", SETS)
+def test_damaged_archives(folder: Path, trust: Trust, cls: type[DomainImages]) -> None:
+    files = files_of(cls)
+    write_archives(cls, folder, files)
+    path = folder / cls.archives[-1].source.name
+    whole = path.read_bytes()
+    for data in (whole[: len(whole) // 2], b"PK of another kind"):
+        path.write_bytes(data)
+        trust(folder)
+        assert failure(cls(size=SIZE), folder).startswith((f"{path}: cannot be read (", f"{folder}: "))
+    last = max(name for name in files if cls.domains[-1] in name and name not in STRAY[cls])
+    write_archives(cls, folder, files | {last: b"GIF89a"})
+    trust(folder)
+    assert failure(cls(size=SIZE), folder).startswith(f"{path}/{last}: not a readable image (")
+
+
+def test_incomplete_data(folder: Path) -> None:
+    files = files_of(Office31)
+    del files["dslr/images/mug/0.jpg"]
+    write_files(folder, files)
+    dataset = Office31(size=SIZE)
+    assert f"found {3 * 31 * EACH - 1} and 0" in failure(dataset, folder)
+    (folder / "dslr/images/mug/1.jpg").unlink()
+    assert "dslr has no images of mug" in failure(dataset, folder)
+    (folder / "dslr").rename(folder / "camera")
+    assert "nor a folder 'dslr'" in failure(dataset, folder)
+
+
+def test_all_classes_of_domainnet(folder: Path) -> None:
+    every = DomainNet(size=SIZE, classes_used="all")
+    write_files(folder, {f"{d}/{label}/1.jpg": plain((9, 9, 9)) for d in every.domains for label in every.class_names})
+    assert np.bincount(every.load(folder).labels).tolist() == [6] * 345
+
+
+# --- lists of DomainNet --------------------------------------------------------------------------------------------
+
+
+def lists(fedbn: bool, kind: Any = list, protocol: int = 4, **changes: Any) -> Files:
+    """The first image of each class for testing, the second for training, of classes in another order."""
+    files: Files = {}
+    for domain in DomainNet.domains:
+        for split, number in (("test", 0), ("train", 1)):
+            labels = [*DomainNet.class_names[5:], *DomainNet.class_names[:5]]
+            paths = [f"{domain}/{label}/{number}.jpg" for label in labels]
+            paths = [path for path in paths if path != "real/bird/1.jpg"]
+            paths, labels = changes.get(f"{domain}_{split}", (paths, [path.split("/")[1] for path in paths]))
+            text = "".join(f"{path} 7\n" for path in paths).encode()  # with numbers that mean nothing here
+            pickled = pickle.dumps((kind([f"DomainNet/{path}" for path in paths]), kind(labels)), protocol)
+            files[f"{domain}_{split}.{'pkl' if fedbn else 'txt'}"] = pickled if fedbn else text
+    return files
+
+
+def write_lists(folder: Path, fedbn: bool, **changes: Any) -> DomainNet:
+    write_files(folder, files_of(DomainNet))
+    files = lists(fedbn, **changes)
+    write_zip(folder / "domainnet_dataset.zip", files) if fedbn else write_files(folder, files)
+    return DomainNet(size=SIZE, lists="fedbn" if fedbn else "official")
+
+
+KINDS = [(list, 4), (tuple, 3), (np.array, 3), (np.array, 5), (lambda words: np.array(words, object), 4)]
+
+
+@pytest.mark.parametrize(("fedbn", "kind", "protocol"), [(False, list, 4), *((True, *kind) for kind in KINDS)])
+def test_lists_say_what_is_used_and_for_what(folder: Path, fedbn: bool, kind: Any, protocol: int) -> None:
+    samples = write_lists(folder, fedbn, kind=kind, protocol=protocol).load(folder)
+    assert samples.source.endswith("FedBN's lists" if fedbn else "official lists")
+    assert len(samples) == 119 and samples.train.sum() == 59
+    blue = np.rint(samples.inputs[:, 2].mean((1, 2)) / 100)  # the number of an image
+    np.testing.assert_array_equal(blue, samples.train)
+    assert np.bincount(samples.labels).tolist() == [11, *[12] * 9]
+    assert np.bincount(samples.attributes["domain"].values).tolist() == [20, 20, 20, 20, 19, 20]
+
+
+def test_only_the_first_of_each_training_list(folder: Path) -> None:
+    write_lists(folder, fedbn=True)
+    samples = DomainNet(size=SIZE, lists="fedbn", first=4).load(folder)
+    for domain in range(6):
+        mine = samples.train & (samples.attributes["domain"].values == domain)
+        assert sorted(samples.labels[mine]) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("fedbn", "paths", "labels", "problem"),
+    [
+        (True, ["real/tiger/0.jpg"], ["tiger", "zebra"], "the paths are not of the classes beside them"),
+        (True, ["real/tiger/0.jpg"], ["zebra"], "the paths are not of the classes beside them"),
+        (False, ["real/x.jpg"], [], "'real/x.jpg' is not '<domain>/<class>/<image>'"),
+        (True, ["sketch/bird/0.jpg"], ["bird"], "'sketch/bird/0.jpg' is not "),
+        (False, ["sketch/bird/0.jpg"], [], "'sketch/bird/0.jpg' is not "),
+        (False, ["real/tiger/1.jpg"], [], "real/tiger/1.jpg is listed twice"),
+        (True, ["real/bird/9.jpg"], ["bird"], "real/bird/9.jpg is listed but missing"),
+    ],
+)
+def test_faulty_lists(folder: Path, fedbn: bool, paths: list[str], labels: list[str], problem: str) -> None:
+    message = failure(write_lists(folder, fedbn, real_test=(paths, labels)), folder)
+    assert problem in message and ("real_test" in message or "listed but missing" in message)
+
+
+def test_lists_that_are_missing_or_damaged(folder: Path) -> None:
+    net = write_lists(folder, fedbn=False)
+    (folder / "real_test.txt").write_bytes(b"\xff\xfe\x00")
+    assert failure(net, folder).startswith(f"{folder}/real_test.txt: cannot be read (")
+    (folder / "real_test.txt").unlink()
+    assert failure(net, folder).startswith(f"{folder}/real_test.txt: is missing")
+    fedbn, archive = DomainNet(size=SIZE, lists="fedbn"), folder / "domainnet_dataset.zip"
+    message = failure(fedbn, folder)
+    assert message.startswith(f"{archive}: is missing; get FedBN's lists from https://")
+    good, target = lists(fedbn=True), folder.parent / "executed"
+    for changes, problem in (
+        ({"real_train.pkl": bytes(200)}, "real_train.pkl: cannot be read ("),
+        ({"real_train.pkl": pickle.dumps(([Hostile(target)], ["bird"]))}, "refused: the pickle asks for posix.system"),
+        ({"../real_train.pkl": b"x"}, "points outside of the archive"),
+    ):
+        write_zip(archive, good | changes)
+        assert problem in failure(fedbn, folder)
+    assert not target.exists()
+    write_zip(archive, {name: data for name, data in good.items() if name != "real_train.pkl"})
+    assert "has no real_train.pkl" in failure(fedbn, folder)
+
+
+def test_options_that_do_not_go_together() -> None:
+    for options, option in (({"lists": "fedbn", "classes_used": "all"}, "classes_used"), ({"first": 105}, "lists")):
+        with pytest.raises(UserError, match=rf"^domainnet\..*set {option}: "):
+            DomainNet(**options)
+    assert DomainNet(lists="fedbn", first=105).about == (630, 4_573)
+    assert sum(DomainNet(lists="fedbn").about) == DomainNet().about[0]
+
+
+@pytest.mark.parametrize("name", ["office31", "officehome", "domainnet"])
+def test_real_data(name: str) -> None:
+    root = Path(os.environ.get("PFL_DATA", "/nonexistent"))
+    dataset = DATASETS.create(name, size=SIZE)
+    if not dataset.found(root / name):
+        pytest.skip("no real data")
+    counts = np.bincount(dataset.load(root / name).attributes["domain"].values).tolist()
+    assert {"office31": [2817, 498, 795], "officehome": [2427, 4365, 4439, 4357]}.get(name, counts) == counts

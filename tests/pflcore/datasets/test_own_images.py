@@ -1,0 +1,213 @@
+"""One's own images: folders of classes, splits and domains, and Parquet tables; what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.official import SIZE, failure, plain, write_files
+
+from pflcore.datasets import DATASETS, Dataset, stand_in
+from pflcore.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data" / "here").mkdir(parents=True)
+    return tmp_path / "data" / "here"
+
+
+def own(name: str = "image_folder", **options: Any) -> Dataset:
+    return DATASETS.create(name, **{"size": SIZE, **options})
+
+
+def grey(value: int) -> bytes:
+    return plain((value,) * 3, "PNG")
+
+
+GOOD = grey(9)
+SPLIT = {f"{split}/{label}/{n}.png": GOOD for split in ("train", "test") for label in "ab" for n in (1, 2)}
+
+
+def test_a_folder_of_classes(folder: Path) -> None:
+    images = {"rose/b.PNG": (200, 0, 0), "rose/a.jpeg": (100, 0, 0), "daisy/x.png": (0, 200, 0)}
+    write_files(folder, {name: plain(colour, "PNG") for name, colour in images.items()})
+    write_files(folder, dict.fromkeys(("daisy/.DS_Store", "daisy/Thumbs.db", ".git/x"), b"x"))
+    assert own().found(folder)
+    samples = own(mean=(0.1, 0.2, 0.3), std=(0.4,)).load(folder)
+    assert samples.class_names == ("daisy", "rose") and samples.labels.tolist() == [0, 1, 1]
+    np.testing.assert_allclose(samples.inputs.mean((2, 3)), [[0, 200, 0], [100, 0, 0], [200, 0, 0]], atol=4)
+    assert samples.train.all() and not samples.attributes and samples.source == "images in image_folder/"
+    assert (samples.mean, samples.std) == ((0.1, 0.2, 0.3), (0.4, 0.4, 0.4))
+    assert own(channels=1).load(folder).shape == (1, SIZE, SIZE)
+
+
+def test_a_folder_of_splits_elsewhere(folder: Path) -> None:
+    write_files(folder.parent / "flowers" / "small", SPLIT | {"train/a/3.png": GOOD})
+    dataset = own(path="flowers/small", layout="split/class")
+    assert dataset.found(folder) and not own(path="flowers/large").found(folder)
+    samples = dataset.load(folder)
+    assert samples.train.tolist() == [False] * 4 + [True] * 5
+    assert samples.labels.tolist() == [0, 0, 1, 1, 0, 0, 0, 1, 1] and samples.source == "images in flowers/small/"
+
+
+def test_a_folder_of_domains(folder: Path) -> None:
+    files = {"photo/cat/1.png": 10, "photo/dog/1.png": 20, "art/dog/1.png": 30, "art/emu/1.png": 40}
+    write_files(folder, {name: grey(value) for name, value in files.items()})
+    dataset = own(layout="domain/class")
+    samples = dataset.load(folder)
+    assert samples.class_names == ("cat", "dog", "emu") and samples.labels.tolist() == [1, 2, 0, 1]
+    assert samples.attributes["domain"].names == ("art", "photo") and samples.train.all()
+    assert samples.attributes["domain"].values.tolist() == [0, 0, 1, 1]
+    assert samples.inputs[:, 0, 0, 0].tolist() == [30, 40, 10, 20]
+    assert "domain" in stand_in(dataset, 20, 10).attributes and not stand_in(own(), 20, 10).attributes
+
+
+@pytest.mark.parametrize(
+    ("layout", "extra", "place", "problem"),
+    [
+        ("class", {}, "test/a", "an image is expected here"),
+        ("split/class", {"train/c/1.png": GOOD}, "", "test has no c"),
+        ("split/class", {"train/b/1.png": GOOD[:40]}, "train/b/1.png", "not a readable image ("),
+        ("split/class", {"train/b/1.heic": GOOD}, "train/b/1.heic", "not an image by its name"),
+        ("split/class", {"train/1.png": GOOD}, "train/1.png", "a folder is expected here"),
+        ("split/class", {"train/e/": b""}, "train/e", "has no images"),
+        ("split/class", {"val/a/1.png": GOOD}, "", "has the folders test, train, val"),
+        ("domain/class", {"val/": b""}, "val", "is empty"),
+        ("split/class", {"a\nb/a/1.png": GOOD}, "", "cannot be printed"),
+    ],
+)
+def test_faulty_folders(folder: Path, layout: str, extra: dict[str, bytes], place: str, problem: str) -> None:
+    write_files(folder, SPLIT | {name: data for name, data in extra.items() if not name.endswith("/")})
+    for name in extra:
+        (folder / name).parent.mkdir(exist_ok=True)
+        if name.endswith("/"):
+            (folder / name).mkdir(exist_ok=True)
+    message = failure(own(layout=layout), folder)
+    assert message.startswith(f"{folder / place}: ") and problem in message
+
+
+@pytest.mark.parametrize("name", ["image_folder", "image_table", "detection_folder"])
+def test_nothing_there(folder: Path, name: str) -> None:
+    for place in (folder, folder.parent / "absent"):
+        assert not own(name).found(place)
+        message = failure(own(name), place)
+        assert message.startswith(f"{place}: no ") and "'path'" in message
+
+
+@pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b", "C:/x", "a\\b", "a\0b"])
+@pytest.mark.parametrize("name", ["image_folder", "image_table", "detection_folder"])
+def test_a_path_stays_in_the_data_folder(name: str, path: str) -> None:
+    with pytest.raises(UserError, match=rf"^{name}\.path = "):
+        DATASETS.create(name, path=path)
+
+
+@pytest.mark.parametrize(
+    "options", [{"mean": (0.5, 0.5)}, {"mean": ()}, {"std": (0.0,)}, {"channels": 2}, {"layout": "class/split"}]
+)
+def test_options_of_own_images(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"^image_folder\.{next(iter(options))} = "):
+        own(**options)
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, greys: list[int], names: list[str] | None = None, struct: bool = True, **columns: Any) -> None:
+    """A table as exports lay it out: a struct of bytes and path, other columns, names of classes in the metadata."""
+    data = [grey(value) for value in greys]
+    images = pa.array([{"bytes": image, "path": None} for image in data] if struct else data)
+    table = pa.table({"image": images, **columns})
+    if names is not None:
+        features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=2)
+
+
+def test_an_export_with_names(folder: Path) -> None:
+    names = ["cat", "dog", "emu"]
+    write(folder / "train-00000-of-00002.parquet", [10, 20, 30], names, label=[2, 0, 0])
+    write(folder / "train-00001-of-00002.parquet", [40, 50], names, label=pa.array([1, 2], pa.uint8()))
+    write(folder / "test-00000-of-00001.parquet", [60], names, label=[1])
+    assert own("image_table").found(folder)
+    samples = own("image_table").load(folder)
+    assert samples.inputs.shape == (6, 3, SIZE, SIZE)
+    assert samples.inputs[:, 1, 3, 3].tolist() == [10, 20, 30, 40, 50, 60]
+    assert samples.labels.tolist() == [2, 0, 0, 1, 2, 1] and samples.class_names == ("cat", "dog", "emu")
+    assert samples.train.tolist() == [True] * 5 + [False] and not samples.attributes
+    assert samples.source == (
+        "train-00000-of-00002.parquet, train-00001-of-00002.parquet, test-00000-of-00001.parquet (PNG images)"
+    )
+
+
+def test_texts_and_domains_elsewhere(folder: Path) -> None:
+    root = folder.parent / "pets" / "v1"
+    kinds = pa.array(["dog", "cat", "dog"]).dictionary_encode()
+    write(root / "train.parquet", [10, 20, 30], struct=False, kind=kinds, place=["b", "a", "b"])
+    dataset = own("image_table", path="pets/v1", label="kind", domain="place", channels=1, mean=(0.2,))
+    assert dataset.found(folder) and not own("image_table").found(folder)
+    samples = dataset.load(folder)
+    assert samples.class_names == ("cat", "dog") and samples.labels.tolist() == [1, 0, 1] and samples.train.all()
+    assert samples.attributes["domain"].names == ("a", "b")
+    assert samples.attributes["domain"].values.tolist() == [1, 0, 1]
+    assert samples.inputs[:, 0, 0, 0].tolist() == [10, 20, 30] and samples.mean == (0.2,)
+    write(root / "test.parquet", [40, 50], struct=False, kind=["cat", "cat"], place=["c", "a"])
+    assert dataset.load(folder).train.tolist() == [True] * 3 + [False] * 2
+    write(root / "test.parquet", [40], struct=False, kind=["emu"], place=["a"])
+    assert failure(dataset, folder).endswith("labels without a training image: emu")
+
+
+LABEL = {"label": [0, 1]}
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"label": [0.5, 1.5]}, "needs a column 'label' of integers or text, has image: struct<"),
+    ({"label": "class"}, LABEL, "needs a column 'class' of integers or text"),
+    ({"image": "img"}, LABEL, "needs a column 'img' of binary or struct<bytes: binary>"),
+    ({"image": "label"}, LABEL, "needs a column 'label' of "),
+    ({"domain": "place"}, LABEL, "needs a column 'place' of integers or text"),
+    ({}, {"label": [0, None]}, "column 'label' holds 1 nulls"),
+    ({"domain": "place"}, {**LABEL, "place": ["a", None]}, "column 'place' holds 1 nulls"),
+    ({}, {**LABEL, "names": ["a", "a"]}, "names for column 'label' are not distinct"),
+    ({}, {"label": [1, 2]}, "no image has label 0"),
+    ({}, {"label": [0, 2**60]}, "no image has label 1"),
+    ({}, {"label": [0, -1]}, "row 1: label -1 is outside 0..0"),
+    ({}, {"label": pa.array([0, 2**64 - 1], pa.uint64()), "names": ["a"]}, f"row 1: label {2**62} is outside 0..0"),
+]
+
+
+@pytest.mark.parametrize(("options", "columns", "problem"), WRONG)
+def test_wrong_columns(folder: Path, options: dict[str, Any], columns: dict[str, Any], problem: str) -> None:
+    write(folder / "train.parquet", [1, 2], **columns)
+    message = failure(own("image_table", **options), folder)
+    assert message.startswith(f"{folder}") and problem in message
+
+
+@pytest.mark.parametrize(("names", "label"), [(["b", "a"], [0]), (None, [0]), (None, ["a"])])
+def test_files_that_do_not_fit_each_other(folder: Path, names: list[str] | None, label: list[Any]) -> None:
+    write(folder / "train.parquet", [1, 2], ["a", "b"], label=[0, 1])
+    write(folder / "test.parquet", [1], names, label=label)
+    message = failure(own("image_table"), folder)
+    assert message.startswith(f"{folder}/test.parquet: its labels are of another kind")
+
+
+def test_damaged_tables(folder: Path) -> None:
+    path = folder / "train.parquet"
+    pq.write_table(pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}), path)
+    assert failure(own("image_table"), folder).startswith(f"{path}: holds no images")
+    write(path, [1, 2, 3, 4], label=["a", "b", "a", "b"])
+    whole = path.read_bytes()
+    for data in (whole[: len(whole) // 2], b"not Parquet", b""):
+        path.write_bytes(data)
+        assert failure(own("image_table"), folder).startswith(f"{path}: cannot be read (")
+    for bad, row in (([GOOD, GOOD[:40], b"text"], 1), ([b"", GOOD], 0)):
+        images = pa.array([{"bytes": image} for image in bad])
+        pq.write_table(pa.table({"image": images, "label": ["a"] * len(bad)}), path)
+        assert failure(own("image_table"), folder).startswith(f"{path}: row {row}: not a readable image (")
+    broken = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xff\xfe"))
+    write(path, [1, 2], label=broken)
+    assert failure(own("image_table"), folder).startswith(f"{path}: cannot be read (")
