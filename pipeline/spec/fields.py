@@ -65,25 +65,25 @@ class Fields:
 
     @classmethod
     def of(cls, catalog: Catalog) -> Fields:
-        """The fields of a catalog, made once: every spec needs them, and models are slow to make."""
+        """Return the fields of a catalog, made once: every spec needs them, and models are slow to make."""
         if not _MADE or _MADE[0].catalog is not catalog:
             _MADE[:] = [cls(catalog)]  # the last alone, or a process that compiles for hours would keep them all
         return _MADE[0]
 
     def known(self, kind: str, name: str) -> list[str]:
-        """The options of an entry, or of a group of settings."""
+        """Return the options of an entry, or of a group of settings."""
         return [option.name for option in self.catalog.options(kind, name)]
 
     def names(self, kind: str) -> list[str]:
-        """The entries of a kind; a group of settings is the only one of its kind."""
+        """Return the entries of a kind; a group of settings is the only one of its kind."""
         return [kind] if kind in SETTINGS else self.catalog.names(kind)
 
     def options(self, kind: str) -> list[str]:
-        """The options of all entries of a kind, or of a group of settings, sorted."""
+        """Return the options of all entries of a kind, or of a group of settings, sorted."""
         return sorted({option for name in self.names(kind) for option in self.known(kind, name)})
 
     def beside(self, kind: str) -> list[str]:
-        """The fields of a run that a value of this component's axis can set beside its own options.
+        """Return the fields of a run that a value of this component's axis can set beside its own options.
 
         One that is called like an option of any entry of the kind is none of them: there, that key is the option.
         """
@@ -91,14 +91,13 @@ class Fields:
         return [field for field in RUN_FIELDS if field != kind and field not in options]
 
     def model(self, kind: str, name: str) -> type[BaseModel]:
-        """The strict model of an entry, `name` included, or of a group of settings, whose name is its kind."""
-        key = (kind, name)
-        if key not in self._models:
-            self._models[key] = _model(kind, name, self.catalog)
-        return self._models[key]
+        """Return the strict model of an entry, `name` included, or of a group of settings, whose name is its kind."""
+        if (kind, name) not in self._models:
+            self._models[kind, name] = _model(kind, name, self.catalog)
+        return self._models[kind, name]
 
     def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A part of a run with defaults written out, as JSON data. Do not modify it: equal parts are shared.
+        """Return a part of a run with defaults written out, as JSON data. Equal parts are shared: do not modify it.
 
         Args:
             kind: A kind of entries or a settings group.
@@ -111,37 +110,33 @@ class Fields:
         if key not in self._valid:
             name = kind if kind in SETTINGS else values["name"]
             try:
-                valid = self.model(kind, name).model_validate(dict(values))
+                part = self.model(kind, name).model_validate(dict(values)).model_dump(mode="json", by_alias=True)
+                if kind in SETTINGS:
+                    SETTINGS[kind](**options(part))
             except ValidationError as error:
                 raise self._invalid(kind, name, error) from None
-            part = valid.model_dump(mode="json", by_alias=True)
-            if kind in SETTINGS:
-                try:
-                    SETTINGS[kind](**options(part))
-                except UserError as error:  # each option is right, but they contradict each other
-                    raise Invalid(None, None, str(error)) from None
-            later = [option for option in self.catalog.options(kind, name) if option.later]
-            silent = {option.name for option in later if part[option.name] == _plain(option.default)}
-            self._valid[key] = {option: value for option, value in part.items() if option not in silent}
+            except UserError as error:  # each option is right, but they contradict each other
+                raise Invalid(None, None, str(error)) from None
+            for option in self.catalog.options(kind, name):
+                if option.later and part[option.name] == _plain(option.default):
+                    del part[option.name]
+            self._valid[key] = part
         return self._valid[key]
 
     def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
-        """The value of an option in a part of a run, which leaves out defaults of options marked `later`."""
-        if option in part:
-            return part[option]
+        """Return the value of an option in a part of a run, which leaves out defaults of options marked `later`."""
         infos = self.catalog.options(kind, str(part.get("name", kind)))
-        return next(_plain(info.default) for info in infos if info.name == option)
+        return part.get(option, next(_plain(info.default) for info in infos if info.name == option))
 
     def check_name(self, kind: str, name: Any) -> None:
-        """Raises :class:`Invalid` when `name` is not an entry of the kind."""
+        """Raise :class:`Invalid` when `name` is not an entry of the kind."""
         if not isinstance(name, str):
             raise Invalid("name", None, f"{show(name)} is no {kind}'s name; quote it if it is one")
         if name not in self.catalog.entries[kind]:
             raise Invalid("name", None, f"unknown {kind} {show(name)}{did_you_mean(name, self.catalog.names(kind))}")
 
     def _invalid(self, kind: str, name: str, error: ValidationError) -> Invalid:
-        # What is misspelt says more than what is missing because of it.
-        details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
+        details = first_error(error)
         option, *rest = details["loc"]
         if details["type"] == "missing":
             return Invalid(None, None, f"{kind} {show(name)} needs the option {show(option)}")
@@ -152,8 +147,13 @@ class Fields:
 _MADE: list[Fields] = []
 
 
+def first_error(error: ValidationError) -> Any:
+    """Return the error to name: what is misspelt says more than what is missing because of it."""
+    return min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
+
+
 def explain(details: Any, known: list[str]) -> str:
-    """One error of pydantic in a few words, with the offending value.
+    """Return one of pydantic's errors in a few words, with the offending value.
 
     Args:
         details: An item of ``ValidationError.errors()``.
@@ -174,8 +174,8 @@ def explain(details: Any, known: list[str]) -> str:
     return f"{show(value)} {_NEEDS[kind]}" if kind in _NEEDS else f"{show(value)}: {details['msg']}"
 
 
-def option_type(info: OptionInfo) -> Any:
-    """The annotation that checks one option."""
+def _option_type(info: OptionInfo) -> Any:
+    """Return the annotation that checks one option."""
     base: Any = _TYPES[info.type]
     if info.choices is not None and info.type in ("str", "int"):
         base = Literal[info.choices]
@@ -209,12 +209,12 @@ def _model(kind: str, name: str, catalog: Catalog) -> type[BaseModel]:
         default = ... if option.required else option.default
         # Aliases, because an option may be called what BaseModel calls one of its methods.
         field = Field(default, alias=option.name, description=option.help)
-        fields[f"option_{option.name}"] = (option_type(option), field)
+        fields[f"option_{option.name}"] = (_option_type(option), field)
     config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, title=name)
     model: type[BaseModel] = create_model(f"{kind}_{name}", __config__=config, __doc__=info.summary, **fields)
     return model
 
 
 def _plain(default: Any) -> Any:
-    """A default as JSON data: a tuple is a list there, also where the catalog has not been through JSON."""
+    """Return a default as JSON data: a tuple is a list there, also where the catalog has not been through JSON."""
     return list(default) if isinstance(default, tuple) else default

@@ -5,6 +5,7 @@ DVC loads every stage that it can see before it does anything, so what nobody as
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +15,6 @@ from typing import Any
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import did_you_mean
-from pipeline.parsing import parse_toml
 from pipeline.workspace import Workspace
 
 
@@ -110,8 +110,8 @@ def _list(workspace: Workspace) -> Path:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        settings = parse_toml(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
+        settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
         raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
     for key in ("tool", "pfl"):
         settings = settings.get(key, {})

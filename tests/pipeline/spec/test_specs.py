@@ -6,14 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
 from support.fake_catalog import CATALOG, write_specs
 
-from pipeline.spec import yamlfile
+from pipeline.spec.editor_schema import json_schema, share
 from pipeline.spec.figures import figure_names
-from pipeline.spec.schema import json_schema
-from pipeline.spec.shared_schema import share
 from pipeline.spec.specs import find_specs, flat_id, load_spec
 from pipeline.spec.yamlfile import MAX_NODES, Mark, dotted, load_yaml, parse_yaml
 
@@ -177,9 +173,7 @@ SCALARS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("loader", [yamlfile._LOADER, yaml.SafeLoader])
-def test_scalars(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yamlfile, "_LOADER", loader)
+def test_scalars() -> None:
     for text, value in SCALARS.items():
         found = parse_yaml(f"key: {text}\n", "a.yaml").data["key"]
         assert (found, type(found)) == (value, type(value)), text
