@@ -64,7 +64,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
         return Resolved([], None)
     document, wanted = spec.document, spec.body.tune
     weights = Weights(spec.specs_dir.parent)
-    patcher = Patcher(document, Fields.of(catalog), weights)
+    patcher = Patcher(document, Fields(catalog), weights)
     grid = expand(spec.body.grid, patcher)
     published = [patcher.run(point.draft, "paper") for point in grid.points]
     layout = spec.body.table or default_layout(grid)

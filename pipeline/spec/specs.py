@@ -15,12 +15,26 @@ from pipeline.spec.axes import labelled
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.draft import Patcher
 from pipeline.spec.editor_schema import figures_of
-from pipeline.spec.fields import Fields, explain, first_error
+from pipeline.spec.fields import Fields
 from pipeline.spec.inherit import inherit
 from pipeline.spec.schema import SpecFile, known_keys
 from pipeline.spec.yamlfile import Document, absolute, show, shown
 
 _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_FAULTS = {  # pydantic's types of errors
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text; quote it",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be `key: value` lines",
+    "model_type": "must be `key: value` lines",
+    "too_short": "must not be empty",
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be greater than {gt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "must be one of {expected}",
+}
 
 
 @dataclass(frozen=True)
@@ -115,7 +129,7 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
         body = SpecFile.model_validate(document.data)
     except ValidationError as error:
         raise _structural(document, error) from None
-    patcher = Patcher(document, Fields.of(catalog))
+    patcher = Patcher(document, Fields(catalog))
     # Every patch once, so that mistakes show even where no run uses the patch, as in abstract specs.
     patcher.read(body.grid.base, ("grid", "base"))
     for index, override in enumerate(body.grid.overrides):
@@ -130,12 +144,18 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
 
 
 def _structural(document: Document, error: ValidationError) -> UserError:
-    details = first_error(error)
+    # What is misspelt says more than what is missing because of it.
+    details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
     # Pydantic marks a bad key of a mapping by a last step of its own.
     loc = tuple(part for part in details["loc"] if part != "[key]")
     if details["type"] == "extra_forbidden":
         return document.error(loc, f"unknown key{did_you_mean(str(loc[-1]), known_keys(loc))}")
-    return document.error(loc[:-1] if details["type"] == "missing" else loc, explain(details, []))
+    if details["type"] == "missing":
+        return document.error(loc[:-1], f"{show(loc[-1])} is missing")
+    if details["type"] == "value_error":
+        return document.error(loc, str(details["ctx"]["error"]))
+    words = _FAULTS.get(details["type"], details["msg"]).format(**details.get("ctx", {}))
+    return document.error(loc, f"{show(details['input'])} {words}")
 
 
 def _check_only(body: SpecFile, files: tuple[str, ...], document: Document) -> None:
