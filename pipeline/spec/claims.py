@@ -28,7 +28,10 @@ def resolve_claims(
                 if absent := [label for label in chosen if label in left_out.get(axis, [])]:
                     message = f"{show(absent[0])} is left out by grid.only; restate the claims without it"
                     raise document.error((*address, key, axis), message)
-        than = {axis: _others(side.get(axis, []), chosen, labels.get(axis, [])) for axis, chosen in than.items()}
+        for axis, chosen in than.items():
+            known = labels.get(axis, [])
+            if chosen == ["others"] and "others" not in known:
+                than = {**than, axis: [label for label in known if label not in side.get(axis, [])]}
         if form in COMPARISONS:
             _check_sides(form, side, than, labels, document, address)
         check_where(claim.where, labels, document, (*address, "where"))
@@ -51,13 +54,6 @@ def resolve_claims(
             )
         )
     return resolved
-
-
-def _others(side: list[str], chosen: list[str], known: list[str]) -> list[str]:
-    """Return the labels that `others` stands for, which may be the name of a label as well."""
-    if chosen != ["others"] or "others" in known:
-        return chosen
-    return [label for label in known if label not in side]
 
 
 def _check_sides(form: str, side: Where, than: Where, labels: Labels, document: Document, address: Address) -> None:

@@ -87,7 +87,7 @@ class Patcher:
             self._entries(LISTS[field], value, address)
         elif field in COMPONENTS or field in SETTINGS:
             patch = Patch({field: self._options(field, value, address)}, {field: address})
-            self._check([patch], field)
+            self._part([patch], field, patch.values[field], complete=False)
         else:
             part, dot, option = field.partition(".")
             hint = f"; write {part}: {{{option}: …}}" if dot else did_you_mean(field, list(RUN_FIELDS))
@@ -97,7 +97,7 @@ class Patcher:
     def read_option(self, field: str, option: str, value: Any, address: Address) -> Patch:
         """Return the patch that sets one option of a component or settings group. Raises as :meth:`read`."""
         patch = Patch({field: {option: value}}, {field: address})
-        self._check([patch], field)
+        self._part([patch], field, patch.values[field], complete=False)
         return patch
 
     def run(self, draft: Draft, profile: str) -> Run:
@@ -114,14 +114,11 @@ class Patcher:
             if field in LISTS:
                 if values.get(field):
                     record[field] = self._entries(LISTS[field], values[field], self.place(draft, field))
-            elif field in SETTINGS:
-                record[field] = self._validate(draft, field, values.get(field, {}))
-            elif field not in values and field != "seed":
+            elif field not in values and field not in (*SETTINGS, "seed"):
                 raise self.document.error(("grid", "base"), f"no {field}; state it here or on an axis")
             else:
-                record[field] = (
-                    values.get(field, 0) if field in SCALARS else self._component(draft, field, values[field])
-                )
+                part = values.get(field, 0 if field in SCALARS else {})
+                record[field] = part if field in SCALARS else self._part(draft, field, part)
         run = Run({**record, "profile": profile})
         if reason := impatience(run.training, run.evaluation, validates(run)):
             raise self.document.error(self.place(draft, "training", "patience"), reason)
@@ -154,28 +151,22 @@ class Patcher:
             if not isinstance(value, str) and not (isinstance(value, dict) and "name" in value):
                 raise self.document.error(here, f"{show(value)} must be a name, or {{name: …}} with options")
             options = self._options(kind, value, here)
-            entry = self._component([Patch({kind: options}, {kind: here})], kind, options)
+            entry = self._part([Patch({kind: options}, {kind: here})], kind, options)
             if entry["name"] in entries:
                 raise self.document.error(here, f"the {kind} {show(entry['name'])} is named twice")
             entries[entry["name"]] = entry
         return [entries[name] for name in sorted(entries)]
 
-    def _check(self, draft: Draft, field: str) -> None:
-        """Check what can be said about options alone: those of a component without a name wait until they meet one."""
-        options = draft[0].values[field]
-        if field in SETTINGS:
-            self._validate(draft, field, options, complete=False)
-        elif "name" in options:
-            self._component(draft, field, options, complete=False)
+    def _part(self, draft: Draft, field: str, options: dict[str, Any], complete: bool = True) -> dict[str, Any]:
+        """Return a part of a run with defaults written out.
 
-    def _component(self, draft: Draft, field: str, options: dict[str, Any], complete: bool = True) -> dict[str, Any]:
-        if "name" not in options:
+        Unless it is complete, its name or options may be missing, and options may contradict others.
+        """
+        if field not in SETTINGS and "name" not in options:
+            if not complete:
+                return {}
             address = self.place(draft, field, next(iter(options))) if options else ("grid", "base")
             raise self.document.error(address, f"an option without a {field}: no name is stated for these runs")
-        return self._validate(draft, field, options, complete)
-
-    def _validate(self, draft: Draft, field: str, options: dict[str, Any], complete: bool = True) -> dict[str, Any]:
-        """Return a part of a run with defaults. Unless it is complete, options may be missing or contradict others."""
         try:
             if field not in SETTINGS:
                 self.fields.check_name(field, options["name"])

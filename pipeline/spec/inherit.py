@@ -83,7 +83,8 @@ def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> d
     merged = dict(base)
     for key, node in child.items():
         here, name = (*address, key), key.removesuffix(ADD)
-        if name != key and not _holds_labels(address):
+        labels = len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))  # may end in anything
+        if name != key and not labels:
             if name in child:
                 raise node.error(here, f"stands beside {show(name)}, which replaces the list; keep one of them")
             merged[name] = _added(merged.get(name), node, here)
@@ -115,11 +116,6 @@ def _added(before: Node | None, node: Node, address: Address) -> Node:
     if not isinstance(before.value, list):
         raise node.error(address, f"adds to a list, and what is inherited is none: {show(plain(before))}")
     return Node([*before.value, *node.value], before.mark if before.value else node.mark)
-
-
-def _holds_labels(address: Address) -> bool:
-    """Return whether the keys of the mapping there are labels, which may end in anything."""
-    return len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))
 
 
 def _is_component(address: Address) -> bool:

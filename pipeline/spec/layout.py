@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from pflcore.registry import did_you_mean
 from pipeline.spec.draft import validates
@@ -60,15 +60,12 @@ def existing_clients(layout: TableSection, grid: Points, runs: list[Run]) -> Cli
 
     The profile may have fewer clients than are published, and then one stands for several.
     """
-
-    def existing(axis: str, label: str, client: int) -> int:
-        counts = (run.clients for point, run in zip(grid.points, runs, strict=True) if point.labels[axis] == label)
-        return client % min(counts, default=client + 1)
-
-    return {
-        axis: {label: existing(axis, label, client) for label, client in own.items() if label in grid.labels[axis]}
-        for axis, own in layout.clients.items()
-    }
+    clients: Clients = {axis: {} for axis in layout.clients}
+    for axis, own in layout.clients.items():
+        for label in (label for label in own if label in grid.labels[axis]):
+            counts = [run.clients for at, run in zip(grid.points, runs, strict=True) if at.labels[axis] == label]
+            clients[axis][label] = own[label] % min(counts) if counts else own[label]
+    return clients
 
 
 def check_clients(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
@@ -112,7 +109,10 @@ def check_quantities(layout: TableSection, grid: Points, document: Document) -> 
     """
     error, here = document.error, ("table", "quantities")
     _check_cells(layout, layout.quantities, grid, document, here)
-    for quantity, address in _stated_quantities(layout):
+    stated: list[tuple[Quantity, Address]] = [(layout.quantity, ("table", "quantity"))]
+    for axis, own in layout.quantities.items():
+        stated += [(quantity, (*here, axis, label)) for label, quantity in own.items()]
+    for quantity, address in stated:
         for axis, label in quantity.row.items():
             if axis not in (*layout.rows, *layout.columns):
                 raise error(address, f"{show(axis)} is no axis of the table{did_you_mean(axis, layout.rows)}")
@@ -164,10 +164,3 @@ def _check_cells(
             if label not in known[axis]:
                 hint = did_you_mean(label, known[axis])
                 raise document.error((*here, axis, label), f"unknown label {show(label)}{hint}")
-
-
-def _stated_quantities(layout: TableSection) -> Iterator[tuple[Quantity, Address]]:
-    yield layout.quantity, ("table", "quantity")
-    for axis, own in layout.quantities.items():
-        for label, quantity in own.items():
-            yield quantity, ("table", "quantities", axis, label)

@@ -109,12 +109,12 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
             if not cells[column]:
                 raise UserError(f"{where}: {column}: missing; a misprint has what is printed, and why it cannot be so")
         return Published(mean=None, std=None, quoted=False, note=note, printed=printed, misprint=True)
-    std = _number(cells["std"], "std", where) if cells["std"] else None
+    std = _number(cells["std"], "std", where)[0] if cells["std"] else None
     if std is not None and std < 0:
         raise UserError(f"{where}: std: {show(cells['std'])} must not be negative")
     mean, step = None, 0.0
     if printed or not note:  # what cannot be read has a note and no mean
-        mean, step = _printed(printed, where) if units else (_number(printed, "mean", where), 0.0)
+        mean, step = _number(printed, "mean", where, units)
     if mean is None and std is not None:
         raise UserError(f"{where}: std: {show(cells['std'])} without a mean")
     return Published(
@@ -128,14 +128,13 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
     )
 
 
-def _printed(text: str, where: str) -> tuple[float, float]:
+def _number(text: str, column: str, where: str, units: bool = False) -> tuple[float, float]:
+    """Return a number, and what one is worth in its last digit where it is printed with a unit."""
     try:
-        return read_printed(text)
+        if units:
+            return read_printed(text)
+        if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
+            return float(text), 0.0
     except UserError:
-        raise UserError(f"{where}: mean: {show(text)} is not a number such as 45.17 K") from None
-
-
-def _number(text: str, column: str, where: str) -> float:
-    if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-        raise UserError(f"{where}: {column}: {show(text)} is not a number")
-    return float(text)
+        pass
+    raise UserError(f"{where}: {column}: {show(text)} is not a number{' such as 45.17 K' if units else ''}")

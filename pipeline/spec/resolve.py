@@ -119,7 +119,11 @@ def _table(
     body, document = spec.body, spec.document
     check_layout(layout, grid, document)
     axes = [*layout.rows, *layout.columns]
-    published = _published(spec, layout, axes)
+    published: list[PublishedRow] = []
+    if layout.published is not None:
+        path = inside(spec.specs_dir, document, ("table", "published"), layout.published)
+        units = bool(layout.quantities) or layout.metric in QUANTITIES
+        published = read_published(path, shown(path, spec.specs_dir), axes, units=units)
     labels = _labels(axes, grid, published)
     values = {tuple(row.labels.values()): row.value for row in published}
     clients = existing_clients(layout, grid, runs)
@@ -132,6 +136,8 @@ def _table(
         client, quantity = client_of(clients, here), quantity_of(layout, here)
         found = list(of_cell.get(key, {}))
         cells.append(TableCell(labels=here, runs=found, client=client, quantity=quantity, published=values.get(key)))
+    named = {*(body.figures or ()), *(name for run in runs for name in run.analyses)}
+    analyses = [name for name in catalog.names("analysis") if name in named]
     by_id = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
     return ResolvedTable(
         spec=spec.id,
@@ -139,14 +145,9 @@ def _table(
         profile=profile,
         paper=body.paper,
         notes=body.notes,
-        caption=layout.caption,
-        rows=layout.rows,
-        columns=layout.columns,
+        **{name: getattr(layout, name) for name in ("caption", "rows", "columns", "metric", "better", "decimals")},
         clients=clients,
         quantities=list(layout.quantities),
-        metric=layout.metric,
-        better=layout.better,
-        decimals=layout.decimals,
         labels=labels,
         cells=cells,
         runs={name: run.federation_id for name, run in by_id.items()},
@@ -154,16 +155,9 @@ def _table(
         partitions=_partitions(runs),
         claims=resolve_claims(body.claims, layout, labels, grid.left_out, document),
         figures=body.figures,
-        analyses=_headings(body.figures or [], runs, catalog),
+        analyses={name: catalog.entry("analysis", name).facts.get("title", name) for name in analyses},
         derived=resolve_ranks(layout, document),
     )
-
-
-def _headings(figures: list[str], runs: list[Run], catalog: Catalog) -> dict[str, str]:
-    """Return the headings of the analyses that are listed as figures or made by runs."""
-    named = {*figures, *(analysis["name"] for run in runs for analysis in run.record.get("analyses", ()))}
-    names = [name for name in catalog.names("analysis") if name in named]
-    return {name: catalog.entry("analysis", name).facts.get("title", name) for name in names}
 
 
 def _partitions(runs: list[Run]) -> list[TablePartition]:
@@ -179,14 +173,6 @@ def _partitions(runs: list[Run]) -> list[TablePartition]:
         )
         for run in first.values()
     ]
-
-
-def _published(spec: Spec, layout: TableSection, axes: list[str]) -> list[PublishedRow]:
-    if layout.published is None:
-        return []
-    path = inside(spec.specs_dir, spec.document, ("table", "published"), layout.published)
-    units = bool(layout.quantities) or layout.metric in QUANTITIES
-    return read_published(path, shown(path, spec.specs_dir), axes, units=units)
 
 
 def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> Labels:

@@ -94,7 +94,6 @@ class Tune(Part):
     trials: int | None = Field(
         None, ge=1, description="Most combinations that are tried, drawn at random where there are more; null: all."
     )
-    draw: int = Field(0, ge=0, description="Seed of that draw; equal spaces draw the same.")
     seeds: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=lambda: [1000], min_length=1, description="Seeds of the trials, none of which a run may have."
     )

@@ -133,7 +133,10 @@ def tune(
     settings = _settings(wanted, grid, patcher)
     stated: list[tuple[Where, dict[str, Any], Address]] = [({}, wanted.trial, ("tune", "trial"))]
     stated += [(more.when, more.trial, ("tune", "also", index, "trial")) for index, more in enumerate(wanted.also)]
-    patches = [(when, _read_trial(trial, address, patcher)) for when, trial, address in stated]
+    for _, trial, address in stated:
+        if "seed" in trial:
+            raise patcher.document.error((*address, "seed"), "trials have the `seeds` of `tune`; state them there")
+    patches = [(when, patcher.read(trial, address)) for when, trial, address in stated]
     tuned, selections = list(runs), dict[str, Selection]()
     by_setting: dict[str, Selection] = {}
     for index, (point, draft, run) in enumerate(zip(grid.points, drafts, runs, strict=True)):
@@ -144,7 +147,10 @@ def tune(
         if key not in by_setting:
             own = list({one.name: one for one in settings if matches(one.when, point.labels)}.values())
             changes = [patch for when, patch in patches if matches(when, point.labels)]
-            _check_apart(changes, own, patcher)
+            for patch, setting in itertools.product(changes, own):
+                if setting.option in patch.values.get(setting.part, {}):
+                    address = patcher.place([patch], setting.part, setting.option)
+                    raise patcher.document.error(address, "is in the `space` of these trials; leave it to one of them")
             trial = [*point.draft, *changes]
             if run.record["profile"] != "paper":
                 trial += change(patcher.run(trial, "paper"))
@@ -169,13 +175,11 @@ def _settings(wanted: Tune, grid: Points, patcher: Patcher) -> list[Setting]:
     """Return every setting that is tuned."""
     spaces: list[tuple[Where, dict[str, list[Any]], Address]] = [({}, wanted.space, ("tune", "space"))]
     spaces += [(more.when, more.space, ("tune", "also", index, "space")) for index, more in enumerate(wanted.also)]
-    settings = [
-        Setting(name, values, (*address, name), when)
-        for when, space, address in spaces
-        for name, values in space.items()
-    ]
-    for setting in settings:
-        _check_setting(setting, grid, patcher)
+    settings = []
+    for when, space, address in spaces:
+        for name, values in space.items():
+            settings.append(Setting(name, values, (*address, name), when))
+            _check_setting(settings[-1], grid, patcher)
     if not settings:
         message = "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}"
         raise patcher.document.error(("tune",), message)
@@ -196,21 +200,6 @@ def _check_setting(setting: Setting, grid: Points, patcher: Patcher) -> None:
             raise error((*setting.address, index), f"{show(value)} is there twice")
 
 
-def _read_trial(trial: dict[str, Any], address: Address, patcher: Patcher) -> Patch:
-    if "seed" in trial:
-        raise patcher.document.error((*address, "seed"), "trials have the `seeds` of `tune`; state them there")
-    return patcher.read(trial, address)
-
-
-def _check_apart(changes: list[Patch], settings: list[Setting], patcher: Patcher) -> None:
-    """Check that trials do not state what they vary, which would be lost without a word."""
-    for patch in changes:
-        for setting in settings:
-            if setting.option in patch.values.get(setting.part, {}):
-                address = patcher.place([patch], setting.part, setting.option)
-                raise patcher.document.error(address, "is in the `space` of these trials; leave it to one of them")
-
-
 def _selection(
     wanted: Tune, settings: list[Setting], trial: Draft, draft: Draft, run: Run, patcher: Patcher
 ) -> Selection:
@@ -223,7 +212,7 @@ def _selection(
     if size > sys.maxsize:
         raise patcher.document.error(("tune",), f"{size:.0e} combinations for {run.id}; narrow the space")
     trials = []
-    for combination in _tried(settings, size, budget, wanted.draw):
+    for combination in _tried(settings, size, budget):
         values = [
             patcher.read_option(setting.part, setting.option, setting.values[index], (*setting.address, index))
             for setting, index in zip(settings, combination, strict=True)
@@ -233,7 +222,7 @@ def _selection(
     return Selection({setting.name: setting.values for setting in settings}, size, tuple(trials))
 
 
-def _tried(settings: list[Setting], size: int, budget: int, draw: int) -> Iterator[tuple[int, ...]]:
+def _tried(settings: list[Setting], size: int, budget: int) -> Iterator[tuple[int, ...]]:
     """Yield the combinations that are tried, as positions of their values, in the order of the grid.
 
     Equal spaces draw the same.
@@ -242,7 +231,7 @@ def _tried(settings: list[Setting], size: int, budget: int, draw: int) -> Iterat
     if budget == size:
         yield from itertools.product(*positions)
         return
-    rng = random.Random(canonical_json([draw, [[setting.name, setting.values] for setting in settings]]))
+    rng = random.Random(canonical_json([0, [[setting.name, setting.values] for setting in settings]]))
     for number in sorted(rng.sample(range(size), budget)):
         combination = []
         for values in reversed(positions):
