@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.spec.axes import labelled
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.draft import Patcher
 from pipeline.spec.editor_schema import figures_of
 from pipeline.spec.fields import Fields
+from pipeline.spec.grid import labelled
 from pipeline.spec.inherit import inherit
 from pipeline.spec.schema import SpecFile, known_keys
 from pipeline.spec.yamlfile import Document, absolute, show, shown

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pflcore.registry import did_you_mean
-from pipeline.spec.axes import check_option
 from pipeline.spec.draft import Draft, Patch, Patcher, validates
-from pipeline.spec.grid import Points, check_where, matches
+from pipeline.spec.grid import Points, check_option, check_where, matches
 from pipeline.spec.parts import Where
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune
