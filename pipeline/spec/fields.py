@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pflcore.errors import UserError
@@ -21,7 +21,7 @@ _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "str": (str, "text; quote it"),
     "bool": (bool, "true or false"),
 }
-_BOUNDS = {
+_BOUNDS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
     "ge": (operator.ge, "at least"),
     "gt": (operator.gt, "greater than"),
     "le": (operator.le, "at most"),

@@ -132,10 +132,10 @@ def tune(
     settings = _settings(wanted, grid, patcher)
     stated: list[tuple[Where, dict[str, Any], Address]] = [({}, wanted.trial, ("tune", "trial"))]
     stated += [(more.when, more.trial, ("tune", "also", index, "trial")) for index, more in enumerate(wanted.also)]
-    for _, trial, address in stated:
-        if "seed" in trial:
+    for _, own_trial, address in stated:
+        if "seed" in own_trial:
             raise patcher.document.error((*address, "seed"), "trials have the `seeds` of `tune`; state them there")
-    patches = [(when, patcher.read(trial, address)) for when, trial, address in stated]
+    patches = [(when, patcher.read(own_trial, address)) for when, own_trial, address in stated]
     tuned, selections = list(runs), dict[str, Selection]()
     by_setting: dict[str, Selection] = {}
     for index, (point, draft, run) in enumerate(zip(grid.points, drafts, runs, strict=True)):
