@@ -6,6 +6,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pflcore.errors import UserError
@@ -29,6 +30,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
 }
 
 
+@dataclass(eq=False)
 class Invalid(Exception):
     """A component or a group of settings that does not validate.
 
@@ -38,11 +40,9 @@ class Invalid(Exception):
         message: What is wrong, without the place.
     """
 
-    def __init__(self, option: str | None, index: int | None, message: str) -> None:
-        super().__init__(message)
-        self.option = option
-        self.index = index
-        self.message = message
+    option: str | None
+    index: int | None
+    message: str
 
 
 class Fields:

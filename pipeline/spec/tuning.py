@@ -32,17 +32,11 @@ class Setting(NamedTuple):
     """``training.lr``, its values, where they are written, and the labels of the runs that are tuned with it."""
 
     name: str
+    part: str
+    option: str
     values: list[Any]
     address: Address
     when: Where
-
-    @property
-    def part(self) -> str:
-        return self.name.partition(".")[0]
-
-    @property
-    def option(self) -> str:
-        return self.name.partition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -177,7 +171,8 @@ def _settings(wanted: Tune, grid: Points, patcher: Patcher) -> list[Setting]:
     settings = []
     for when, space, address in spaces:
         for name, values in space.items():
-            settings.append(Setting(name, values, (*address, name), when))
+            part, _, option = name.partition(".")
+            settings.append(Setting(name, part, option, values, (*address, name), when))
             _check_setting(settings[-1], grid, patcher)
     if not settings:
         message = "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}"
