@@ -55,7 +55,7 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
     Raises:
         UserError: An unknown dataset or option, or a value that does not suit it.
     """
-    fields = Fields.of(catalog)
+    fields = Fields(catalog)
     dataset, clients = catalog.entry("partition", name).facts["example"]
     values = {"name": name, **given_options(chosen["options"], name)}
     try:

@@ -81,7 +81,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of specs, for editors that complete and check YAML."""
     from pipeline.spec.catalog import load_catalog
-    from pipeline.spec.schema import json_schema
+    from pipeline.spec.editor_schema import json_schema
     from pipeline.study.schema_file import write_schema
 
     if write:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.papers.coverage import Coverage
-from pipeline.spec.csvfile import csv_lines
+from pipeline.spec.published import csv_lines
 
 CONTENTS = "contents.csv"
 _COLUMNS = ["place", "holds", "specs", "reason"]

@@ -27,12 +27,10 @@ from pflcore.registry import KINDS, joined, registry_of, use_study
 from pipeline.spec.run import SETTINGS
 
 _STARTED = time.time()
-_READ: dict[str, Catalog] = {}
-"""The last that was read, by its text: a process that compiles for hours has one, and the models made from it."""
 
 STAND_IN = OptionInfo(
-    name="stand_in",
-    type="int",
+    "stand_in",
+    "int",
     many=False,
     optional=True,
     required=False,
@@ -95,29 +93,27 @@ class Catalog:
 
     @classmethod
     def from_json(cls, text: str) -> Catalog:
-        """Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError`` for text of another shape."""
+        """Return the catalog of :meth:`to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: The text has another shape.
+        """
         data = parse_json(text)
         entries = {kind: {name: _entry_from(entry) for name, entry in data["entries"][kind].items()} for kind in KINDS}
         return cls(entries, {name: _entry_from(data["settings"][name]) for name in SETTINGS})
 
 
 def load_catalog(root: Path) -> Catalog:
-    """The catalog of this installation and of the study in `root`, from the cache there when no source has changed.
+    """Return the catalog of this installation and of the study in `root`, from the cache there when it is current.
 
     Raises:
         UserError: A file of the study, or a module of a package, is no entry.
     """
     use_study(root)
     path = root / ".pfl" / f"catalog-{fingerprint()}.json"
-    try:
-        text = path.read_text(encoding="utf-8")
-        if text not in _READ:
-            catalog = Catalog.from_json(text)
-            _READ.clear()
-            _READ[text] = catalog
-        return _READ[text]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        catalog = build_catalog()
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        return Catalog.from_json(path.read_text(encoding="utf-8"))
+    catalog = build_catalog()
     if any(path.stat().st_mtime > _STARTED for path in _sources().values()):
         return catalog  # edited under way: what was imported may not be what has been hashed
     from pflcore.files import write_text
@@ -143,56 +139,50 @@ def build_catalog() -> Catalog:
 
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
-    """One registered class, or one settings dataclass, as data."""
+    """Return one registered class, or one settings dataclass, as data."""
     options = describe_options(cls)
     known = {option.name for option in options} | {"name", "citation", "smoke"}
-    facts = {}
-    for attribute in dir(cls):
-        if not attribute.startswith("_") and attribute not in known:
-            value = _as_plain(inspect.getattr_static(cls, attribute))
-            if value is not None:
-                facts[attribute] = value
+    facts = {
+        attribute: _as_plain(inspect.getattr_static(cls, attribute))
+        for attribute in dir(cls)
+        if not attribute.startswith("_") and attribute not in known
+    }
     return EntryInfo(
         name=name,
         doc=inspect.getdoc(cls) or "",
         citation=getattr(cls, "citation", ""),
         smoke=dict(getattr(cls, "smoke", {})),
         options=options,
-        facts=facts,
+        facts={attribute: value for attribute, value in facts.items() if value is not None},
         origin=origin,
     )
 
 
 def _as_plain(value: Any) -> Any:
-    """Plain JSON data, or None for what cannot be said in it (methods, properties, arrays)."""
+    """Return plain JSON data, or None for what cannot be said in it (methods, properties, arrays)."""
     if isinstance(value, str | bool | int | float):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _as_plain(dataclasses.asdict(value))
+        value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
         plain = {str(key): _as_plain(item) for key, item in value.items()}
         return None if None in plain.values() else plain
-    if isinstance(value, set | frozenset):
-        value = sorted(value)
-    if isinstance(value, list | tuple):
-        items = [_as_plain(item) for item in value]
+    if isinstance(value, set | frozenset | list | tuple):
+        items = [_as_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
         return None if None in items else items
     return None
 
 
 def _entry_from(data: dict[str, Any]) -> EntryInfo:
-    options = []
     for option in data["options"]:
-        if option["many"] and option["default"] is not None:
-            option["default"] = tuple(option["default"])
-        if option["choices"] is not None:
-            option["choices"] = tuple(option["choices"])
-        options.append(OptionInfo(**option))
-    return EntryInfo(**{**data, "options": tuple(options)})
+        for field in ("default", "choices"):
+            if isinstance(option[field], list):
+                option[field] = tuple(option[field])
+    return EntryInfo(**{**data, "options": tuple(OptionInfo(**option) for option in data["options"])})
 
 
 def fingerprint() -> str:
-    """A hash of all that a catalog can depend on."""
+    """Return a hash of all that a catalog can depend on."""
     digest = hashlib.sha256(sys.version.encode())
     joining = [f"{own[name].origin} {name}" for kind in KINDS for own in [joined(KINDS[kind][0])] for name in own]
     digest.update("\0".join(joining).encode())
@@ -203,7 +193,7 @@ def fingerprint() -> str:
 
 
 def _sources() -> dict[str, Path]:
-    """By a name that is the same wherever they lie."""
+    """Return the modules by names that are the same wherever they lie."""
     folder = Path(pflcore.__file__).parent
     own = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
     return {**own, **extensions.modules()}

@@ -1,15 +1,13 @@
-"""Pydantic models of components and settings, made from the catalog, and their errors in words.
-
-Validated components are cached: a grid of a thousand runs holds a few dozen distinct ones.
-"""
+"""The parts of a run checked against the catalog: an entry with its options, or a group of settings."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.options import OptionInfo
@@ -18,27 +16,21 @@ from pipeline.spec.catalog import Catalog
 from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
 from pipeline.spec.yamlfile import show
 
-_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
-_NEEDS = {
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "string_type": "must be text; quote it",
-    "bool_type": "must be true or false",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "dict_type": "must be `key: value` lines",
-    "model_type": "must be `key: value` lines",
-    "finite_number": "must be finite",
-    "too_short": "must not be empty",
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": (str, "text; quote it"),
+    "bool": (bool, "true or false"),
 }
-_BOUNDS = {
-    "greater_than_equal": ("ge", "at least"),
-    "greater_than": ("gt", "greater than"),
-    "less_than_equal": ("le", "at most"),
-    "less_than": ("lt", "less than"),
+_BOUNDS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
+    "ge": (operator.ge, "at least"),
+    "gt": (operator.gt, "greater than"),
+    "le": (operator.le, "at most"),
+    "lt": (operator.lt, "less than"),
 }
 
 
+@dataclass(eq=False)
 class Invalid(Exception):
     """A component or a group of settings that does not validate.
 
@@ -48,11 +40,9 @@ class Invalid(Exception):
         message: What is wrong, without the place.
     """
 
-    def __init__(self, option: str | None, index: int | None, message: str) -> None:
-        super().__init__(message)
-        self.option = option
-        self.index = index
-        self.message = message
+    option: str | None
+    index: int | None
+    message: str
 
 
 class Fields:
@@ -60,45 +50,30 @@ class Fields:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        self._models: dict[tuple[str, str], type[BaseModel]] = {}
         self._valid: dict[tuple[str, str], dict[str, Any]] = {}
 
-    @classmethod
-    def of(cls, catalog: Catalog) -> Fields:
-        """The fields of a catalog, made once: every spec needs them, and models are slow to make."""
-        if not _MADE or _MADE[0].catalog is not catalog:
-            _MADE[:] = [cls(catalog)]  # the last alone, or a process that compiles for hours would keep them all
-        return _MADE[0]
-
     def known(self, kind: str, name: str) -> list[str]:
-        """The options of an entry, or of a group of settings."""
+        """Return the options of an entry, or of a group of settings."""
         return [option.name for option in self.catalog.options(kind, name)]
 
     def names(self, kind: str) -> list[str]:
-        """The entries of a kind; a group of settings is the only one of its kind."""
+        """Return the entries of a kind; a group of settings is the only one of its kind."""
         return [kind] if kind in SETTINGS else self.catalog.names(kind)
 
     def options(self, kind: str) -> list[str]:
-        """The options of all entries of a kind, or of a group of settings, sorted."""
+        """Return the options of all entries of a kind, or of a group of settings, sorted."""
         return sorted({option for name in self.names(kind) for option in self.known(kind, name)})
 
     def beside(self, kind: str) -> list[str]:
-        """The fields of a run that a value of this component's axis can set beside its own options.
+        """Return the fields of a run that a value of this component's axis can set beside its own options.
 
         One that is called like an option of any entry of the kind is none of them: there, that key is the option.
         """
         options = self.options(kind)
         return [field for field in RUN_FIELDS if field != kind and field not in options]
 
-    def model(self, kind: str, name: str) -> type[BaseModel]:
-        """The strict model of an entry, `name` included, or of a group of settings, whose name is its kind."""
-        key = (kind, name)
-        if key not in self._models:
-            self._models[key] = _model(kind, name, self.catalog)
-        return self._models[key]
-
     def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A part of a run with defaults written out, as JSON data. Do not modify it: equal parts are shared.
+        """Return a part of a run with defaults written out, as JSON data. Equal parts are shared: do not modify it.
 
         Args:
             kind: A kind of entries or a settings group.
@@ -109,112 +84,68 @@ class Fields:
         """
         key = (kind, json.dumps(values, sort_keys=True))
         if key not in self._valid:
-            name = kind if kind in SETTINGS else values["name"]
-            try:
-                valid = self.model(kind, name).model_validate(dict(values))
-            except ValidationError as error:
-                raise self._invalid(kind, name, error) from None
-            part = valid.model_dump(mode="json", by_alias=True)
-            if kind in SETTINGS:
-                try:
-                    SETTINGS[kind](**options(part))
-                except UserError as error:  # each option is right, but they contradict each other
-                    raise Invalid(None, None, str(error)) from None
-            later = [option for option in self.catalog.options(kind, name) if option.later]
-            silent = {option.name for option in later if part[option.name] == _plain(option.default)}
-            self._valid[key] = {option: value for option, value in part.items() if option not in silent}
+            self._valid[key] = self._validated(kind, values)
         return self._valid[key]
 
     def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
-        """The value of an option in a part of a run, which leaves out defaults of options marked `later`."""
-        if option in part:
-            return part[option]
+        """Return the value of an option in a part of a run, which leaves out defaults of options marked `later`."""
         infos = self.catalog.options(kind, str(part.get("name", kind)))
-        return next(_plain(info.default) for info in infos if info.name == option)
+        return part.get(option, next(as_data(info.default) for info in infos if info.name == option))
 
     def check_name(self, kind: str, name: Any) -> None:
-        """Raises :class:`Invalid` when `name` is not an entry of the kind."""
+        """Raise :class:`Invalid` when `name` is not an entry of the kind."""
         if not isinstance(name, str):
             raise Invalid("name", None, f"{show(name)} is no {kind}'s name; quote it if it is one")
         if name not in self.catalog.entries[kind]:
             raise Invalid("name", None, f"unknown {kind} {show(name)}{did_you_mean(name, self.catalog.names(kind))}")
 
-    def _invalid(self, kind: str, name: str, error: ValidationError) -> Invalid:
-        # What is misspelt says more than what is missing because of it.
-        details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
-        option, *rest = details["loc"]
-        if details["type"] == "missing":
-            return Invalid(None, None, f"{kind} {show(name)} needs the option {show(option)}")
-        index = rest[0] if rest and isinstance(rest[0], int) else None
-        return Invalid(str(option), index, explain(details, self.known(kind, name)))
+    def _validated(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        own = {} if kind in SETTINGS else {"name": values["name"]}
+        infos = {info.name: info for info in self.catalog.options(kind, own.get("name", kind))}
+        part = {name: _checked(info, values[name]) for name, info in infos.items() if name in values}
+        for name in values:
+            if name not in infos and name not in own:
+                raise Invalid(name, None, f"unknown option{did_you_mean(name, list(infos)) or '; there are none'}")
+        for name, info in infos.items():
+            if info.required and name not in part:
+                raise Invalid(None, None, f"{kind} {show(own.get('name', kind))} needs the option {show(name)}")
+        part = {**own, **{name: part.get(name, as_data(info.default)) for name, info in infos.items()}}
+        if kind in SETTINGS:
+            try:
+                SETTINGS[kind](**options(part))
+            except UserError as error:  # each option is right, but they contradict each other
+                raise Invalid(None, None, str(error)) from None
+        silent = {name for name, info in infos.items() if info.later and part[name] == as_data(info.default)}
+        return {name: value for name, value in part.items() if name not in silent}
 
 
-_MADE: list[Fields] = []
-
-
-def explain(details: Any, known: list[str]) -> str:
-    """One error of pydantic in a few words, with the offending value.
-
-    Args:
-        details: An item of ``ValidationError.errors()``.
-        known: The names that would have been accepted, for an unknown one.
-    """
-    kind, value, context = details["type"], details["input"], details.get("ctx", {})
-    if kind == "extra_forbidden":
-        return f"unknown option{did_you_mean(str(details['loc'][-1]), known) or '; there are none'}"
-    if kind == "missing":
-        return f"{show(details['loc'][-1])} is missing"
-    if kind in _BOUNDS:
-        key, words = _BOUNDS[kind]
-        return f"{show(value)} must be {words} {context[key]:g}"
-    if kind == "literal_error":
-        return f"{show(value)} must be one of {context['expected']}"
-    if kind == "value_error":
-        return str(context["error"])
-    return f"{show(value)} {_NEEDS[kind]}" if kind in _NEEDS else f"{show(value)}: {details['msg']}"
-
-
-def option_type(info: OptionInfo) -> Any:
-    """The annotation that checks one option."""
-    base: Any = _TYPES[info.type]
-    if info.choices is not None and info.type in ("str", "int"):
-        base = Literal[info.choices]
-    elif info.choices is not None:
-        base = Annotated[base, AfterValidator(_one_of(info.choices))]
-    if info.bounds:
-        bounds: dict[str, Any] = dict(info.bounds)
-        base = Annotated[base, Field(**bounds)]
-    if info.many:
-        base = Annotated[
-            tuple[base, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-        ]
-    return base | None if info.optional else base
-
-
-def _one_of(choices: tuple[Any, ...]) -> Any:
-    def check(value: Any) -> Any:
-        if value not in choices:
-            raise ValueError(f"{show(value)} must be one of {', '.join(map(show, choices))}")
-        return value
-
-    return check
-
-
-def _model(kind: str, name: str, catalog: Catalog) -> type[BaseModel]:
-    info = catalog.settings[kind] if kind in SETTINGS else catalog.entries[kind][name]
-    fields: dict[str, Any] = {}
-    if kind not in SETTINGS:
-        fields["entry_name"] = (Literal[name], Field(alias="name", description=info.summary))
-    for option in catalog.options(kind, name):
-        default = ... if option.required else option.default
-        # Aliases, because an option may be called what BaseModel calls one of its methods.
-        field = Field(default, alias=option.name, description=option.help)
-        fields[f"option_{option.name}"] = (option_type(option), field)
-    config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, title=name)
-    model: type[BaseModel] = create_model(f"{kind}_{name}", __config__=config, __doc__=info.summary, **fields)
-    return model
-
-
-def _plain(default: Any) -> Any:
-    """A default as JSON data: a tuple is a list there, also where the catalog has not been through JSON."""
+def as_data(default: Any) -> Any:
+    """Return a default as JSON data: a tuple is a list there, also where the catalog has not been through JSON."""
     return list(default) if isinstance(default, tuple) else default
+
+
+def _checked(info: OptionInfo, value: Any) -> Any:
+    """Return the value of an option as records have it. Raises :class:`Invalid`."""
+    if value is None and info.optional:
+        return None
+    if not info.many:
+        return _checked_item(info, value, None)
+    if not isinstance(value, list):
+        raise Invalid(info.name, None, f"{show(value)} must be a list")
+    return [_checked_item(info, item, index) for index, item in enumerate(value)]
+
+
+def _checked_item(info: OptionInfo, value: Any, index: int | None) -> Any:
+    types, noun = _TYPES[info.type]
+    item = float(value) if info.type == "float" and type(value) is int else value
+    if info.choices is not None and item not in info.choices:
+        raise Invalid(info.name, index, f"{show(item)} must be one of {', '.join(map(show, info.choices))}")
+    if not isinstance(item, types) or isinstance(item, bool) != (info.type == "bool"):
+        raise Invalid(info.name, index, f"{show(value)} must be {noun}")
+    if isinstance(item, float) and not math.isfinite(item):
+        raise Invalid(info.name, index, f"{show(value)} must be finite")
+    for key, bound in info.bounds.items():
+        holds, words = _BOUNDS[key]
+        if not holds(item, bound):
+            raise Invalid(info.name, index, f"{show(value)} must be {words} {bound:g}")
+    return item

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pflcore.errors import UserError
-from pipeline.spec.paths import inside, shown
 from pipeline.spec.run import COMPONENTS
-from pipeline.spec.yamlfile import Address, Document, Mark, load_yaml, show
+from pipeline.spec.yamlfile import Address, Document, Mark, Node, inside, load_yaml, plain, show, shown
 
 ADD = "+"
 """Behind the key of a list: its items are added to those that are inherited."""
@@ -18,10 +16,11 @@ _OWN = ("extends", "abstract")  # keys that are not inherited
 
 
 def inherit(path: Path, specs_dir: Path) -> tuple[Document, tuple[str, ...]]:
-    """A spec merged with what it extends, and the files it was read from, its own first.
+    """Return a spec merged with what it extends, and the files it was read from, its own first.
 
     What a file extends is merged before it, of several files one after the other. One that is inherited in several ways
-    is merged once, where it is met first, so that it does not undo what others have changed.
+    is merged once, where it is met first, so that it does not undo what others have changed. In a merge mappings are
+    merged, null removes, anything else replaces.
 
     Raises:
         UserError: A file cannot be read or is inherited by itself, files are named against the order in which one
@@ -29,22 +28,11 @@ def inherit(path: Path, specs_dir: Path) -> tuple[Document, tuple[str, ...]]:
     """
     documents: dict[str, Document] = {}
     _collect(path, specs_dir, (), documents)
-    merged = Document({}, {})
+    root = Node({}, Mark("", 0))
     for document in documents.values():
-        merged = merge(merged, document)
-    return merged, tuple(reversed(documents))
-
-
-def merge(base: Document, child: Document) -> Document:
-    """One file laid over what it inherits: mappings are merged, null removes, anything else replaces.
-
-    Raises:
-        UserError: A list is added to what is none.
-    """
-    inherited = {key: value for key, value in base.data.items() if key not in _OWN}
-    merger = _Merger(base, child)
-    data = merger.mapping(inherited, child.data, ())
-    return Document(data, {**merger.marks, **child.marks, **merger.moved})
+        inherited = {key: node for key, node in root.value.items() if key not in _OWN}
+        root = Node(_merge(inherited, document.root.value, ()), document.root.mark)
+    return Document(root), tuple(reversed(documents))
 
 
 def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dict[str, Document]) -> None:
@@ -57,8 +45,9 @@ def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dic
         try:
             base = inside(specs_dir, document, address, name)
         except UserError as error:
-            told = f"{error}; chain: {' -> '.join((*chain, name))}" if len(chain) > 1 else str(error)
-            raise UserError(told) from None
+            raise UserError(
+                f"{error}; chain: {' -> '.join((*chain, name))}" if len(chain) > 1 else str(error)
+            ) from None
         here = shown(base, specs_dir)
         if here in chain:
             raise document.error(address, f"a spec cannot inherit from itself: {' -> '.join((*chain, here))}")
@@ -75,94 +64,62 @@ def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dic
 
 
 def _bases(document: Document) -> Iterator[tuple[Address, str]]:
-    bases = document.data.get("extends")
-    if bases is None:
-        return
+    """Yield the paths that a file extends, and where it names them."""
+    stated = document.root.value.get("extends")
+    bases = None if stated is None else plain(stated)
     if isinstance(bases, str):
         yield ("extends",), bases
-        return
-    if not isinstance(bases, list) or not bases:
+    elif bases is not None and (not isinstance(bases, list) or not bases):
         raise document.error(("extends",), f"{show(bases)} must be the path of a spec, or a list of paths")
-    for index, base in enumerate(bases):
-        if not isinstance(base, str):
-            raise document.error(("extends", index), f"{show(base)} must be the path of a spec")
-        yield ("extends", index), base
+    else:
+        for index, base in enumerate(bases or ()):
+            if not isinstance(base, str):
+                raise document.error(("extends", index), f"{show(base)} must be the path of a spec")
+            yield ("extends", index), base
 
 
-class _Merger:
-    """Lays one file over what it inherits.
-
-    Attributes:
-        marks: Those of what is inherited, as far as it is left.
-        moved: Those of the file's items that are added to a list.
-    """
-
-    def __init__(self, base: Document, child: Document) -> None:
-        self.child = child
-        self.marks = dict(base.marks)
-        self.moved: dict[Address, Mark] = {}
-
-    def mapping(self, base: dict[str, Any], values: dict[str, Any], address: Address) -> dict[str, Any]:
-        merged = dict(base)
-        for key, value in values.items():
-            here = (*address, key)
-            if key.endswith(ADD) and not _holds_labels(address):
-                plain = key.removesuffix(ADD)
-                if plain in values:
-                    raise self.child.error(
-                        here, f"stands beside {show(plain)}, which replaces the list; keep one of them"
-                    )
-                merged[plain] = self.added(merged.get(plain, []), value, here)
-                continue
-            if value is None and key in base:
-                del merged[key]
-                self.forget(here)
-                continue
-            before = merged.get(key)
-            if isinstance(value, dict) and _is_component(here):
-                if "name" in value:
-                    before = None
-                elif isinstance(before, str):
-                    before = {"name": before}
-                    self.marks[*here, "name"] = self.marks[here]
-            if not isinstance(value, dict):
-                self.forget(here)
-                merged[key] = value
-            elif isinstance(before, dict):
-                merged[key] = self.mapping(before, value, here)
-            else:
-                self.forget(here)
-                merged[key] = self.mapping({}, value, here)
-        return merged
-
-    def added(self, before: Any, items: Any, here: Address) -> list[Any]:
-        """A list and further items, which keep the marks that they have in their file."""
-        if not isinstance(items, list):
-            raise self.child.error(here, f"{show(items)} must be a list, whose items are added to those inherited")
-        if not isinstance(before, list):
-            raise self.child.error(here, f"adds to a list, and what is inherited is none: {show(before)}")
-        plain = (*here[:-1], str(here[-1]).removesuffix(ADD))
-        if not before:
-            self.moved[plain] = self.child.marks[here]
-        for address, mark in self.child.marks.items():
-            if address[: len(here)] == here and len(address) > len(here):
-                index, *rest = address[len(here) :]
-                self.moved[*plain, len(before) + int(index), *rest] = mark
-        return [*before, *items]
-
-    def forget(self, address: Address) -> None:
-        """Drop the marks below what is replaced, so that none of them is taken for one of the new value."""
-        for old in [old for old in self.marks if old[: len(address)] == address]:
-            del self.marks[old]
+def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> dict[str, Node]:
+    """Return a mapping laid over the one that it inherits. Raises :class:`UserError` as :func:`inherit`."""
+    merged = dict(base)
+    for key, node in child.items():
+        here, name = (*address, key), key.removesuffix(ADD)
+        labels = len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))  # may end in anything
+        if name != key and not labels:
+            if name in child:
+                raise node.error(here, f"stands beside {show(name)}, which replaces the list; keep one of them")
+            merged[name] = _added(merged.get(name), node, here)
+        elif node.value is None and key in base:
+            del merged[key]
+        elif isinstance(node.value, dict):
+            merged[key] = Node(_merge(_updated(merged.get(key), node, here), node.value, here), node.mark)
+        else:
+            merged[key] = node
+    return merged
 
 
-def _holds_labels(address: Address) -> bool:
-    """Whether the keys of the mapping there are labels, which may end in anything."""
-    return len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))
+def _updated(before: Node | None, node: Node, address: Address) -> dict[str, Node]:
+    """Return the inherited entries that a mapping is laid over: none for a component that is named anew."""
+    if before and _is_component(address):
+        if "name" in node.value:
+            return {}
+        if isinstance(before.value, str):
+            return {"name": before}
+    return before.value if before and isinstance(before.value, dict) else {}
+
+
+def _added(before: Node | None, node: Node, address: Address) -> Node:
+    """Return an inherited list with further items."""
+    if not isinstance(node.value, list):
+        raise node.error(address, f"{show(plain(node))} must be a list, whose items are added to those inherited")
+    if not before:
+        return node
+    if not isinstance(before.value, list):
+        raise node.error(address, f"adds to a list, and what is inherited is none: {show(plain(before))}")
+    return Node([*before.value, *node.value], before.mark if before.value else node.mark)
 
 
 def _is_component(address: Address) -> bool:
-    """Whether a component stands there: a run's field in a patch, or a value of an axis over that field."""
+    """Return whether a component stands there: a run's field in a patch, or a value of an axis over that field."""
     if address[:2] == ("grid", "axes"):
         return (len(address) == 4 and address[2] in COMPONENTS) or (len(address) == 5 and address[4] in COMPONENTS)
     return len(address) == 3 and address[2] in COMPONENTS and address[1] == "base"

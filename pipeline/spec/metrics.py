@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import Field
 
@@ -18,23 +18,7 @@ Protocol = Literal["last_rounds", "last_ten", "clients", "final", "worst_tenth",
 """Of accuracies, from :mod:`pflcore.protocols`; and ``last_ten``, the mean of a run's last ten measurements, for papers
 that name no round."""
 
-Metric = Literal[
-    Protocol,
-    "parameters",
-    "shared",
-    "personal",
-    "stored",
-    "sent",
-    "step_flops",
-    "forward_flops",
-    "bytes_up",
-    "bytes_down",
-    "rounds_to",
-    "attention_weight",
-]
-"""What a table can name: a protocol, or one of :data:`QUANTITIES`."""
-
-OF_ONE_ROUND: tuple[Metric, ...] = ("final", "best_by_validation")
+OF_ONE_ROUND = ("final", "best_by_validation")
 """Accuracies that have no ± within a run."""
 
 PERCENT, COUNT, BYTES, PLAIN = "%", "n", "B", ""
@@ -63,6 +47,7 @@ class QuantityKind:
     takes: tuple[str, ...] = ()
 
 
+_FLOPS = "a multiply-add is two, and only matrix products and convolutions count"
 QUANTITIES: dict[str, QuantityKind] = {
     "parameters": QuantityKind(
         "how many parameters the model of a client has, with what the method adds to it", "parameters", "plan"
@@ -76,16 +61,12 @@ QUANTITIES: dict[str, QuantityKind] = {
     ),
     "sent": QuantityKind("how many numbers a client sends to the server in a round", "sent", "plan"),
     "step_flops": QuantityKind(
-        "floating-point operations of one local step on a whole batch, forward and backward; a multiply-add is two, "
-        "and only matrix products and convolutions count",
+        f"floating-point operations of one local step on a whole batch, forward and backward; {_FLOPS}",
         "FLOPs of a step",
         "plan",
     ),
     "forward_flops": QuantityKind(
-        "floating-point operations of one forward pass of one sample; a multiply-add is two, and only matrix products "
-        "and convolutions count",
-        "FLOPs of a forward pass",
-        "plan",
+        f"floating-point operations of one forward pass of one sample; {_FLOPS}", "FLOPs of a forward pass", "plan"
     ),
     "bytes_up": QuantityKind("bytes that a client sends in a round, the mean over all", "bytes up", "run", BYTES),
     "bytes_down": QuantityKind(
@@ -104,6 +85,12 @@ QUANTITIES: dict[str, QuantityKind] = {
     ),
 }
 """Every quantity by the name that a table's metric has."""
+
+if TYPE_CHECKING:
+    Metric = str
+else:
+    Metric = Literal[(*get_args(Protocol), *QUANTITIES)]
+    """What a table can name: a protocol, or one of :data:`QUANTITIES`."""
 
 
 class Quantity(Part):
@@ -132,13 +119,9 @@ class Quantity(Part):
     @property
     def key(self) -> str:
         """What a run's value of it is called: ``parameters``, ``rounds_to 80``."""
-        options = (getattr(self, option) for option in (self.known.takes if self.known else ()))
-        return " ".join(
-            [
-                self.metric or "",
-                *(f"{value:g}" if isinstance(value, float) else str(value) for value in options if value is not None),
-            ]
-        )
+        options = [getattr(self, option) for option in (self.known.takes if self.known else ())]
+        texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in options if value is not None]
+        return " ".join([self.metric or "", *texts])
 
     @property
     def row(self) -> dict[str, str]:
@@ -161,13 +144,12 @@ class Quantity(Part):
         words = self.known.heading if self.known else ""
         return f"{words} ({'added, ' if self.added_to else ''}%)" if self.relative else words
 
-    def over(self, other: Quantity) -> Quantity:
-        """It laid over another: what it leaves out is the other's."""
-        said = {name: getattr(self, name) for name in self.model_fields_set}
-        return other.model_copy(update=said)
+    def with_defaults(self, base: Quantity) -> Quantity:
+        """Return it with missing fields taken from `base`."""
+        return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
     def fault(self) -> str | None:
-        """What does not go together in it; None where all does."""
+        """Return what does not go together in it; None where all does."""
         takes = self.known.takes if self.known else ()
         for option in ("accuracy", "kind", "position"):
             if getattr(self, option) is not None and option not in takes:
@@ -186,8 +168,8 @@ _SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def read_printed(text: str) -> tuple[float, float]:
-    """A number as a paper prints it, such as ``45.17 K``, ``21.03M``, ``45.6 MB`` or ``< 0.01``, and what one is worth
-    in its last digit.
+    """Return a number as a paper prints it, such as ``45.17 K``, ``21.03M``, ``45.6 MB`` or ``< 0.01``, and what one
+    is worth in its last digit.
 
     Raises:
         UserError: It is no such number.

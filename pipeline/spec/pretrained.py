@@ -13,9 +13,8 @@ from pathlib import Path
 
 from pipeline.spec.run import ABSENT
 
-_PART = re.compile(r"[\w+=@,][\w.+=@, -]*")  # what neither DVC nor a file system takes for anything but a name
-
-_MADE = ("artifacts", "build", "reports", "stages")
+_NAME = re.compile(r"[\w+=@,][\w.+=@, -]*")  # what neither DVC nor a file system takes for anything but a name
+_WRITTEN = ("artifacts", "build", "reports", "stages")  # by stages
 
 
 @dataclass
@@ -29,23 +28,21 @@ class Weights:
 
     home: Path
     paths: dict[str, str] = field(default_factory=dict)
-    _contents: dict[str, str] = field(default_factory=dict)
 
     def content(self, path: str) -> str:
-        """What stands for the file in a run. Raises ``ValueError`` for a path that cannot be one of the project."""
-        if path not in self._contents:
-            plain = all(map(_PART.fullmatch, path.split("/")))
-            if not plain or not (self.home / path).resolve().is_relative_to(self.home.resolve()):
-                raise ValueError("must be a path inside the project, of plain names with forward slashes between them")
-            if path.split("/")[0] in _MADE:  # the guard, which comes before all stages, depends on the file
-                raise ValueError(f"lies in {path.split('/')[0]}/, where stages write; copy it to a folder of its own")
-            self._contents[path] = content_of(self.home, path)
-            self.paths.setdefault(self._contents[path], path)
-        return self._contents[path]
+        """Return what stands for the file in a run. Raises ``ValueError`` for a path that is none of the project."""
+        plain = all(map(_NAME.fullmatch, path.split("/")))
+        if not plain or not (self.home / path).resolve().is_relative_to(self.home.resolve()):
+            raise ValueError("must be a path inside the project, of plain names with forward slashes between them")
+        if path.split("/")[0] in _WRITTEN:  # the guard, which comes before all stages, depends on the file
+            raise ValueError(f"lies in {path.split('/')[0]}/, where stages write; copy it to a folder of its own")
+        content = content_of(self.home, path)
+        self.paths.setdefault(content, path)
+        return content
 
 
 def content_of(home: Path, path: str) -> str:
-    """``sha256:<64 hex digits>`` of a file, given relative to `home`, or ``absent:<path>``."""
+    """Return ``sha256:<64 hex digits>`` of a file, given relative to `home`, or ``absent:<path>``."""
     try:
         with (home / path).open("rb") as file:
             return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

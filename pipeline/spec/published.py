@@ -6,21 +6,23 @@ is obtained is another value.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.spec.csvfile import csv_lines
 from pipeline.spec.metrics import read_printed
 from pipeline.spec.table import Published
-from pipeline.spec.yamlfile import show
+from pipeline.spec.yamlfile import read_text, show
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _VALUES = ("mean", "std", "quoted", "note")
-_MISPRINT, _EXPLAINED = _OPTIONAL = ("misprint", "explained")
+_OPTIONAL = ("misprint", "explained")
 
 
 @dataclass(frozen=True)
@@ -44,81 +46,95 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
     Raises:
         UserError: With file and line, for anything but a complete table of finite numbers without duplicates.
     """
-    rows: list[PublishedRow] = []
-    seen: dict[tuple[str, ...], str] = {}
-    header: list[str] | None = None
+    rows: dict[tuple[str, ...], PublishedRow] = {}
+    header: list[str] = []
     columns = [*axes, *_VALUES]
     for where, cells in csv_lines(path, label):
-        if header is None:
-            header = _header(cells, columns, where)
+        if not header:
+            _check_header(cells, columns, where)
+            header = cells
             continue
         if len(cells) != len(header):
             raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns")
-        row = _row(dict(zip(header, cells, strict=True)), axes, where, units)
-        key = tuple(row.labels.values())
-        if key in seen:
-            raise UserError(f"{where}: a second value for {', '.join(key)}; the first is in {seen[key]}")
-        seen[key] = where
-        rows.append(row)
-    if header is None:
+        by_column = dict(zip(header, cells, strict=True))
+        labels = {axis: by_column[axis] for axis in axes}
+        key = tuple(labels.values())
+        row = PublishedRow(labels, _value(by_column, where, units), where)
+        if key in rows:
+            raise UserError(f"{where}: a second value for {', '.join(key)}; the first is in {rows[key].where}")
+        rows[key] = row
+    if not header:
         raise UserError(f"{label}:1: the file is empty; its first line names the columns {', '.join(columns)}")
-    return rows
+    return list(rows.values())
 
 
-def _header(cells: list[str], columns: list[str], where: str) -> list[str]:
+def csv_lines(path: Path, label: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield where a line is, ``label:2``, and its cells; skip empty lines, and on top those that begin with #.
+
+    Args:
+        label: How messages name the file.
+
+    Raises:
+        UserError: It cannot be read, is too large, or is not valid CSV in UTF-8.
+    """
+    # Further down a label may begin with #.
+    text = re.sub(r"\A((#.*)?\r?\n)+", lambda top: "\n" * top[0].count("\n"), read_text(path, label))
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for cells in lines:
+            if cells:
+                yield f"{label}:{lines.line_num}", cells
+    except csv.Error as error:
+        raise UserError(f"{label}:{lines.line_num}: not valid CSV: {error}") from None
+
+
+def _check_header(cells: list[str], columns: list[str], where: str) -> None:
     for cell in cells:
         if cell not in (*columns, *_OPTIONAL):
             raise UserError(f"{where}: unknown column {show(cell)}{did_you_mean(cell, [*columns, *_OPTIONAL])}")
         if cells.count(cell) > 1:
             raise UserError(f"{where}: the column {show(cell)} is stated twice")
-    missing = [column for column in columns if column not in cells]
-    if missing:
-        raise UserError(f"{where}: no column {show(missing[0])}; the columns are {', '.join(columns)}")
-    return cells
+    for column in columns:
+        if column not in cells:
+            raise UserError(f"{where}: no column {show(column)}; the columns are {', '.join(columns)}")
 
 
-def _row(cells: dict[str, str], axes: list[str], where: str, units: bool) -> PublishedRow:
-    for column in ("quoted", _MISPRINT):
+def _value(cells: dict[str, str], where: str, units: bool) -> Published:
+    for column in ("quoted", "misprint"):
         if cells.get(column, "") not in ("", "yes"):
             raise UserError(f"{where}: {column}: {show(cells[column])} must be yes or empty")
-    labels = {axis: cells[axis] for axis in axes}
-    if cells.get(_MISPRINT) == "yes":
+    printed, note = cells["mean"], cells["note"]
+    if cells.get("misprint") == "yes":
         for column in ("mean", "note"):
             if not cells[column]:
                 raise UserError(f"{where}: {column}: missing; a misprint has what is printed, and why it cannot be so")
-        value = Published(mean=None, std=None, quoted=False, note=cells["note"], printed=cells["mean"], misprint=True)
-        return PublishedRow(labels, value, where)
-    std = _number(cells["std"], "std", where) if cells["std"] else None
+        return Published(mean=None, std=None, quoted=False, note=note, printed=printed, misprint=True)
+    std = _number(cells["std"], "std", where)[0] if cells["std"] else None
     if std is not None and std < 0:
         raise UserError(f"{where}: std: {show(cells['std'])} must not be negative")
-    # What cannot be read has a note and no mean.
     mean, step = None, 0.0
-    if cells["mean"] or not cells["note"]:
-        mean, step = _printed(cells["mean"], where) if units else (_number(cells["mean"], "mean", where), 0.0)
+    if printed or not note:  # what cannot be read has a note and no mean
+        mean, step = _number(printed, "mean", where, units)
     if mean is None and std is not None:
         raise UserError(f"{where}: std: {show(cells['std'])} without a mean")
-    printed = cells["mean"] if units else ""
-    quoted = cells["quoted"] == "yes"
-    value = Published(
+    return Published(
         mean=mean,
         std=std,
-        quoted=quoted,
-        note=cells["note"],
-        printed=printed,
+        quoted=cells["quoted"] == "yes",
+        note=note,
+        printed=printed if units else "",
         step=step,
-        explained=cells.get(_EXPLAINED, ""),
+        explained=cells.get("explained", ""),
     )
-    return PublishedRow(labels, value, where)
 
 
-def _printed(text: str, where: str) -> tuple[float, float]:
+def _number(text: str, column: str, where: str, units: bool = False) -> tuple[float, float]:
+    """Return a number, and what one is worth in its last digit where it is printed with a unit."""
     try:
-        return read_printed(text)
+        if units:
+            return read_printed(text)
+        if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
+            return float(text), 0.0
     except UserError:
-        raise UserError(f"{where}: mean: {show(text)} is not a number such as 45.17 K") from None
-
-
-def _number(text: str, column: str, where: str) -> float:
-    if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-        raise UserError(f"{where}: {column}: {show(text)} is not a number")
-    return float(text)
+        pass
+    raise UserError(f"{where}: {column}: {show(text)} is not a number{' such as 45.17 K' if units else ''}")

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.choosing import check_choice, check_patience
 from pipeline.spec.claims import resolve_claims
-from pipeline.spec.draft import Patch, Patcher, as_patch, compose
+from pipeline.spec.draft import Patch, Patcher, as_patch
 from pipeline.spec.fields import Fields
-from pipeline.spec.grid import Points, expand, without_effect
+from pipeline.spec.grid import Labels, Points, expand, without_effect
+from pipeline.spec.layout import (
+    check_choice,
+    check_clients,
+    check_layout,
+    check_quantities,
+    client_of,
+    default_layout,
+    existing_clients,
+    quantity_of,
+    resolve_ranks,
+)
 from pipeline.spec.metrics import QUANTITIES
-from pipeline.spec.paths import inside
 from pipeline.spec.pretrained import Weights
 from pipeline.spec.profiles import check_profile, smoke_patch
 from pipeline.spec.published import PublishedRow, read_published
-from pipeline.spec.quantities import check_quantities, quantity_of
-from pipeline.spec.ranks import resolve_ranks
 from pipeline.spec.run import Run, describe_component, short_hash
 from pipeline.spec.schema import TableSection, Tune
-from pipeline.spec.single_clients import check_clients, client_of, existing_clients
 from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
 from pipeline.spec.tuning import Selection, check_labels, check_seeds, tune, tuned_as
-from pipeline.spec.yamlfile import Address, show
+from pipeline.spec.yamlfile import Address, Document, inside, show, shown
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Resolved:
 
 
 def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
-    """All distinct runs of a spec under a profile, in the order of the grid, and the table they fill.
+    """Return all distinct runs of a spec under a profile, in the order of the grid, and the table they fill.
 
     The runs are always checked as published first, so that a profile cannot hide a mistake.
 
@@ -57,156 +62,109 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     check_profile(profile)
     if spec.abstract:
         return Resolved([], None)
+    document, wanted = spec.document, spec.body.tune
     weights = Weights(spec.specs_dir.parent)
-    patcher = Patcher(spec.document, Fields.of(catalog), weights)
+    patcher = Patcher(document, Fields(catalog), weights)
     grid = expand(spec.body.grid, patcher)
-    published = [_run(point.draft, "paper", patcher) for point in grid.points]
-    layout = spec.body.table or _default_layout(grid)
-    check_clients(layout, grid, published, patcher)
-    check_quantities(layout, grid, patcher)
-    if spec.body.tune:
-        check_labels(spec.body.tune, grid, patcher)
-        check_seeds(spec.body.tune, published, patcher)
-    _check_effects(grid, published, layout, spec.body.tune, patcher)
-    drafts, by_point = [point.draft for point in grid.points], published
-    change = _changer(catalog, profile)
-    if profile != "paper":
-        drafts = [compose(draft, change(run)) for draft, run in zip(drafts, published, strict=True)]
-        by_point = [_run(draft, profile, patcher) for draft in drafts]
+    published = [patcher.run(point.draft, "paper") for point in grid.points]
+    layout = spec.body.table or default_layout(grid)
+    check_clients(layout, grid, published, document)
+    check_quantities(layout, grid, document)
+    if wanted:
+        check_labels(wanted, grid, document)
+        check_seeds(wanted, published, document)
+    _check_effects(grid, published, layout, wanted, document)
+
+    def change(run: Run) -> list[Patch]:
+        return [as_patch(smoke_patch(run.record, catalog), ("grid", "base"))] if profile == "smoke" else []
+
+    drafts = [[*point.draft, *change(run)] for point, run in zip(grid.points, published, strict=True)]
+    by_point = published if profile == "paper" else [patcher.run(draft, profile) for draft in drafts]
     selections: dict[str, Selection] = {}
-    if spec.body.tune:
-        if profile != "smoke":  # where all seeds are small, and nothing is found out
-            check_seeds(spec.body.tune, by_point, patcher)
-        tuned = tune(spec.body.tune, grid, drafts, by_point, change, patcher)
-        by_point, selections = tuned.runs, tuned.selections
+    if wanted:
+        by_point, selections = tune(wanted, grid, drafts, by_point, change, patcher)
     trials = [run for selection in selections.values() for trial in selection.trials for run in trial.runs]
     runs: dict[str, Run] = {}
     for run in (*by_point, *trials):
         if runs.setdefault(run.id, run) != run:
-            raise UserError(f"{spec.document.mark(())}: two different runs have the id {run.id}; change a seed")
-    check_choice(layout, [*published, *by_point], patcher)
-    table = _table(spec, profile, layout, grid, by_point, patcher)
-    idle = list(without_effect(spec.body.grid, grid, patcher))
+            raise UserError(f"{document.mark(())}: two different runs have the id {run.id}; change a seed")
+    check_choice(layout, [*published, *by_point], document)
+    table = _table(spec, profile, layout, grid, by_point, catalog)
+    idle = list(without_effect(grid, patcher))
     return Resolved(list(runs.values()), table, selections, weights.paths, idle)
 
 
-def _run(draft: Patch, profile: str, patcher: Patcher) -> Run:
-    run = Run(patcher.record(draft, profile))
-    check_patience(run, draft, patcher)
-    return run
-
-
-def _changer(catalog: Catalog, profile: str) -> Callable[[Run], Patch]:
-    if profile == "smoke":
-        return lambda run: as_patch(smoke_patch(run.record, catalog), ("grid", "base"))
-    return lambda run: {}
-
-
-def _check_effects(grid: Points, runs: list[Run], layout: TableSection, tuning: Tune | None, patcher: Patcher) -> None:
-    """An axis that changes nothing, not even how runs are tuned, is a mistake; so is averaging a run with itself."""
-    axes = list(grid.labels)
-    for axis in axes:
-        effects: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
-        counts: dict[tuple[str, ...], int] = {}
-        for point, run in zip(grid.points, runs, strict=True):
-            others = tuple(point.labels[other] for other in axes if other != axis)
-            shown = client_of(layout.clients, point.labels), repr(quantity_of(layout, point.labels))
-            effects.setdefault(others, set()).add((run.id, *shown, tuned_as(tuning, point.labels)))
-            counts[others] = counts.get(others, 0) + 1
-        several = [others for others, count in counts.items() if count > 1]
+def _check_effects(
+    grid: Points, runs: list[Run], layout: TableSection, tuning: Tune | None, document: Document
+) -> None:
+    """Check that every axis changes something, if only how runs are tuned, and that no run is averaged with itself."""
+    cells = [point.labels for point in grid.points]
+    shown = [(client_of(layout.clients, at), repr(quantity_of(layout, at)), tuned_as(tuning, at)) for at in cells]
+    for axis in grid.labels:
+        effects: dict[tuple[str, ...], list[object]] = {}
+        for point, run, more in zip(grid.points, runs, shown, strict=True):
+            others = tuple(label for other, label in point.labels.items() if other != axis)
+            effects.setdefault(others, []).append((run.id, *more))
+        several = [(len(set(given)), len(given)) for given in effects.values() if len(given) > 1]
         address: Address = ("grid", "axes", axis)
-        if several and all(len(effects[others]) == 1 for others in several):
-            raise patcher.document.error(address, "has no effect: its values give the same runs")
-        if axis in layout.average_over and any(len(effects[others]) < counts[others] for others in several):
-            raise patcher.document.error(address, "is averaged over, but some of its values give the same run")
-
-
-def _default_layout(grid: Points) -> TableSection:
-    rows, columns = list(grid.labels)[:1], list(grid.labels)[1:]
-    return TableSection(caption="", rows=rows, columns=columns)
-
-
-def _check_layout(layout: TableSection, grid: Points, patcher: Patcher) -> None:
-    placed: dict[str, str] = {}
-    for place in ("rows", "columns", "average_over"):
-        for index, axis in enumerate(getattr(layout, place)):
-            address: Address = ("table", place, index)
-            if axis not in grid.labels:
-                known = did_you_mean(axis, list(grid.labels))
-                raise patcher.document.error(address, f"unknown axis {show(axis)}{known}")
-            if axis in placed:
-                raise patcher.document.error(address, f"the axis {axis!r} is already in {placed[axis]}")
-            placed[axis] = place
-    for axis, labels in grid.labels.items():
-        if axis not in placed and len(labels) > 1:
-            raise patcher.document.error(("table",), f"the axis {axis!r} is in none of rows, columns and average_over")
+        if several and all(distinct == 1 for distinct, _ in several):
+            raise document.error(address, "has no effect: its values give the same runs")
+        if axis in layout.average_over and any(distinct < count for distinct, count in several):
+            raise document.error(address, "is averaged over, but some of its values give the same run")
 
 
 def _table(
-    spec: Spec, profile: str, layout: TableSection, grid: Points, runs: list[Run], patcher: Patcher
+    spec: Spec, profile: str, layout: TableSection, grid: Points, runs: list[Run], catalog: Catalog
 ) -> ResolvedTable:
-    _check_layout(layout, grid, patcher)
+    body, document = spec.body, spec.document
+    check_layout(layout, grid, document)
     axes = [*layout.rows, *layout.columns]
-    published = _published(spec, layout, axes, patcher)
+    published: list[PublishedRow] = []
+    if layout.published is not None:
+        path = inside(spec.specs_dir, document, ("table", "published"), layout.published)
+        units = bool(layout.quantities) or layout.metric in QUANTITIES
+        published = read_published(path, shown(path, spec.specs_dir), axes, units=units)
     labels = _labels(axes, grid, published)
     values = {tuple(row.labels.values()): row.value for row in published}
     clients = existing_clients(layout, grid, runs)
     of_cell: dict[tuple[str, ...], dict[str, None]] = {}
     for point, run in zip(grid.points, runs, strict=True):
         of_cell.setdefault(tuple(point.labels[axis] for axis in axes), {})[run.id] = None
-    cells = [
-        TableCell(
-            labels=dict(zip(axes, key, strict=True)),
-            runs=list(of_cell.get(key, {})),
-            client=client_of(clients, dict(zip(axes, key, strict=True))),
-            quantity=quantity_of(layout, dict(zip(axes, key, strict=True))),
-            published=values.get(key),
-        )
-        for key in itertools.product(*(labels[axis] for axis in axes))
-    ]
-    body = spec.body
+    cells = []
+    for key in itertools.product(*(labels[axis] for axis in axes)):
+        here = dict(zip(axes, key, strict=True))
+        client, quantity = client_of(clients, here), quantity_of(layout, here)
+        found = list(of_cell.get(key, {}))
+        cells.append(TableCell(labels=here, runs=found, client=client, quantity=quantity, published=values.get(key)))
+    named = {*(body.figures or ()), *(name for run in runs for name in run.analyses)}
+    analyses = [name for name in catalog.names("analysis") if name in named]
+    by_id = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
     return ResolvedTable(
         spec=spec.id,
         title=spec.title,
         profile=profile,
         paper=body.paper,
         notes=body.notes,
-        caption=layout.caption,
-        rows=layout.rows,
-        columns=layout.columns,
+        **{name: getattr(layout, name) for name in ("caption", "rows", "columns", "metric", "better", "decimals")},
         clients=clients,
         quantities=list(layout.quantities),
-        metric=layout.metric,
-        better=layout.better,
-        decimals=layout.decimals,
         labels=labels,
         cells=cells,
-        runs={run.id: run.federation_id for run in sorted(runs, key=lambda run: run.id)},
-        tuned={run.id: run.tuned for run in sorted(runs, key=lambda run: run.id) if run.tuned},
+        runs={name: run.federation_id for name, run in by_id.items()},
+        tuned={name: run.tuned for name, run in by_id.items() if run.tuned},
         partitions=_partitions(runs),
-        claims=resolve_claims(body.claims, layout, labels, grid.left_out, patcher),
+        claims=resolve_claims(body.claims, layout, labels, grid.left_out, document),
         figures=body.figures,
-        analyses=_headings(body.figures or (), runs, patcher.fields.catalog),
-        derived=resolve_ranks(layout, patcher),
+        analyses={name: catalog.entry("analysis", name).facts.get("title", name) for name in analyses},
+        derived=resolve_ranks(layout, document),
     )
 
 
-def _headings(figures: Iterable[str], runs: list[Run], catalog: Catalog) -> dict[str, str]:
-    """The headings of the analyses that are listed as figures or made by runs."""
-    named = {*figures, *(analysis["name"] for run in runs for analysis in run.record.get("analyses", ()))}
-    return {
-        name: catalog.entry("analysis", name).facts.get("title", name)
-        for name in catalog.names("analysis")
-        if name in named
-    }
-
-
 def _partitions(runs: list[Run]) -> list[TablePartition]:
-    """Every partition of the runs once, as it is under the first seed that occurs."""
+    """Return every partition of the runs once, as it is under the first seed that occurs."""
     first: dict[str, Run] = {}
     for run in runs:
-        record = run.federation
-        first.setdefault(short_hash({**record, "seed": 0}), run)
+        first.setdefault(short_hash({**run.federation, "seed": 0}), run)
     return [
         TablePartition(
             federation=run.federation_id,
@@ -217,38 +175,21 @@ def _partitions(runs: list[Run]) -> list[TablePartition]:
     ]
 
 
-def _published(spec: Spec, layout: TableSection, axes: list[str], patcher: Patcher) -> list[PublishedRow]:
-    if layout.published is None:
-        return []
-    path = inside(spec.specs_dir, spec.document, ("table", "published"), layout.published)
-    label, units = (
-        path.relative_to(spec.specs_dir.parent).as_posix(),
-        bool(layout.quantities or layout.metric in QUANTITIES),
-    )
-    return read_published(path, label, axes, units=units)
-
-
-def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> dict[str, list[str]]:
-    """Labels in the order of the published table; each of them is known to the axis.
+def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> Labels:
+    """Return labels in the order of the published table; each of them is known to the axis.
 
     What the paper does not have stands behind the label that it stands behind in the spec.
     """
-    labels: dict[str, list[str]] = {}
+    labels: Labels = {}
     for axis in axes:
         known = grid.known[axis]
-        in_print = list(dict.fromkeys(row.labels[axis] for row in published))
         for row in published:
-            label = row.labels[axis]
-            if label not in known:
-                hint = did_you_mean(label, known)
-                raise UserError(f"{row.where}: {axis}: {show(label)} is no label of this axis{hint}")
-        labels[axis] = [label for label in _merged(in_print, known) if label not in grid.left_out[axis]]
+            if row.labels[axis] not in known:
+                hint = did_you_mean(row.labels[axis], known)
+                raise UserError(f"{row.where}: {axis}: {show(row.labels[axis])} is no label of this axis{hint}")
+        order = list(dict.fromkeys(row.labels[axis] for row in published))
+        for before, label in zip([None, *known], known, strict=False):
+            if label not in order:
+                order.insert(order.index(before) + 1 if before else 0, label)
+        labels[axis] = [label for label in order if label not in grid.left_out[axis]]
     return labels
-
-
-def _merged(in_print: list[str], in_spec: list[str]) -> list[str]:
-    merged = list(in_print)
-    for before, label in zip([None, *in_spec], in_spec, strict=False):
-        if label not in merged:
-            merged.insert(merged.index(before) + 1 if before else 0, label)
-    return merged

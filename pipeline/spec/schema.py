@@ -1,4 +1,4 @@
-"""What a spec file may say: its structure as pydantic models, and the whole language as a JSON Schema for editors.
+"""What a spec file may say: its structure as pydantic models.
 
 Runs and patches of runs are plain mappings here; :mod:`pipeline.spec.draft` checks them against the catalog.
 """
@@ -8,17 +8,10 @@ from __future__ import annotations
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from pipeline.spec.catalog import Catalog
-from pipeline.spec.claim import Claim, forms_schema
-from pipeline.spec.fields import Fields
-from pipeline.spec.figures import figure_names
-from pipeline.spec.inherit import ADD
 from pipeline.spec.metrics import Metric, Quantity
 from pipeline.spec.parts import Line, Part, Where
-from pipeline.spec.run import COMPONENTS, LISTS, RUN_FIELDS, SETTINGS
-from pipeline.spec.shared_schema import share
 from pipeline.spec.table import Better, Publication
 from pipeline.spec.yamlfile import show
 
@@ -36,7 +29,7 @@ def _each_once(names: list[str]) -> list[str]:
     return names
 
 
-# Placeholders that json_schema() replaces by the definitions it makes from the catalog.
+# Placeholders that :mod:`pipeline.spec.editor_schema` replaces by the definitions it makes from the catalog.
 RunPatch = Annotated[dict[str, Any], WithJsonSchema({"$comment": "run"})]
 Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
 FigureName = Annotated[str, WithJsonSchema({"$comment": "figure"})]
@@ -58,7 +51,7 @@ class Resources(Part):
     memory: float = Field(0.0, ge=0, description="GiB of the host's memory; 0 does not say.")
 
     def at_least(self, other: Resources) -> Resources:
-        """What satisfies both."""
+        """Return what satisfies both."""
         return Resources(
             cpus=max(self.cpus, other.cpus), gpus=max(self.gpus, other.gpus), memory=max(self.memory, other.memory)
         )
@@ -79,8 +72,8 @@ class Grid(Part):
 Space = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], WithJsonSchema({"$comment": "space"})]
 
 
-class MoreToTune(Part):
-    """What is otherwise in the tuning of some runs."""
+class TuneOverride(Part):
+    """Search-space override for some runs."""
 
     when: Where = Field(description="Labels of these runs; all named axes must match.")
     space: Space = Field(default_factory=dict, description="Further settings → values, as in `space`.")
@@ -94,14 +87,13 @@ class Tune(Part):
         default_factory=dict,
         description="Setting → values to try, `training.lr: [0.01, 0.1]`; of `training`, `method` or `backbone`.",
     )
-    also: list[MoreToTune] = Field(
+    also: list[TuneOverride] = Field(
         default_factory=list, description="What is otherwise for some runs: further settings, other trials."
     )
     where: Where = Field(default_factory=dict, description="Labels of the runs that are tuned; left out: all.")
     trials: int | None = Field(
         None, ge=1, description="Most combinations that are tried, drawn at random where there are more; null: all."
     )
-    draw: int = Field(0, ge=0, description="Seed of that draw; equal spaces draw the same.")
     seeds: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=lambda: [1000], min_length=1, description="Seeds of the trials, none of which a run may have."
     )
@@ -141,6 +133,68 @@ class TableSection(Part):
     published: str | None = Field(None, description="CSV file of the published values, relative to this file.")
 
 
+COMPARISONS = ("better", "steadier")
+"""The forms of claims that compare the cells of some labels with others; the key of a form is its name."""
+FORMS = (*COMPARISONS, "within")
+
+
+class Claim(Part):
+    """A statement of the paper that the obtained values can support or not, in one of three forms.
+
+    `better`: cells, or with `over` their means, are better than others. `steadier`: the range over the axes of `over`
+    is narrower, or without `over` the ±. `within`: the range over the axes of `over` is that narrow.
+    """
+
+    text: Line = Field(description="The statement in prose.")
+    better: Where | None = Field(None, description="Labels of the cells said to be better.")
+    steadier: Where | None = Field(
+        None, description="Labels of the cells said to vary less: over the axes of `over`, or by their own ±."
+    )
+    within: float | None = Field(
+        None, ge=0, description="How far apart cells may be, in points, that differ on the axes of `over` only."
+    )
+    than: Where | None = Field(
+        None, description="Labels they are compared with, on the same axes; `others` is all other labels."
+    )
+    over: list[str] = Field(default_factory=list, description="Axes that means or ranges are taken over.")
+    where: Where = Field(default_factory=dict, description="Labels that restrict the comparison, on other axes.")
+    margin: float = Field(0.0, ge=0, description="By how much better or narrower, in points.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _others(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("than") == "others":
+            sides = (data[form] for form in COMPARISONS if isinstance(data.get(form), dict))
+            return {**data, "than": dict.fromkeys(next(sides, {}), "others")}
+        return data
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Claim:
+        stated = [form for form in FORMS if getattr(self, form) is not None]
+        if len(stated) != 1:
+            forms = "`better`, `steadier` and `within`"
+            raise ValueError(f"has {len(stated)} of {forms}; state one" if stated else f"needs one of {forms}")
+        if self.form in COMPARISONS and self.than is None:
+            raise ValueError("'than' is missing")
+        if self.form == "within":
+            for key in ("than", "margin"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"`within` compares cells among themselves, so {key!r} does not belong there")
+            if not self.over:
+                raise ValueError("'over' is missing: the axes on which the cells differ that are close together")
+        return self
+
+    @property
+    def form(self) -> str:
+        """The one of :data:`FORMS` that it is in."""
+        return next(form for form in FORMS if getattr(self, form) is not None)
+
+    @property
+    def side(self) -> Where:
+        """The labels that it speaks for; of `within` none."""
+        return self.better or self.steadier or {}
+
+
 class SpecFile(Part):
     """One experiment: a grid of runs, the table it becomes, published values and claims."""
 
@@ -163,7 +217,7 @@ class SpecFile(Part):
 
 
 def known_keys(loc: tuple[str | int, ...]) -> list[str]:
-    """The keys that a spec may have where an unknown one was found at `loc`."""
+    """Return the keys that a spec may have where an unknown one was found at `loc`."""
     annotation: Any = SpecFile
     for part in loc[:-1]:
         if hasattr(annotation, "model_fields"):
@@ -173,123 +227,3 @@ def known_keys(loc: tuple[str | int, ...]) -> list[str]:
         if get_origin(annotation) is UnionType:  # of something and None
             annotation = get_args(annotation)[0]
     return list(getattr(annotation, "model_fields", {}))
-
-
-def json_schema(catalog: Catalog) -> dict[str, Any]:
-    """The spec language as JSON Schema (draft 2020-12), for editors: `# yaml-language-server: $schema=…`."""
-    fields = Fields.of(catalog)
-    schema = SpecFile.model_json_schema()
-    definitions = schema["$defs"]
-    run: dict[str, Any] = {}
-    for kind in COMPONENTS:
-        update = {
-            "description": f"Options that update the {kind} set elsewhere.",
-            "type": "object",
-            "properties": {"name": False, **_with_additions(_all_options(fields, kind))},
-            "additionalProperties": False,
-        }
-        definitions[kind] = {"anyOf": [*_entries(fields, kind, definitions), update]}
-        run[kind] = {"$ref": f"#/$defs/{kind}"}
-    for field, kind in LISTS.items():
-        items = {"anyOf": _entries(fields, kind, definitions)}
-        run[field] = {"type": "array", "items": items, "description": f"Of `pfl list {field}`, each at most once."}
-    for name, (least, description) in SCALARS.items():
-        run[name] = {"type": "integer", "minimum": least, "description": description}
-    for kind in SETTINGS:
-        definitions[kind] = fields.model(kind, kind).model_json_schema()
-        run[kind] = {"$ref": f"#/$defs/{kind}"}
-    run = {name: run[name] for name in RUN_FIELDS}
-    definitions["run"] = {
-        "description": "A run, or a patch of one.",
-        "type": "object",
-        "properties": run,
-        "additionalProperties": False,
-    }
-    # No entry has a dot in its name, so none of its definitions is called like these.
-    definitions |= {f"{kind}.axis": _with_settings(fields, kind, run) for kind in COMPONENTS}
-    definitions["axes"] = _axes(fields, {**run, **{kind: {"$ref": f"#/$defs/{kind}.axis"} for kind in COMPONENTS}})
-    definitions["space"] = {
-        "type": "object",
-        "propertyNames": {"pattern": r"^(training|method|backbone)\."},
-        "additionalProperties": {"type": "array", "minItems": 1},
-    }
-    definitions["figure"] = {"enum": figures_of(catalog)}
-    replaced: dict[str, Any] = _resolve_comments(schema)
-    definitions = replaced["$defs"]
-    definitions["Claim"] |= forms_schema(definitions["Claim"])
-    del definitions["Publication"]["required"]  # its name may be inherited
-    for part in (replaced, *(definitions[name] for name in ("Grid", "TableSection", "run", "axes"))):
-        part["properties"] = _with_additions(part["properties"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **share(replaced)}
-
-
-def figures_of(catalog: Catalog) -> list[str]:
-    """The figures that a spec can list."""
-    return sorted({*figure_names(), *catalog.names("analysis")})
-
-
-def _entries(fields: Fields, kind: str, definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    """What names an entry of a kind, alone or with its options, which are added to the definitions."""
-    names = fields.catalog.names(kind)
-    definitions |= {f"{kind}_{name}": fields.model(kind, name).model_json_schema() for name in names}
-    told = [fields.catalog.entry(kind, name).summary for name in names]  # which editors show beside the names
-    return [{"enum": names, "enumDescriptions": told}, *({"$ref": f"#/$defs/{kind}_{name}"} for name in names)]
-
-
-def _with_settings(fields: Fields, kind: str, run: dict[str, Any]) -> dict[str, Any]:
-    """A component as a value of its axis: what else of the run goes with it may stand beside its options."""
-    beside = {field: run[field] for field in fields.beside(kind)}
-    both = {
-        "description": f"A {kind}, and what of the run goes with it in this row or column.",
-        "type": "object",
-        "properties": {"name": {"enum": fields.names(kind)}, **_all_options(fields, kind), **beside},
-        "anyOf": [{"required": [field]} for field in beside],
-        "additionalProperties": False,
-    }
-    return {"anyOf": [{"$ref": f"#/$defs/{kind}"}, both]}
-
-
-def _with_additions(properties: dict[str, Any]) -> dict[str, Any]:
-    """With a key for each list that adds to what is inherited of it."""
-    added = {}
-    for key, value in properties.items():
-        for arm in value.get("anyOf", [value]) if isinstance(value, dict) else ():
-            if arm.get("type") == "array":
-                added[key + ADD] = {**arm, "description": f"Added to the {key} that are inherited."}
-    return {**properties, **added}
-
-
-def _all_options(fields: Fields, kind: str) -> dict[str, Any]:
-    """Per option of any entry of the kind: what one of the entries accepts."""
-    accepted: dict[str, list[Any]] = {}
-    for name in fields.names(kind):
-        properties = fields.model(kind, name).model_json_schema()["properties"]
-        for option in fields.known(kind, name):
-            if properties[option] not in accepted.setdefault(option, []):
-                accepted[option].append(properties[option])
-    return {option: arms[0] if len(arms) == 1 else {"anyOf": arms} for option, arms in sorted(accepted.items())}
-
-
-def _axes(fields: Fields, run: dict[str, Any]) -> dict[str, Any]:
-    """Run fields and `part.option` take lists or labelled values; any other name takes labelled patches."""
-    values = dict(run)
-    for kind in (*COMPONENTS, *SETTINGS):
-        values |= {f"{kind}.{option}": value for option, value in _all_options(fields, kind).items()}
-    axes = {name: {"anyOf": [{"type": "array", "items": value}, *_labelled(value)]} for name, value in values.items()}
-    labelled = {"anyOf": _labelled({"$ref": "#/$defs/run"})}
-    return {"type": "object", "properties": axes, "additionalProperties": labelled}
-
-
-def _labelled(value: dict[str, Any]) -> list[dict[str, Any]]:
-    """A value per label; null takes an inherited one out, or the axis."""
-    null = {"type": "null"}
-    return [{"type": "object", "additionalProperties": {"anyOf": [value, null]}}, null]
-
-
-def _resolve_comments(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_resolve_comments(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    result = {key: _resolve_comments(item) for key, item in value.items() if key != "$comment"}
-    return {"$ref": f"#/$defs/{value['$comment']}", **result} if "$comment" in value else result

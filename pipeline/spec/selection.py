@@ -5,6 +5,7 @@ DVC loads every stage that it can see before it does anything, so what nobody as
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +15,6 @@ from typing import Any
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import did_you_mean
-from pipeline.parsing import parse_toml
 from pipeline.workspace import Workspace
 
 
@@ -41,7 +41,7 @@ class SpecSelection:
 
 
 def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
-    """What is selected of the specs in `known`.
+    """Return what is selected of the specs in `known`.
 
     In pyproject.toml ``[tool.pfl]`` has ``default``, a list of names, which is the first spec when it is left out; and
     ``compile``, a list of names and patterns such as ``studies/*``, which is all specs; and ``watch_upgrades``, true or
@@ -51,15 +51,11 @@ def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
         UserError: pyproject.toml cannot be read, or names what does not exist.
     """
     settings = _settings(workspace.home / "pyproject.toml")
-    default = _names(settings, "default", known[:1])
-    for name in default:
-        if name not in known:
-            raise UserError(f"pyproject.toml: tool.pfl.default: unknown spec {name!r}{did_you_mean(name, list(known))}")
-    patterns = _names(settings, "compile", ["*"])
-    for pattern in patterns:
-        if not {*"*?["} & set(pattern) and pattern not in known:
-            near = did_you_mean(pattern, list(known))
-            raise UserError(f"pyproject.toml: tool.pfl.compile: unknown spec {pattern!r}{near}")
+    default, patterns = _names(settings, "default", known[:1]), _names(settings, "compile", ["*"])
+    for key, names in (("default", default), ("compile", patterns)):
+        for name in names:
+            if name not in known and not (key == "compile" and {*"*?["} & set(name)):
+                raise UserError(f"pyproject.toml: tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*known])}")
     shared = [name for name in known if name in default or any(fnmatchcase(name, pattern) for pattern in patterns)]
     added = [name for name in _added(workspace) if name in known and name not in shared]
     watching = settings.get("watch_upgrades", False)
@@ -79,7 +75,7 @@ def drop(workspace: Workspace, names: Iterable[str]) -> None:
 
 
 def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
-    """Specs by what a person calls them: a name, the path of a file, or a folder for all in it.
+    """Return specs by what a person calls them: a name, the path of a file, or a folder for all in it.
 
     Raises:
         UserError: There is nothing of that name.
@@ -87,31 +83,27 @@ def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
     names: list[str] = []
     for word in words:
         name = word.removeprefix("specs/").removesuffix(".yaml").rstrip("/")
-        inside = [other for other in known if other.startswith(f"{name}/")]
-        if name not in known and not inside:
+        inside = [name] if name in known else [other for other in known if other.startswith(f"{name}/")]
+        if not inside:
             folders = {other.rpartition("/")[0] for other in known if "/" in other}
             raise UserError(f"unknown spec {name!r}{did_you_mean(name, [*known, *sorted(folders)])}")
-        names += [name] if name in known else inside
+        names += inside
     return list(dict.fromkeys(names))
 
 
 def _added(workspace: Workspace) -> list[str]:
-    path = _list(workspace)
+    path = workspace.private / "added.txt"
     return path.read_text(encoding="utf-8", errors="replace").split() if path.is_file() else []
 
 
 def _write(workspace: Workspace, names: Iterable[str]) -> None:
-    write_text(_list(workspace), "".join(f"{name}\n" for name in sorted(names)))
-
-
-def _list(workspace: Workspace) -> Path:
-    return workspace.private / "added.txt"
+    write_text(workspace.private / "added.txt", "".join(f"{name}\n" for name in sorted(names)))
 
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        settings = parse_toml(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
+        settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
         raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
     for key in ("tool", "pfl"):
         settings = settings.get(key, {})
@@ -120,8 +112,8 @@ def _settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _names(settings: dict[str, Any], key: str, otherwise: Sequence[str]) -> list[str]:
-    names = settings.get(key, list(otherwise))
+def _names(settings: dict[str, Any], key: str, default: Sequence[str]) -> list[str]:
+    names = settings.get(key, list(default))
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"pyproject.toml: tool.pfl.{key} = {names!r} must be a list of spec names")
     return names

@@ -11,16 +11,30 @@ from pydantic import ValidationError
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.spec.axes import labelled
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.draft import Patcher
-from pipeline.spec.fields import Fields, explain
+from pipeline.spec.editor_schema import figures_of
+from pipeline.spec.fields import Fields
+from pipeline.spec.grid import labelled
 from pipeline.spec.inherit import inherit
-from pipeline.spec.paths import absolute, relative, shown
-from pipeline.spec.schema import SpecFile, figures_of, known_keys
-from pipeline.spec.yamlfile import Document, show
+from pipeline.spec.schema import SpecFile, known_keys
+from pipeline.spec.yamlfile import Document, absolute, show, shown
 
 _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_FAULTS = {  # pydantic's types of errors
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text; quote it",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be `key: value` lines",
+    "model_type": "must be `key: value` lines",
+    "too_short": "must not be empty",
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be greater than {gt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "must be one of {expected}",
+}
 
 
 @dataclass(frozen=True)
@@ -53,12 +67,12 @@ class Spec:
 
 
 def flat_id(spec_id: str) -> str:
-    """The id as one word of letters, digits, ``_`` and ``-``, as names of stages have to be."""
+    """Return the id as one word of letters, digits, ``_`` and ``-``, as names of stages have to be."""
     return re.sub(r"[/.]", "-", spec_id)
 
 
 def find_specs(specs_dir: Path) -> dict[str, Path]:
-    """All specs below a folder, abstract ones included, by id in sorted order. Hidden files are passed over.
+    """Return all specs below a folder, abstract ones included, by id in sorted order; hidden files are skipped.
 
     Raises:
         UserError: The folder is missing, a name is unsafe, a link leaves the folder, or two ids would share a stage.
@@ -69,42 +83,36 @@ def find_specs(specs_dir: Path) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for folder, folders, files in os.walk(specs_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in folders:
-            if (Path(folder) / name).is_symlink():
-                raise UserError(
-                    f"{shown(Path(folder) / name, specs_dir)}: a linked folder; specs are not looked for in it"
-                )
-        for name in sorted(files):
-            path = Path(folder) / name
-            if name.endswith(".yml"):
+        for path in (Path(folder) / name for name in folders):
+            if path.is_symlink():
+                raise UserError(f"{shown(path, specs_dir)}: a linked folder; specs are not looked for in it")
+        for path in (Path(folder) / name for name in sorted(files)):
+            if path.suffix == ".yml":
                 raise UserError(f"{shown(path, specs_dir)}: specs end in .yaml; rename it")
-            if name.endswith(".yaml") and not name.startswith("."):
+            if path.suffix == ".yaml" and not path.name.startswith("."):
                 paths[spec_id(path, specs_dir)] = path
     paths = dict(sorted(paths.items()))
     flat: dict[str, str] = {}
-    for identity in paths:
+    for identity, path in paths.items():
         other = flat.setdefault(flat_id(identity), identity)
         if other != identity:
             raise UserError(
-                f"{shown(paths[identity], specs_dir)}: its stage would be called {flat_id(identity)!r}, as that of "
+                f"{shown(path, specs_dir)}: its stage would be called {flat_id(identity)!r}, as that of "
                 f"{shown(paths[other], specs_dir)}; rename one of them"
             )
     return paths
 
 
 def spec_id(path: Path, specs_dir: Path) -> str:
-    """The id of a spec file. Raises :class:`UserError` when the name is unsafe or the file is not in the folder."""
-    path, specs_dir = absolute(path), absolute(specs_dir)
+    """Return the id of a spec file. Raises :class:`UserError` for an unsafe name or one out of the folder."""
     label = shown(path, specs_dir)
     if not path.resolve().is_relative_to(specs_dir.resolve()):
         raise UserError(f"{label}: leads out of {specs_dir.name}/; specs must stay inside it")
-    parts = relative(path, specs_dir).with_suffix("").parts
+    parts = Path(os.path.relpath(absolute(path), absolute(specs_dir))).with_suffix("").parts
     for part in parts:
         if not _ID_PART.fullmatch(part):
-            raise UserError(
-                f"{label}: the name {show(part)} is not allowed; use a-z, 0-9, '_', '.', '-', and begin with a letter "
-                "or digit"
-            )
+            allowed = "use a-z, 0-9, '_', '.', '-', and begin with a letter or digit"
+            raise UserError(f"{label}: the name {show(part)} is not allowed; {allowed}")
     return "/".join(parts)
 
 
@@ -121,9 +129,12 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
         body = SpecFile.model_validate(document.data)
     except ValidationError as error:
         raise _structural(document, error) from None
-    patcher = Patcher(document, Fields.of(catalog))
-    _check_patches(body, patcher)
-    _check_only(body, files, patcher)
+    patcher = Patcher(document, Fields(catalog))
+    # Every patch once, so that mistakes show even where no run uses the patch, as in abstract specs.
+    patcher.read(body.grid.base, ("grid", "base"))
+    for index, override in enumerate(body.grid.overrides):
+        patcher.read(override.set, ("grid", "overrides", index, "set"))
+    _check_only(body, files, document)
     known = figures_of(catalog)
     for index, name in enumerate(body.figures or ()):
         if name not in known:
@@ -133,32 +144,28 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
 
 
 def _structural(document: Document, error: ValidationError) -> UserError:
+    # What is misspelt says more than what is missing because of it.
     details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
     # Pydantic marks a bad key of a mapping by a last step of its own.
     loc = tuple(part for part in details["loc"] if part != "[key]")
     if details["type"] == "extra_forbidden":
         return document.error(loc, f"unknown key{did_you_mean(str(loc[-1]), known_keys(loc))}")
     if details["type"] == "missing":
-        return document.error(loc[:-1], explain(details, []))
-    return document.error(loc, explain(details, []))
+        return document.error(loc[:-1], f"{show(loc[-1])} is missing")
+    if details["type"] == "value_error":
+        return document.error(loc, str(details["ctx"]["error"]))
+    words = _FAULTS.get(details["type"], details["msg"]).format(**details.get("ctx", {}))
+    return document.error(loc, f"{show(details['input'])} {words}")
 
 
-def _check_patches(body: SpecFile, patcher: Patcher) -> None:
-    """Read every patch once, so that mistakes show even where no run uses the patch, as in abstract specs."""
-    patcher.read(body.grid.base, ("grid", "base"))
-    for index, override in enumerate(body.grid.overrides):
-        patcher.read(override.set, ("grid", "overrides", index, "set"))
-
-
-def _check_only(body: SpecFile, files: tuple[str, ...], patcher: Patcher) -> None:
-    """A value that a file adds to an axis is not left out by what it inherits."""
+def _check_only(body: SpecFile, files: tuple[str, ...], document: Document) -> None:
+    """Check that a value that a file adds to an axis is not left out by what it inherits."""
     for axis, chosen in body.grid.only.items():
-        restricted = patcher.document.mark(("grid", "only", axis))
+        restricted = document.mark(("grid", "only", axis))
         values = body.grid.axes.get(axis)
-        for label, _, here in (
-            labelled(values, ("grid", "axes", axis), patcher) if isinstance(values, list | dict) else ()
-        ):
-            nearer = files.index(patcher.document.mark(here).file) < files.index(restricted.file)
-            if nearer and label not in chosen:
-                hint = f"write `only: {{{axis}+: [{label}]}}` to have it"
-                raise patcher.document.error(here, f"is left out by grid.only in {restricted}; {hint}")
+        if isinstance(values, list | dict):
+            for label, _, here in labelled(values, ("grid", "axes", axis), document):
+                nearer = files.index(document.mark(here).file) < files.index(restricted.file)
+                if nearer and label not in chosen:
+                    hint = f"write `only: {{{axis}+: [{label}]}}` to have it"
+                    raise document.error(here, f"is left out by grid.only in {restricted}; {hint}")

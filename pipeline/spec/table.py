@@ -74,7 +74,7 @@ class TablePartition(_Frozen):
 
 
 class TableClaim(_Frozen):
-    """A statement over cells, in any form of :class:`~pipeline.spec.claim.Claim`.
+    """A statement over cells, in any form of :class:`~pipeline.spec.schema.Claim`.
 
     Each cell with the labels of `side` is compared with the same cell with `than` labels; with `over` the means or the
     ranges over these axes are. `within` has no sides and is about the range of each group.

@@ -13,24 +13,30 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pflcore.registry import did_you_mean
-from pipeline.spec.axes import check_option
-from pipeline.spec.choosing import check_patience, validates
-from pipeline.spec.draft import Options, Patch, Patcher, compose
-from pipeline.spec.grid import Points, check_where, matches
+from pipeline.spec.draft import Draft, Patch, Patcher, validates
+from pipeline.spec.grid import Points, check_option, check_where, matches
 from pipeline.spec.parts import Where
 from pipeline.spec.run import Run, canonical_json, short_hash
 from pipeline.spec.schema import Tune
-from pipeline.spec.yamlfile import Address, show
+from pipeline.spec.yamlfile import Address, Document, show
 
 _PARTS = ("training", "method", "backbone")
 _FIXED = ("training.rounds", "training.patience", "training.save_weights", "backbone.pretrained")
-_MOST = 1_000  # trials of one selection
+_MAX_TRIALS = 1_000  # of one selection
 
-Setting = tuple[str, list[Any], Address]
-"""``training.lr``, its values, and where they are written."""
+
+class Setting(NamedTuple):
+    """``training.lr``, its values, where they are written, and the labels of the runs that are tuned with it."""
+
+    name: str
+    part: str
+    option: str
+    values: list[Any]
+    address: Address
+    when: Where
 
 
 @dataclass(frozen=True)
@@ -70,58 +76,30 @@ class Selection:
         return {"space": self.space, "size": self.size, "rounds": rounds, "trials": trials}
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """The runs of a grid when some of them wait for a selection.
-
-    Attributes:
-        runs: One per point, as before; those that are tuned name their selection.
-        selections: By id.
-    """
-
-    runs: list[Run]
-    selections: dict[str, Selection]
-
-
-def check_labels(wanted: Tune, grid: Points, patcher: Patcher) -> None:
-    """Raises :class:`UserError` for an axis or a label that does not exist, and for labels that pick no run."""
+def check_labels(wanted: Tune, grid: Points, document: Document) -> None:
+    """Raise :class:`UserError` for an axis or a label that does not exist, and for labels that pick no run."""
     points = [point.labels for point in grid.points]
-    _check_picks(wanted.where, points, grid, patcher, ("tune", "where"))
+    _check_picks(wanted.where, points, grid, document, ("tune", "where"))
     tuned = [labels for labels in points if matches(wanted.where, labels)]
     for index, more in enumerate(wanted.also):
         address: Address = ("tune", "also", index)
-        _check_picks(more.when, tuned, grid, patcher, (*address, "when"))
+        _check_picks(more.when, tuned, grid, document, (*address, "when"))
         if not more.space and not more.trial:
-            raise patcher.document.error(address, "says nothing of these runs; state a `space` or a `trial`")
+            raise document.error(address, "says nothing of these runs; state a `space` or a `trial`")
 
 
-def _check_picks(
-    where: Where,
-    points: list[dict[str, str]],
-    grid: Points,
-    patcher: Patcher,
-    address: Address,
-) -> None:
-    """What `only` leaves out may be named, and then picks nothing."""
-    check_where(where, grid.known, patcher, address)
-    absent = any(set(chosen) <= set(grid.left_out[axis]) for axis, chosen in where.items())
-    if points and not absent and not any(matches(where, labels) for labels in points):
-        raise patcher.document.error(address, "picks no run that is tuned")
-
-
-def check_seeds(wanted: Tune, runs: Sequence[Run], patcher: Patcher) -> None:
-    """Raises :class:`UserError` for a seed of trials that is that of a run, or is there twice."""
+def check_seeds(wanted: Tune, runs: list[Run], document: Document) -> None:
+    """Raise :class:`UserError` for a seed of trials that is that of a run, or is there twice."""
     taken = {run.seed for run in runs}
     for index, seed in enumerate(wanted.seeds):
-        if seed in taken or seed in wanted.seeds[:index]:
-            what = (
-                "is there twice" if seed in wanted.seeds[:index] else "is the seed of a run that the trials choose for"
-            )
-            raise patcher.document.error(("tune", "seeds", index), f"{seed} {what}; use another one")
+        twice = seed in wanted.seeds[:index]
+        if twice or seed in taken:
+            reason = "is there twice" if twice else "is the seed of a run that the trials choose for"
+            raise document.error(("tune", "seeds", index), f"{seed} {reason}; use another one")
 
 
 def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...] | None:
-    """Whether each entry of `also` is about a run with these labels; None if it is not tuned."""
+    """Return whether each entry of `also` is about a run with these labels; None if it is not tuned."""
     if wanted is None or not matches(wanted.where, labels):
         return None
     return tuple(matches(more.when, labels) for more in wanted.also)
@@ -130,12 +108,12 @@ def tuned_as(wanted: Tune | None, labels: Mapping[str, str]) -> tuple[bool, ...]
 def tune(
     wanted: Tune,
     grid: Points,
-    drafts: Sequence[Patch],
-    runs: Sequence[Run],
-    change: Callable[[Run], Patch],
+    drafts: Sequence[Draft],
+    runs: list[Run],
+    change: Callable[[Run], list[Patch]],
     patcher: Patcher,
-) -> Tuned:
-    """The trials of a grid's runs, and these runs as those that wait for them.
+) -> tuple[list[Run], dict[str, Selection]]:
+    """Return the runs, those that are tuned naming their selection, and the selections by id.
 
     Args:
         drafts, runs: One per point of the grid.
@@ -146,11 +124,12 @@ def tune(
             to have what it does not, or a partition holds back no samples for validation.
     """
     settings = _settings(wanted, grid, patcher)
-    patches: list[tuple[Where, Patch]] = [({}, _read_trial(wanted.trial, ("tune", "trial"), patcher))]
-    patches += [
-        (more.when, _read_trial(more.trial, ("tune", "also", index, "trial"), patcher))
-        for index, more in enumerate(wanted.also)
-    ]
+    stated: list[tuple[Where, dict[str, Any], Address]] = [({}, wanted.trial, ("tune", "trial"))]
+    stated += [(more.when, more.trial, ("tune", "also", index, "trial")) for index, more in enumerate(wanted.also)]
+    for _, own_trial, address in stated:
+        if "seed" in own_trial:
+            raise patcher.document.error((*address, "seed"), "trials have the `seeds` of `tune`; state them there")
+    patches = [(when, patcher.read(own_trial, address)) for when, own_trial, address in stated]
     tuned, selections = list(runs), dict[str, Selection]()
     by_setting: dict[str, Selection] = {}
     for index, (point, draft, run) in enumerate(zip(grid.points, drafts, runs, strict=True)):
@@ -159,120 +138,108 @@ def tune(
             continue
         key = canonical_json([{**run.record, "seed": None}, way])
         if key not in by_setting:
-            own = {one[0]: one for when, one in settings if matches(when, point.labels)}
-            trial = point.draft
-            for when, patch in patches:
-                if matches(when, point.labels):
-                    _check_apart(patch, own, patcher)
-                    trial = compose(trial, patch)
+            own = list({one.name: one for one in settings if matches(one.when, point.labels)}.values())
+            changes = [patch for when, patch in patches if matches(when, point.labels)]
+            for patch, setting in itertools.product(changes, own):
+                if setting.option in patch.values.get(setting.part, {}):
+                    address = patcher.place([patch], setting.part, setting.option)
+                    raise patcher.document.error(address, "is in the `space` of these trials; leave it to one of them")
+            trial = [*point.draft, *changes]
             if run.record["profile"] != "paper":
-                trial = compose(trial, change(Run(patcher.record(trial, "paper"))))
-            by_setting[key] = _selection(wanted, list(own.values()), trial, draft, run, patcher)
+                trial += change(patcher.run(trial, "paper"))
+            by_setting[key] = _selection(wanted, own, trial, draft, run, patcher)
         selection = by_setting[key]
         selections[selection.id] = selection
         tuned[index] = Run({**run.record, "tuned": selection.id})
-    return Tuned(tuned, selections)
+    return tuned, selections
 
 
-def _settings(wanted: Tune, grid: Points, patcher: Patcher) -> list[tuple[dict[str, list[str]], Setting]]:
-    """Every setting with the labels of the runs that have it."""
-    spaces: list[tuple[dict[str, list[str]], dict[str, list[Any]], Address]] = [({}, wanted.space, ("tune", "space"))]
-    for index, more in enumerate(wanted.also):
-        spaces.append((more.when, more.space, ("tune", "also", index, "space")))
+def _check_picks(
+    where: Where, points: list[dict[str, str]], grid: Points, document: Document, address: Address
+) -> None:
+    """Check that labels pick a run. What `only` leaves out may be named, and then picks nothing."""
+    check_where(where, grid.known, document, address)
+    absent = any(set(chosen) <= set(grid.left_out[axis]) for axis, chosen in where.items())
+    if points and not absent and not any(matches(where, labels) for labels in points):
+        raise document.error(address, "picks no run that is tuned")
+
+
+def _settings(wanted: Tune, grid: Points, patcher: Patcher) -> list[Setting]:
+    """Return every setting that is tuned."""
+    spaces: list[tuple[Where, dict[str, list[Any]], Address]] = [({}, wanted.space, ("tune", "space"))]
+    spaces += [(more.when, more.space, ("tune", "also", index, "space")) for index, more in enumerate(wanted.also)]
     settings = []
     for when, space, address in spaces:
         for name, values in space.items():
-            here = (*address, name)
-            _check_setting(name, values, grid, patcher, here)
-            settings.append((when, (name, values, here)))
+            part, _, option = name.partition(".")
+            settings.append(Setting(name, part, option, values, (*address, name), when))
+            _check_setting(settings[-1], grid, patcher)
     if not settings:
-        raise patcher.document.error(
-            ("tune",), "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}"
-        )
+        message = "names nothing to tune; state a `space`, such as {training.lr: [0.01, 0.1]}"
+        raise patcher.document.error(("tune",), message)
     return settings
 
 
-def _read_trial(trial: dict[str, Any], address: Address, patcher: Patcher) -> Patch:
-    if "seed" in trial:
-        raise patcher.document.error((*address, "seed"), "trials have the `seeds` of `tune`; state them there")
-    return patcher.read(trial, address)
-
-
-def _check_apart(patch: Patch, settings: Mapping[str, Setting], patcher: Patcher) -> None:
-    """Raises :class:`UserError` when a patch of trials states what they vary, which would be lost without a word."""
-    for field, part in patch.items():
-        for option, value in part.values.items() if isinstance(part, Options) else ():
-            if f"{field}.{option}" in settings:
-                raise patcher.document.error(
-                    value.address, "is in the `space` of these trials; leave it to one of them"
-                )
-
-
-def _check_setting(name: str, values: list[Any], grid: Points, patcher: Patcher, address: Address) -> None:
-    part, dot, option = name.partition(".")
-    if not dot or part not in _PARTS or name in _FIXED:
-        hint = did_you_mean(part, list(_PARTS)) if part not in _PARTS else ""
-        raise patcher.document.error(
-            address,
-            f"cannot be tuned; what can is training.…, method.… and backbone.…, but {', '.join(_FIXED)}{hint}",
-        )
-    check_option(part, option, address, patcher)
+def _check_setting(setting: Setting, grid: Points, patcher: Patcher) -> None:
+    error, name = patcher.document.error, setting.name
+    if not setting.option or setting.part not in _PARTS or name in _FIXED:
+        hint = did_you_mean(setting.part, list(_PARTS)) if setting.part not in _PARTS else ""
+        can = f"training.…, method.… and backbone.…, but {', '.join(_FIXED)}"
+        raise error(setting.address, f"cannot be tuned; what can is {can}{hint}")
+    check_option(setting.part, setting.option, setting.address, patcher)
     if name in grid.labels:
-        raise patcher.document.error(address, "is an axis of the grid, which states its values")
-    for index, value in enumerate(values):
-        if value in values[:index]:
-            raise patcher.document.error((*address, index), f"{show(value)} is there twice")
+        raise error(setting.address, "is an axis of the grid, which states its values")
+    for index, value in enumerate(setting.values):
+        if value in setting.values[:index]:
+            raise error((*setting.address, index), f"{show(value)} is there twice")
 
 
 def _selection(
-    wanted: Tune, settings: list[Setting], trial: Patch, draft: Patch, run: Run, patcher: Patcher
+    wanted: Tune, settings: list[Setting], trial: Draft, draft: Draft, run: Run, patcher: Patcher
 ) -> Selection:
-    """The trials of a run, given the draft of a trial and its own."""
-    space = {name: values for name, values, _ in settings}
-    size = math.prod(map(len, space.values()))
+    """Return the trials of a run, given the draft of a trial and its own."""
+    size = math.prod(len(setting.values) for setting in settings)
     budget = size if wanted.trials is None else min(size, wanted.trials)
-    if budget > _MOST:
-        raise patcher.document.error(("tune",), f"{budget:,} trials for {run.id}; state `trials`, at most {_MOST:,}")
+    if budget > _MAX_TRIALS:
+        message = f"{budget:,} trials for {run.id}; state `trials`, at most {_MAX_TRIALS:,}"
+        raise patcher.document.error(("tune",), message)
     if size > sys.maxsize:
         raise patcher.document.error(("tune",), f"{size:.0e} combinations for {run.id}; narrow the space")
     trials = []
-    for combination in _tried(settings, size, budget, wanted.draw):
-        values: Patch = {}
-        for (name, choices, address), index in zip(settings, combination, strict=True):
-            part, _, option = name.partition(".")
-            values = compose(values, patcher.read_option(part, option, choices[index], (*address, index)))
-        patcher.record(compose(draft, values), run.record["profile"])  # the run itself may turn out to have these
-        trials.append(_trial(wanted, compose(trial, values), space, run, patcher))
-    return Selection(space, size, tuple(trials))
+    for combination in _tried(settings, size, budget):
+        values = [
+            patcher.read_option(setting.part, setting.option, setting.values[index], (*setting.address, index))
+            for setting, index in zip(settings, combination, strict=True)
+        ]
+        patcher.run([*draft, *values], run.record["profile"])  # the run itself may turn out to have these
+        trials.append(_trial(wanted, [*trial, *values], settings, run, patcher))
+    return Selection({setting.name: setting.values for setting in settings}, size, tuple(trials))
 
 
-def _tried(settings: list[Setting], size: int, budget: int, draw: int) -> Iterator[tuple[int, ...]]:
-    """The combinations that are tried, as places of their values, in the order of the grid; equal for equal spaces."""
-    places = [range(len(values)) for _, values, _ in settings]
+def _tried(settings: list[Setting], size: int, budget: int) -> Iterator[tuple[int, ...]]:
+    """Yield the combinations that are tried, as positions of their values, in the order of the grid.
+
+    Equal spaces draw the same.
+    """
+    positions = [range(len(setting.values)) for setting in settings]
     if budget == size:
-        yield from itertools.product(*places)
+        yield from itertools.product(*positions)
         return
-    rng = random.Random(canonical_json([draw, [[name, values] for name, values, _ in settings]]))
+    rng = random.Random(canonical_json([0, [[setting.name, setting.values] for setting in settings]]))
     for number in sorted(rng.sample(range(size), budget)):
         combination = []
-        for values in reversed(places):
-            number, place = divmod(number, len(values))
-            combination.append(place)
+        for values in reversed(positions):
+            number, position = divmod(number, len(values))
+            combination.append(position)
         yield tuple(reversed(combination))
 
 
-def _trial(wanted: Tune, tried: Patch, space: dict[str, list[Any]], run: Run, patcher: Patcher) -> Trial:
-    runs = []
-    for index, seed in enumerate(wanted.seeds):
-        seeded = compose(tried, {"seed": patcher.read_field("seed", seed, ("tune", "seeds", index))})
-        runs.append(Run(patcher.record(seeded, run.record["profile"])))
+def _trial(wanted: Tune, tried: Draft, settings: list[Setting], run: Run, patcher: Patcher) -> Trial:
+    seeds = [patcher.read_field("seed", seed, ("tune", "seeds", index)) for index, seed in enumerate(wanted.seeds)]
+    runs = tuple(patcher.run([*tried, seed], run.record["profile"]) for seed in seeds)
     if not validates(runs[0]):
-        raise patcher.document.error(
-            ("tune",), "chooses by accuracy on validation samples; set validation_share of the partition"
-        )
-    check_patience(runs[0], tried, patcher)
-    chosen = {}
-    for name in space:
-        part, _, option = name.partition(".")
-        chosen[name] = patcher.fields.stated(part, runs[0].record[part], option)
-    return Trial(chosen, tuple(runs))
+        message = "chooses by accuracy on validation samples; set validation_share of the partition"
+        raise patcher.document.error(("tune",), message)
+    stated, record = patcher.fields.stated, runs[0].record
+    chosen = {setting.name: stated(setting.part, record[setting.part], setting.option) for setting in settings}
+    return Trial(chosen, runs)

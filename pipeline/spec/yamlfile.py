@@ -7,25 +7,28 @@ exist, and aliases may repeat a value only while the expanded document stays sma
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import yaml
 
 from pflcore.errors import UserError
+from pipeline.parsing import check_depth
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
 MAX_DEPTH = 40
 
-_NULL = {"", "~", "null", "Null", "NULL"}
+_NULL = ("", "~", "null", "Null", "NULL")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FLOAT = re.compile(r"[-+]?((\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)")
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
+# Without resolvers, so that a plain scalar is text until `_scalar` reads it.
+_LOADER: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {"yaml_implicit_resolvers": {}})
 
 Address = tuple[str | int, ...]
 """Where a value is in a document: keys, and positions in lists."""
@@ -41,42 +44,68 @@ class Mark(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
+class Node(NamedTuple):
+    """A scalar, a list of nodes, or nodes by key; and where it is written."""
+
+    value: Any
+    mark: Mark
+
+    def error(self, address: Address, message: str) -> UserError:
+        """Return the error `file:line: dotted.address: message`, to be raised."""
+        return UserError(": ".join([str(self.mark), *([dotted(address)] if address else []), message]))
+
+
 @dataclass(frozen=True)
 class Document:
-    """Plain data (dict, list, str, int, float, bool, None) and the position of each of its values."""
+    """A file, or several that were merged: plain data, and the position of each value."""
 
-    data: dict[str, Any]
-    marks: dict[Address, Mark]
+    root: Node
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """Dicts, lists, text, numbers, true, false and null."""
+        data: dict[str, Any] = plain(self.root)
+        return data
+
+    @cached_property
+    def marks(self) -> dict[Address, Mark]:
+        """The position of every value by its address."""
+        marks: dict[Address, Mark] = {}
+        _collect_marks(self.root, (), marks)
+        return marks
 
     def mark(self, address: Address) -> Mark:
-        """The position of a value, or of the nearest enclosing one when the value is not written in any file."""
+        """Return the position of a value, or of the nearest enclosing one that is written in a file."""
         while address not in self.marks:
             address = address[:-1]
         return self.marks[address]
 
     def error(self, address: Address, message: str) -> UserError:
-        """`file:line: dotted.address: message`, to be raised."""
-        return UserError(": ".join([str(self.mark(address)), *([dotted(address)] if address else []), message]))
+        """Return the error `file:line: dotted.address: message`, to be raised."""
+        return Node(None, self.mark(address)).error(address, message)
+
+
+def plain(node: Node) -> Any:
+    """Return the value of a node without positions."""
+    if isinstance(node.value, dict):
+        return {key: plain(item) for key, item in node.value.items()}
+    return [plain(item) for item in node.value] if isinstance(node.value, list) else node.value
 
 
 def dotted(address: Address) -> str:
-    """An address as people write it: ``grid.overrides[0].set.training.lr``."""
+    """Return an address as people write it: ``grid.overrides[0].set.training.lr``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in address)
     return text.removeprefix(".")
 
 
 def show(value: Any) -> str:
-    """A value for an error message: text in quotes, true, false and null as in YAML, cut when long."""
+    """Return a value for an error message: text in quotes, true, false and null as in YAML, cut when long."""
     text = {"True": "true", "False": "false", "None": "null"}.get(text := repr(value), text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def load_yaml(path: Path, label: str) -> Document:
-    """Read one YAML file.
-
-    Args:
-        path: The file.
-        label: How messages name it.
+    """Read one YAML file, which messages call `label`.
 
     Raises:
         UserError: It cannot be read, is not UTF-8, is too large, is not YAML, or uses what this subset leaves out.
@@ -85,7 +114,7 @@ def load_yaml(path: Path, label: str) -> Document:
 
 
 def read_text(path: Path, label: str) -> str:
-    """A small text file. Raises as :func:`load_yaml`."""
+    """Read a small text file. Raises as :func:`load_yaml`."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise UserError(f"{label}: cannot be read: no plain file")
@@ -103,148 +132,122 @@ def read_text(path: Path, label: str) -> str:
 
 
 def parse_yaml(text: str, label: str) -> Document:
-    """As :func:`load_yaml`, for text that is already in memory."""
+    """Read YAML from text. Raises as :func:`load_yaml`."""
     try:
-        root = _Reader(yaml.parse(text, Loader=_LOADER), label).document()
+        check_depth(text)
+        source = yaml.compose(text, Loader=_LOADER)
+    except ValueError as error:
+        raise UserError(f"{label}:1: {error}") from None
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
         raise UserError(f"{label}:{line}: character 0x{code:02x} is not allowed in YAML") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        lines = text.splitlines()
-        if line <= len(lines) and re.match(r"\s*\t", lines[line - 1]):
+        if re.match(r"\s*\t", "".join(text.splitlines()[line - 1 : line])):
             raise UserError(f"{label}:{line}: a tab cannot indent YAML; use spaces") from None
-        raise UserError(f"{label}:{line}: not valid YAML: {error.problem}") from None
-    marks: dict[Address, Mark] = {}
-    data = _plain(root, (), label, marks)
-    if not isinstance(data, dict):
-        kind = "a list" if isinstance(data, list) else show(data)
-        raise UserError(f"{label}:{root.line}: expected `key: value` lines at the top level, found {kind}")
-    return Document(data, marks)
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+        raise UserError(f"{label}:{line}: not valid YAML: {problem}") from None
+    if source is None:
+        raise UserError(f"{label}:1: the file is empty")
+    root = _Reader(label).node(source, 0)
+    if not isinstance(root.value, dict):
+        kind = "a list" if isinstance(root.value, list) else show(root.value)
+        raise root.error((), f"expected `key: value` lines at the top level, found {kind}")
+    return Document(root)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    value: Any  # a scalar, list[_Node], or dict[str, tuple[line of the key, _Node]]
-    line: int
-    size: int  # nodes in it, with its aliases expanded
+def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
+    """Return the path of a file that a spec names, relative to the file that names it.
+
+    Raises:
+        UserError: It leaves the specs folder, by its path or by a link, or does not exist.
+    """
+    if PurePosixPath(name).is_absolute() or "\\" in name or "\0" in name:
+        raise document.error(address, f"{show(name)} must be a relative path with forward slashes")
+    path = absolute((specs_dir.parent / document.mark(address).file).parent / name)
+    try:
+        stays = path.is_relative_to(specs_dir) and path.resolve().is_relative_to(specs_dir.resolve())
+        exists = path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise document.error(address, f"{show(name)} cannot be read: {error.strerror}") from None
+    if not stays:
+        raise document.error(address, f"{show(name)} leads out of {specs_dir.name}/")
+    if not exists:
+        raise document.error(address, f"{show(name)} does not exist ({shown(path, specs_dir)})")
+    return path
+
+
+def absolute(path: Path) -> Path:
+    """Return a path without `..`, and without following links: as the user wrote it."""
+    return Path(os.path.normpath(path.absolute()))
+
+
+def shown(path: Path, specs_dir: Path) -> str:
+    """Return a path as messages name it: ``specs/fedtp/table2.yaml``."""
+    return (Path(specs_dir.name) / os.path.relpath(absolute(path), absolute(specs_dir))).as_posix()
 
 
 class _Reader:
-    """Builds the tree from parser events, so that depth and expansion are bounded before anything is allocated."""
+    """Builds nodes of one file, and counts them."""
 
-    def __init__(self, events: Iterator[Any], label: str) -> None:
-        self.events = events
+    def __init__(self, label: str) -> None:
         self.label = label
-        self.anchors: dict[str, _Node | None] = {}
         self.size = 0
 
-    def document(self) -> _Node:
-        next(self.events)  # start of the stream
-        if isinstance(next(self.events), yaml.StreamEndEvent):
-            raise UserError(f"{self.label}:1: the file is empty")
-        root = self.node(next(self.events), 0)
-        next(self.events)  # end of the document
-        following = next(self.events)
-        if not isinstance(following, yaml.StreamEndEvent):
-            raise self.error(following, "a second document (`---`) in one file; a file holds one")
-        return root
-
-    def error(self, event: Any, message: str) -> UserError:
-        return UserError(f"{self.label}:{event.start_mark.line + 1}: {message}")
-
-    def count(self, event: Any, size: int) -> None:
-        self.size += size
+    def node(self, source: yaml.Node, depth: int) -> Node:
+        node = Node(source.value, Mark(self.label, source.start_mark.line + 1))
+        self.size += 1
         if self.size > MAX_NODES:
-            raise self.error(event, f"more than {MAX_NODES} values, aliases expanded; split the file")
-
-    def node(self, event: Any, depth: int) -> _Node:
-        line = event.start_mark.line + 1
+            raise node.error((), f"more than {MAX_NODES} values, aliases expanded; split the file")
         if depth > MAX_DEPTH:
-            raise self.error(event, f"nested deeper than {MAX_DEPTH} levels")
-        if isinstance(event, yaml.AliasEvent):
-            name = str(event.anchor)
-            target = self.anchors.get(name)
-            if target is None:
-                inside = name in self.anchors
-                why = "stands inside the value that it repeats" if inside else "repeats no earlier `&` anchor"
-                raise self.error(event, f"the alias *{name} {why}")
-            self.count(event, target.size)
-            return target
-        if event.tag is not None:
-            raise self.error(event, f"the tag {show(event.tag)} is not allowed; specs are plain data")
-        if event.anchor is not None:
-            self.anchors[event.anchor] = None
-        before = self.size
-        self.count(event, 1)
-        value: Any
-        if isinstance(event, yaml.ScalarEvent):
-            value = self.scalar(event)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            value = self.items(depth)
-        else:
-            value = self.entries(depth)
-        node = _Node(value, line, self.size - before)
-        if event.anchor is not None:
-            self.anchors[event.anchor] = node
-        return node
+            raise node.error((), f"nested deeper than {MAX_DEPTH} levels, aliases expanded")
+        if source.tag not in _TAGS:
+            raise node.error((), f"the tag {show(source.tag)} is not allowed; specs are plain data")
+        if isinstance(source, yaml.SequenceNode):
+            return node._replace(value=[self.node(item, depth + 1) for item in source.value])
+        if isinstance(source, yaml.MappingNode):
+            return node._replace(value=self.entries(source, depth))
+        plain_text = isinstance(source, yaml.ScalarNode) and not source.style  # neither quoted nor a block
+        return node._replace(value=_scalar(node)) if plain_text else node
 
-    def items(self, depth: int) -> list[_Node]:
-        items = []
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            items.append(self.node(event, depth + 1))
-        return items
-
-    def entries(self, depth: int) -> dict[str, tuple[int, _Node]]:
-        entries: dict[str, tuple[int, _Node]] = {}
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
-            key = self.key(event)
-            if key in entries:
-                raise self.error(event, f"the key {show(key)} is already stated in line {entries[key][0]}")
-            line = event.start_mark.line + 1
-            entries[key] = (line, self.node(next(self.events), depth + 1))
+    def entries(self, source: yaml.MappingNode, depth: int) -> dict[str, Node]:
+        entries: dict[str, Node] = {}
+        for key, value in source.value:
+            text, here = key.value, Node(None, Mark(self.label, key.start_mark.line + 1))
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in _TAGS:
+                raise here.error((), "a key must be plain text")
+            if not text.strip() or (not key.style and text in _NULL):
+                raise here.error((), "a key must not be empty")
+            if text == "<<" and not key.style:
+                raise here.error((), "merge keys (<<) are not supported; use `extends`")
+            if text in entries:
+                raise here.error((), f"the key {show(text)} is already stated in line {entries[text].mark.line}")
+            entries[text] = here._replace(value=self.node(value, depth + 1).value)
         return entries
 
-    def key(self, event: Any) -> str:
-        if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor is not None:
-            raise self.error(event, "a key must be plain text")
-        text: str = event.value
-        if event.implicit[0] and (text in _NULL or text == "<<"):
-            hint = "merge keys (<<) are not supported; use `extends`" if text == "<<" else "a key must not be empty"
-            raise self.error(event, hint)
-        if not text.strip():
-            raise self.error(event, "a key must not be empty")
+
+def _scalar(node: Node) -> Any:
+    """Return the value of plain text: null, true, false, a number, or the text."""
+    text: str = node.value
+    if text in _NULL:
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    if _INT.fullmatch(text):
+        if len(text) > 18:
+            raise node.error((), f"the number {show(text)} is too long; quote it if it is text")
+        return int(text)
+    if not _FLOAT.fullmatch(text):
         return text
-
-    def scalar(self, event: Any) -> Any:
-        text: str = event.value
-        if not event.implicit[0]:  # quoted or block text
-            return text
-        if text in _NULL:
-            return None
-        if text in ("true", "false"):
-            return text == "true"
-        if _INT.fullmatch(text):
-            if len(text) > 18:
-                raise self.error(event, f"the number {show(text)} is too long; quote it if it is text")
-            return int(text)
-        if not _FLOAT.fullmatch(text) and not _NOT_FINITE.fullmatch(text):
-            return text
-        number = math.nan if _NOT_FINITE.fullmatch(text) else float(text)
-        if not math.isfinite(number) or math.copysign(1, number) < 0 == number:
-            raise self.error(event, f"the number {text} is not allowed; numbers are finite and zero has no sign")
-        return number
+    number = float(re.sub(r"\.(?=[iInN])", "", text))
+    if not math.isfinite(number) or math.copysign(1, number) < 0 == number:
+        raise node.error((), f"the number {text} is not allowed; numbers are finite and zero has no sign")
+    return number
 
 
-def _plain(node: _Node, address: Address, label: str, marks: dict[Address, Mark]) -> Any:
-    marks.setdefault(address, Mark(label, node.line))
-    if isinstance(node.value, list):
-        return [_plain(item, (*address, index), label, marks) for index, item in enumerate(node.value)]
-    if not isinstance(node.value, dict):
-        return node.value
-    data = {}
-    for key, (line, value) in node.value.items():
-        marks[(*address, key)] = Mark(label, line)
-        data[key] = _plain(value, (*address, key), label, marks)
-    return data
+def _collect_marks(node: Node, address: Address, marks: dict[Address, Mark]) -> None:
+    marks[address] = node.mark
+    if isinstance(node.value, dict | list):
+        for key, item in node.value.items() if isinstance(node.value, dict) else enumerate(node.value):
+            _collect_marks(item, (*address, key), marks)

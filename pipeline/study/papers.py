@@ -7,9 +7,9 @@ from pathlib import Path
 from pflcore.errors import UserError
 from pipeline.compile.compiler import source_folder
 from pipeline.spec.inherit import inherit
-from pipeline.spec.paths import absolute, inside
 from pipeline.spec.selection import named
 from pipeline.spec.specs import find_specs
+from pipeline.spec.yamlfile import absolute, inside
 
 
 def paper_specs() -> Path:

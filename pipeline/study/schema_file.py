@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pflcore.files import write_text
 from pipeline.spec.catalog import load_catalog
-from pipeline.spec.schema import json_schema
+from pipeline.spec.editor_schema import json_schema
 
 SCHEMA = ".pfl/schema.json"
 

@@ -37,7 +37,7 @@ def test_a_message_has_its_beginning_and_its_end_however_long_it_is() -> None:
         (f"extends: {LONG}.yaml\n", "specs/tiny.yaml:1: extends: "),
         (f"extends: [{'x/' * 3000}y.yaml]\n", "specs/tiny.yaml:1: extends[0]: "),
         (spec(more=f"table: {{rows: [method], published: {LONG}.csv}}\n"), "specs/tiny.yaml:12: table.published: "),
-        (spec(more=f"notes: [*{LONG}]\n"), "specs/tiny.yaml:12: the alias "),
+        (spec(more=f"notes: [*{LONG}]\n"), "specs/tiny.yaml:12: not valid YAML: found undefined alias"),
         (spec(f"[{LONG}]"), "specs/tiny.yaml:11: grid.axes.method[0]: "),
     ],
 )

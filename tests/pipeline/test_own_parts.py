@@ -18,7 +18,7 @@ from pipeline.cli.common import console
 from pipeline.compile.compilation import Compilation
 from pipeline.running.cluster.cluster import own_sources
 from pipeline.spec.catalog import load_catalog
-from pipeline.spec.schema import json_schema
+from pipeline.spec.editor_schema import json_schema
 
 
 @pytest.fixture

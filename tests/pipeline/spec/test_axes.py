@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.fake_catalog import BASE, resolved, write_specs
 from support.paper_specs import catalog_of_all
 
@@ -17,7 +14,7 @@ from pipeline.spec.fields import Fields
 from pipeline.spec.inherit import inherit
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import COMPONENTS, RUN_FIELDS
-from pipeline.spec.yamlfile import Address, Document, Mark
+from pipeline.spec.yamlfile import Document, Mark
 
 
 def records(result: Resolved) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -52,16 +49,6 @@ def test_a_row_has_settings_of_its_own(tmp_path: Path) -> None:
     assert nameless["method"]["name"] == "fedtp"  # of the base
     assert nameless["backbone"] == {"name": "vit", "depth": 2, "dropout": None}
     assert plain["backbone"]["depth"] == 8
-
-
-def test_it_is_the_run_that_an_override_makes(tmp_path: Path) -> None:
-    axes = "      FedAvg: fedavg\n      FedTP: {}\n"
-    override = (
-        "  overrides:\n    - {when: {method: FedTP}, set: {training: {lr: 0.05}, backbone: {name: vit, depth: 1}}}\n"
-    )
-    one = resolved(tmp_path / "one", grid(axes.format("fedtp"), override))
-    row = axes.format("{name: fedtp, training: {lr: 0.05}, backbone: {name: vit, depth: 1}}")
-    assert resolved(tmp_path / "two", grid(row)) == one
 
 
 def test_an_axis_of_an_option_survives_an_override_with_another_component(tmp_path: Path) -> None:
@@ -260,61 +247,3 @@ def test_a_list_is_replaced_or_added_to_anywhere(tmp_path: Path) -> None:
     assert document.marks["claims",] == document.marks["claims", 0] == Mark("specs/a.yaml", 3)
     assert document.marks["grid", "base", "method", "parts", 1] == Mark("specs/a.yaml", 5)
     assert document.marks["grid", "axes", "clients", 1] == Mark("specs/a.yaml", 7)
-
-
-# Files of mappings and lists whose numbers are 1000 · file + line, so that each tells where it was written.
-KEYS = st.sampled_from("pqr")
-SHAPES = st.recursive(
-    st.just(0), lambda inner: st.dictionaries(KEYS, inner, max_size=3) | st.lists(st.just(0), max_size=3), max_leaves=8
-)
-FILES = st.lists(st.dictionaries(KEYS, SHAPES, min_size=1, max_size=3), min_size=1, max_size=4)
-
-
-def written(tree: Any, file: int, lines: list[str], adds: bool, indent: str = "") -> None:
-    """The file's text in block style, a line for each value."""
-    for key, value in tree.items() if isinstance(tree, dict) else ((None, item) for item in tree):
-        head = indent + (f"{key}{'+' if adds and isinstance(value, list) and value else ''}:" if key else "-")
-        if isinstance(value, dict | list) and value:
-            lines.append(head)
-            written(value, file, lines, adds, indent + "  ")
-        else:
-            lines.append(f"{head} {1000 * file + len(lines) + 1 if value == 0 else value}")
-
-
-def leaves(value: Any, address: Address = ()) -> list[tuple[Address, int]]:
-    if isinstance(value, int):
-        return [(address, value)]
-    items = enumerate(value) if isinstance(value, list) else value.items()
-    return [leaf for key, item in items for leaf in leaves(item, (*address, key))]
-
-
-def laid_over(base: Any, child: Any) -> Any:
-    """What merging means, on plain data."""
-    if not isinstance(child, dict):
-        return child
-    base = base if isinstance(base, dict) else {}
-    return {**base, **{key: laid_over(base.get(key), item) for key, item in child.items()}}
-
-
-@given(FILES, st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_every_value_remembers_its_line_however_files_are_merged(trees: list[dict[str, Any]], chained: bool) -> None:
-    """A list of files and a chain of them are the same, and each number is found where it says that it was written."""
-    texts = {}
-    for index, tree in enumerate(trees, start=1):
-        before = f"f{index - 1}.yaml" if chained and index > 1 else ""
-        lines = [f"extends: {before}" if before else "title: x"]
-        written(tree, index, lines, adds=False)
-        texts[f"f{index}"] = "\n".join(lines) + "\n"
-    last = f"f{len(trees)}.yaml" if chained else "[" + ", ".join(f"{name}.yaml" for name in texts) + "]"
-    with TemporaryDirectory() as folder:
-        document, files = read(Path(folder), **texts, a=f"extends: {last}\n")
-    assert files == ("specs/a.yaml", *(f"specs/f{index}.yaml" for index in range(len(trees), 0, -1)))
-    data = {key: value for key, value in document.data.items() if key not in ("extends", "title")}
-    for address, number in leaves(data):
-        file, line = divmod(number, 1000)
-        assert document.marks[address] == Mark(f"specs/f{file}.yaml", line)
-    merged: dict[str, Any] = {}
-    for tree in trees:
-        merged = laid_over(merged, tree)
-    assert [address for address, _ in leaves(data)] == [address for address, _ in leaves(merged)]

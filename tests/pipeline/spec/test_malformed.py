@@ -33,8 +33,8 @@ LARGE = {
     "a byte": (b"title: ok\nnotes: [caf\xe9]\n", "a.yaml:2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
     "binary": (b"\x00\x01\x02ELF", "a.yaml:1: character 0x00 is not allowed in YAML"),
     "10 MB": (b"a: &a x\nb: [" + b"*a, " * 2_500_000 + b"*a]", "a.yaml: larger than 1 MiB"),
-    "aliases": (b"a: &a [x, x]\nb:\n" + b"- *a\n" * 9_000, "a.yaml:6668: more than 20000 values, aliases expanded"),
-    "bomb": (BOMB.encode(), "a.yaml:5: more than 20000 values, aliases expanded"),
+    "aliases": (b"a: &a [x, x]\nb:\n" + b"- *a\n" * 9_000, "a.yaml:1: more than 20000 values, aliases expanded"),
+    "bomb": (BOMB.encode(), "a.yaml:1: more than 20000 values, aliases expanded"),
     "deep": (b"a: " + b"[" * 500 + b"]" * 500, "a.yaml:1: nested deeper than 40 levels"),
     "digits": (b"grid: {base: {seed: 1" + b"0" * 5000 + b"}}", "a.yaml:1: the number '1000"),
     "runs": (

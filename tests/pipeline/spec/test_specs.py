@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support.fake_catalog import CATALOG, write_specs
 
-from pipeline.spec import yamlfile
+from pipeline.spec.editor_schema import json_schema
 from pipeline.spec.figures import figure_names
-from pipeline.spec.schema import json_schema
-from pipeline.spec.shared_schema import share
 from pipeline.spec.specs import find_specs, flat_id, load_spec
 from pipeline.spec.yamlfile import MAX_NODES, Mark, dotted, load_yaml, parse_yaml
 
@@ -72,54 +69,50 @@ grid:
 
 
 def test_schema_completes_names_and_options() -> None:
-    shared, names = json_schema(CATALOG), ["fedavg", "fedper", "fedtp"]
-    assert "$comment" not in json.dumps(shared)
-    assert _references(shared) == {f"#/$defs/{name}" for name in shared["$defs"]}
-    schema = _written_out(shared, shared["$defs"])
+    schema, names = json_schema(CATALOG), ["fedavg", "fedper", "fedtp"]
     definitions = schema["$defs"]
+    assert "$comment" not in json.dumps(schema)
+    assert _references(schema) == {f"#/$defs/{name}" for name in definitions}
     summaries = [CATALOG.entry("method", name).summary for name in names]
     assert definitions["method"]["anyOf"][:4] == [
         {"enum": names, "enumDescriptions": summaries}, *({"$ref": f"#/$defs/method_{name}"} for name in names),
     ]  # fmt: skip
     fedtp = definitions["method_fedtp"]
     assert fedtp["additionalProperties"] is False and fedtp["required"] == ["name"]
-    assert fedtp["properties"]["variant"]["enum"] == ["as_written", "as_released"]
+    assert definitions["option.variant"]["enum"] == ["as_written", "as_released"]
     embedding = {"default": 32, "description": "Length of a client's embedding.", "minimum": 1, "type": "integer"}
-    assert fedtp["properties"]["embedding"] == embedding
-    assert "stand_in" in definitions["dataset_ten"]["properties"]
+    assert definitions["option.embedding"] == embedding
     assert definitions["Grid"]["properties"]["base"]["$ref"] == "#/$defs/run"
-    assert {"dataset", "training", "analyses", "analyses+"} < set(definitions["run"]["properties"])
-    assert definitions["run"]["properties"]["analyses"]["items"]["anyOf"][1] == {"$ref": "#/$defs/analysis_maps"}
     assert set(definitions["analysis_maps"]["properties"]) == {"name", "clients", "images"}
     assert definitions["figure"]["enum"] == sorted([*figure_names(), "maps", "weights"])
-    assert schema["properties"]["figures"]["anyOf"][0]["items"] == {"$ref": "#/$defs/figure"}
-    axes = definitions["axes"]["properties"]
-    assert axes["method"]["anyOf"][0] == {"type": "array", "items": {"$ref": "#/$defs/method.axis"}}
-    plain, with_settings = definitions["method.axis"]["anyOf"]
-    assert plain == {"$ref": "#/$defs/method"}
-    assert with_settings["properties"]["training"] == {"$ref": "#/$defs/training"}
+    _, with_settings = definitions["method.axis"]["anyOf"]
     assert {"required": ["training"]} in with_settings["anyOf"]  # else the stricter form holds
-    alpha, removed = axes["partition.alpha"]["anyOf"][1]["additionalProperties"]["anyOf"]
-    assert alpha["exclusiveMinimum"] == 0 and removed == axes["partition.alpha"]["anyOf"][2] == {"type": "null"}
-    assert "required" not in definitions["Publication"]  # what is not said may be inherited
-    assert axes["clients+"]["items"] == axes["clients"]["anyOf"][0]["items"]
-    assert {"notes+", "claims+", "figures+"} < set(schema["properties"]) and "title+" not in schema["properties"]
     assert "channels+" in definitions["backbone"]["anyOf"][-1]["properties"]
     assert "channels+" not in definitions["backbone_convnet"]["properties"]  # a name leaves nothing to add to
-    forms = [form["required"] for form in definitions["Claim"]["oneOf"]]
-    assert forms == [["better", "than"], ["steadier", "than"], ["within", "over"]]
 
 
-def _written_out(value: Any, definitions: dict[str, Any]) -> Any:
-    """With what is shared in each of its places."""
-    if isinstance(value, list):
-        return [_written_out(inner, definitions) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    name = str(value.get("$ref", "")).removeprefix("#/$defs/")
-    if name.startswith("option."):
-        return _written_out(definitions[name], definitions)
-    return {key: _written_out(inner, definitions) for key, inner in value.items()}
+RIGHT = [
+    "{title: x, notes+: [a], grid: {base: {dataset: {name: ten, stand_in: 8}, analyses+: [maps]}}}",
+    "{grid: {axes: {partition.alpha: [0.3], method: [fedavg, {name: fedtp, embedding: 2, training: {lr: 0.1}}]}}}",
+    "{grid: {axes: {clients+: [5], dataset: {A: null, B: hundred}, own: {A: {clients: 3}}, training.lr: null}}}",
+    "{paper: {table: II}, claims: [{text: t, better: {method: A}, than: others}, {text: t, within: 1, over: [a]}]}",
+    "{figures: [maps], tune: {space: {training.lr: [1]}}}",
+]
+WRONG = {
+    "titel": "{titel: x}", "an addition to no list": "{title+: [x]}", "an entry": "{grid: {base: {method: fedpt}}}",
+    "an option": "{grid: {base: {method: {name: fedtp, embeding: 2}}}}",
+    "a bound": "{grid: {axes: {partition.alpha: [0]}}}", "a type": "{grid: {base: {training: {lr: fast}}}}",
+    "a required option": "{grid: {base: {method: {name: fedper}}}}", "a figure": "{figures: [map]}",
+    "no comparison": "{claims: [{text: t, better: {method: A}}]}",
+    "two claims": "{claims: [{text: t, within: 1, than: others}]}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*RIGHT, *(pytest.param(text, id=name) for name, text in WRONG.items())])
+def test_what_the_schema_accepts(text: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(json_schema(CATALOG))
+    assert validator.is_valid(parse_yaml(text, "a.yaml").data) == (text in RIGHT)
 
 
 def _references(value: Any) -> set[str]:
@@ -129,42 +122,6 @@ def _references(value: Any) -> set[str]:
         return set()
     own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
     return own.union(*map(_references, value.values()))
-
-
-# A JSON Schema without what it says twice.
-
-LR = {"description": "Learning rate of the clients' optimiser, above nothing.", "exclusiveMinimum": 0, "title": "Lr"}
-OTHER = {"description": "Learning rate of the server's optimiser, may be none.", "minimum": 0, "title": "Server lr"}
-
-
-def test_what_occurs_twice_is_a_definition() -> None:
-    schema = {
-        "properties": {"a": {"$ref": "#/$defs/a"}, "title": {"type": "string", "title": "Title"}},
-        "$defs": {
-            "a": {"properties": {"lr": LR, "few": {"type": "integer"}, "server_lr": OTHER}, "default": LR},
-            "b": {"properties": {"lr": LR, "few": {"type": "integer"}}, "title": "b"},
-            "axes": {"properties": {"training.lr": {"anyOf": [{"type": "array", "items": LR}, {"type": "null"}]}}},
-        },
-    }
-    rate = {"$ref": "#/$defs/option.lr"}
-    assert share(schema) == {
-        "properties": {"a": {"$ref": "#/$defs/a"}, "title": {"type": "string"}},
-        "$defs": {
-            "a": {"properties": {"lr": rate, "few": {"type": "integer"}, "server_lr": OTHER}, "default": LR},
-            "b": {"properties": {"lr": rate, "few": {"type": "integer"}}, "title": "b"},
-            "axes": {"properties": {"training.lr": {"anyOf": [{"type": "array", "items": rate}, {"type": "null"}]}}},
-            "option.lr": {key: value for key, value in LR.items() if key != "title"},
-        },
-    }
-
-
-def test_other_options_of_the_same_name_are_told_apart() -> None:
-    changed = {**LR, "exclusiveMinimum": 1}
-    one, two = {"properties": {"lr": LR}}, {"properties": {"lr": changed}}
-    shared = share({"$defs": {"a": one, "b": two, "c": {**one, "type": "object"}, "d": {**two, "type": "object"}}})
-    rates = [shared["$defs"][name]["properties"]["lr"]["$ref"] for name in "abcd"]
-    assert rates == [f"#/$defs/option.lr{end}" for end in ("", ".2", "", ".2")]
-    assert [shared["$defs"][name]["exclusiveMinimum"] for name in ("option.lr", "option.lr.2")] == [0, 1]
 
 
 # Scalars, positions and limits of the YAML subset. What is refused is in test_malformed.py.
@@ -177,9 +134,7 @@ SCALARS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("loader", [yamlfile._LOADER, yaml.SafeLoader])
-def test_scalars(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yamlfile, "_LOADER", loader)
+def test_scalars() -> None:
     for text, value in SCALARS.items():
         found = parse_yaml(f"key: {text}\n", "a.yaml").data["key"]
         assert (found, type(found)) == (value, type(value)), text

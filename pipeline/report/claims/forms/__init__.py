@@ -1,4 +1,4 @@
-"""The forms of a claim, one per file; their keys in a spec are those of :class:`pipeline.spec.claim.Claim`."""
+"""The forms of a claim, one per file; their keys in a spec are those of :class:`pipeline.spec.schema.Claim`."""
 
 from pipeline.report.claims.form import Form
 from pipeline.report.claims.forms.better import Better
