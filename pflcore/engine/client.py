@@ -141,8 +141,9 @@ class Trainer:
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.batches(round_, client)[len(losses) : stop]
         steps = [torch.tensor(self.number(client, len(losses) + index)) for index in range(len(batches))]
+        count = self.steps(client)
         for batch in self.data.batches(batches, round_, steps):
-            with during(f"step {len(losses) + 1} of {self.steps(client)}"):
+            with during(f"step {len(losses) + 1} of {count}"):
                 state, loss = self.take_step(round_, client, received, state, batch, len(losses))
             losses.append(loss.detach())
         return Unfinished(state, losses)
