@@ -158,6 +158,11 @@ def table_path(spec_id: str) -> str:
     return f"{TABLES}/{spec_id}.json"
 
 
+def frame_path(spec_id: str) -> str:
+    """The folder of the tidy frame of a spec's runs, relative to the workspace."""
+    return f"artifacts/tables/{spec_id}"
+
+
 def report_path(spec_id: str) -> str:
     """The folder of a spec's report, relative to the workspace."""
     return f"reports/{spec_id}"
