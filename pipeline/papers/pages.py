@@ -30,7 +30,6 @@ from pipeline.spec.specs import find_specs
 from pipeline.workspace import (
     INDEX,
     PAPERS,
-    RESULTS,
     Workspace,
     partition_path,
     partition_report_path,
@@ -189,8 +188,6 @@ def _inputs(paper: Paper) -> Iterator[str]:
         for partition in table.partitions:
             yield f"{partition_report_path(partition.federation)}/index.html"
         for run, federation in table.runs.items():
-            yield f"{RESULTS}/{federation}/{run}.yaml"
-            yield run_path(run, "evaluation.parquet")
             yield run_path(run, "rounds.parquet")
             yield run_path(run, "analysis.parquet")
             yield partition_path(federation)

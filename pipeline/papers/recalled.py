@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pipeline.compile.compilation import Compilation
 from pipeline.ledger import Ledger
-from pipeline.stages.evaluate import evaluate
 from pipeline.stages.recall import write_rounds
 from pipeline.workspace import RECALLED, run_path
 
@@ -24,11 +23,10 @@ def recall(root: Path, compilation: Compilation) -> None:
             shutil.rmtree(left)
     ledger = Ledger(root)
     for name in sorted(compilation.kept & ledger.lines.keys()):
-        made, file = folder / name / "evaluation.parquet", ledger.lines[name][0]
+        made, file = folder / name / "rounds.parquet", ledger.lines[name][0]
         if (root / run_path(name, "rounds.parquet")).is_file():
             continue
         if not made.is_file() or made.stat().st_mtime_ns < file.stat().st_mtime_ns:
             entry = ledger.get(name)
             assert entry is not None
-            write_rounds(entry, made.with_name("rounds.parquet"))
-            evaluate(entry.run, made.parent)
+            write_rounds(entry, made)

@@ -33,7 +33,6 @@ from pipeline.report.table.layout import Key
 from pipeline.report.table.printed import BESIDE, format_value
 from pipeline.report.table.results import Results
 from pipeline.spec.specs import find_specs
-from pipeline.stages.evaluate import evaluate
 from pipeline.stages.recall import write_rounds
 from pipeline.workspace import Workspace, run_path
 
@@ -96,9 +95,7 @@ def write_report(workspace: Workspace) -> list[Path]:
     with TemporaryDirectory() as scratch:
         root = Path(scratch)
         for run, entry in entries.items():
-            out = root / run_path(run, "rounds.parquet")
-            write_rounds(entry, out)
-            evaluate(entry.run, out.parent)
+            write_rounds(entry, root / run_path(run, "rounds.parquet"))
         for paper in papers_of(compilation.tables, compilation.every_run).values():
             if paper.citation:
                 papers.append(_paper(paper, workspace, root, entries, compilation))

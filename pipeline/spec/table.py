@@ -11,9 +11,9 @@ from pflcore.errors import UserError
 from pflcore.reading import read_file
 from pipeline.spec.metrics import Metric, Quantity
 from pipeline.spec.parts import Line, Part
-from pipeline.spec.records import read_run
+from pipeline.spec.records import read_records
 from pipeline.spec.run import Run
-from pipeline.workspace import record_path
+from pipeline.workspace import RECORDS
 
 Better = Literal["higher", "lower"]
 
@@ -165,9 +165,9 @@ def read_resolved(path: Path) -> ResolvedTable:
 
 
 def read_runs(table: ResolvedTable, root: Path) -> dict[str, Run]:
-    """The runs of a table by id, from their records below the workspace `root`.
+    """Return the runs of a table by id, from their records below the workspace `root`.
 
     Raises:
         UserError: A record is missing, or not what `pfl compile` writes.
     """
-    return {run: read_run(root / record_path(federation, run)) for run, federation in table.runs.items()}
+    return {id_: Run(record) for id_, record in read_records(root / RECORDS, table.runs).items()}

@@ -36,7 +36,7 @@ def run(workspace: Workspace) -> str:
     changes = write(workspace, compilation)
     if changes:
         again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"
-        told = f"specs or code changed: {changes.summary()}"
+        told = f"specs or code changed: {changes.summary}"
         raise UserError(f"{told}. Compiled; type `{again} to run it; `pfl plan` says what that is")
     leave_output(workspace)
     kept = _keep(workspace, compilation)

@@ -159,6 +159,12 @@ def _samples(data: Path) -> Path:
     return data / "samples.parquet"
 
 
+def _first_run() -> str:
+    """The first run of this repository's records."""
+    records = json.loads((ROOT / "stages/records.json").read_text(encoding="utf-8"))
+    return next(id_ for id_, record in records.items() if "method" in record)
+
+
 def _copied(pattern: str, name: str = "") -> Callable[[Path], Path]:
     """What copies a file of this repository."""
 
@@ -244,7 +250,7 @@ LOADERS: dict[str, Loader] = {
     "a spec": Loader("yaml", _at("a.yaml", "title: A\n"), lambda path: load_yaml(path, path.name)),
     "a paper's contents": Loader("csv", _copied("specs/fedtp/contents.csv", "fedtp/contents.csv"), _contents),
     "a resolved table": Loader("json", _copied("stages/tables/*.json"), read_resolved),
-    "a run's record": Loader("yaml", _copied("stages/federations/*/*-*-*.yaml"), read_run),
+    "records of runs": Loader("json", _copied("stages/records.json"), lambda path: read_run(path, _first_run())),
     "a lock": Loader("yaml", _at("dvc.lock", LOCK), lambda path: locked_stages([path.with_name("dvc.yaml")])),
     "the state of a run": Loader("json", _board, Board.load),
     "published values": Loader("csv", _at("a.csv", PUBLISHED), _published),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +15,12 @@ from pflcore.artifacts import read_table, write_table
 from pflcore.files import write_text
 from pflcore.protocols import final_clients, summarise
 from pflcore.settings import Evaluation
-from pipeline.compile.serialise import to_yaml
+from pipeline.compile.serialise import to_json
 from pipeline.report.pages.build import build_report
 from pipeline.report.table.results import Results
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
-from pipeline.workspace import record_path
+from pipeline.workspace import RECORDS
 
 PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
@@ -108,9 +109,15 @@ def with_note(resolved: ResolvedTable, index: int, note: str) -> ResolvedTable:
 def with_records(root: Path, resolved: ResolvedTable, records: dict[str, dict[str, Any]]) -> ResolvedTable:
     """The table with other runs under the same names; their records are written."""
     runs = {run: Run(record).federation_id for run, record in records.items()}
-    for run, federation in runs.items():
-        write_text(root / record_path(federation, run), to_yaml(records[run]))
+    write_records(root, records)
     return changed(resolved, runs=resolved.runs | runs)
+
+
+def write_records(root: Path, records: dict[str, dict[str, Any]]) -> None:
+    """Add records to those of a workspace."""
+    path = root / RECORDS
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    write_text(path, to_json({**known, **records}, 1) + "\n")
 
 
 def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "better", **changes: Any) -> TableClaim:
@@ -121,10 +128,9 @@ def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "b
 
 def runs_of(resolved: ResolvedTable, root: Path) -> dict[str, Run]:
     """The runs of a table by id; the record of one that has none is :data:`RECORD` and is written."""
-    for run, federation in resolved.runs.items():
-        path = root / record_path(federation, run)
-        if not path.is_file():
-            write_text(path, to_yaml(RECORD))
+    path = root / RECORDS
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    write_records(root, {run: RECORD for run in resolved.runs if run not in known})
     return read_runs(resolved, root)
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import pandas as pd
 
 from pflcore.artifacts import read_table
+from pflcore.protocols import final_clients
 from pipeline.report.table.measured import Measured
 
 
 def client_accuracies(run: Measured) -> pd.Series[float]:
     """Test accuracy in percent after the last measured round by client; clients without test samples are left out."""
-    table, _ = read_table(run.rounds_path.with_name("evaluation.parquet"), "evaluation/1", ["client", "accuracy"])
+    table = final_clients(read_table(run.rounds_path, "rounds/2")[0])
     accuracies = pd.Series(100.0 * table["accuracy"].to_numpy(), index=table["client"].to_numpy())
     return accuracies.dropna()
 

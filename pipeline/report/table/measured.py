@@ -115,7 +115,7 @@ def _measure(id_: str, run: Run, root: Path, alone: Collection[int], metric: str
     if not rounds.is_file() and recalled.is_file():
         rounds = recalled
     facts = read_meta(rounds, "rounds/2") if rounds.is_file() else {}
-    values = {} if facts.get("diverged") is not None else _values(rounds.with_name("evaluation.parquet"))
+    values = {} if facts.get("diverged") is not None else _values(rounds, run)
     if values and metric == LAST_TEN:  # which no other table needs
         values |= _known(last_ten(read_table(rounds, "rounds/2")[0]))
     clients = _clients(rounds, run, alone, metric) if alone and facts else {}
@@ -143,9 +143,13 @@ def last_ten(rounds_table: pa.Table) -> Figures:
     return {LAST_TEN: {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}}
 
 
-def _values(path: Path) -> dict[str, Value]:
+def _values(rounds: Path, run: Run) -> dict[str, Value]:
+    path = rounds.with_name("evaluation.parquet")
     if not path.is_file():
-        return {}
+        if not rounds.is_file():
+            return {}
+        table, _ = read_table(rounds, "rounds/2")
+        return _known(summarise(table, run.evaluation, rounds_trained(table, run.training)))
     try:
         return _known(read_meta(path, "evaluation/1")["protocols"])
     except (ValueError, KeyError, TypeError, AttributeError):
