@@ -224,9 +224,7 @@ class Emitter:
     def _index(self) -> None:
         """Add the page that a bare ``dvc repro`` ends with."""
         reports = [f"{report_path(name)}/table.parquet" for name in self.defaults]
-        content = shown_content(*(self.files.texts[table_path(name)] for name in self.defaults))
-        outs = ["reports/index.md"]
-        self.files.add_stage(ROOT, "index", "index", self.defaults, code_of("index"), reports, outs, content=content)
+        self.files.add_stage(ROOT, "index", "index", self.defaults, code_of("index"), reports, ["reports/index.md"])
 
     def _shown(self) -> dict[str, Any]:
         """Return what DVC may show of the default specs."""

@@ -53,18 +53,19 @@ class Code:
     def fingerprint(self, root: str, without: str | None = None) -> str:
         """Return a line per module in the import closure of `root`: its name and the hash of its meaning.
 
-        Templates beside a module's package (``*.j2``) count with their whole text.
+        Where a module imports Jinja, templates beside the packages (``*.j2``) count with their whole text.
 
         Args:
             without: What is in the closure of this one is left out.
         """
         closure = self._closure(root) - (self._closure(without) if without else set())
         lines = [f"{module} {self._hash(module)}" for module in sorted(closure)]
-        for folder in sorted({self.modules[module].parent for module in closure if module in self.modules}):
-            for template in sorted(folder.glob("templates/*.j2")):
+        own = {module: self.modules[module] for module in closure if module in self.modules}
+        if any("jinja2" in self._parse(module, path)[1] for module, path in own.items()):
+            for template in sorted({file for path in own.values() for file in path.parent.glob("templates/*.j2")}):
                 name = template.relative_to(self.source).as_posix()
                 lines.append(f"{name} {_bytes_hash(template.read_bytes())}")
-        return "\n".join(lines) + "\n"
+        return "".join(f"{line}\n" for line in lines)
 
     def outside(self, root: str) -> str:
         """Return the lines of :meth:`fingerprint` of modules that are not of the project's packages."""

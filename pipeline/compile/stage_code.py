@@ -89,9 +89,9 @@ def measured_content(table: ResolvedTable) -> str:
     return text_hash(table.model_dump_json(exclude=_NOT_MEASURED))[:12]
 
 
-def shown_content(*tables: str) -> str:
-    """Return the digest of the texts of tables."""
-    return text_hash("".join(tables))[:12]
+def shown_content(table: str) -> str:
+    """Return the digest of the text of a table, all of which its report shows."""
+    return text_hash(table)[:12]
 
 
 def versions(code: Code, catalog: Catalog, run: Run) -> Versions:

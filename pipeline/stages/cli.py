@@ -184,10 +184,8 @@ def index(specs: Annotated[list[str], typer.Argument(help="Specs.")], seal: Seal
     from pipeline.spec.table import read_resolved
     from pipeline.stages.index import run
 
-    paths = [Path(table_path(spec)) for spec in specs]
-    tables = [read_resolved(path) for path in paths]
-    content = shown_content(*(path.read_text(encoding="utf-8") for path in paths))
-    with sealed(code_of("index"), seal, (f"{report_path(spec)}/table.parquet" for spec in specs), content):
+    tables = [read_resolved(Path(table_path(spec))) for spec in specs]
+    with sealed(code_of("index"), seal, (f"{report_path(spec)}/table.parquet" for spec in specs)):
         print(run(tables, Path("reports")))
 
 

@@ -232,7 +232,9 @@ def _prepared() -> dict[str, bytes]:
         initialise(Path(folder))
         load_catalog(Path(folder))
         code = Code(source_folder(), Path(folder) / ".pfl" / "fingerprints.json")
-        code.fingerprint(*code.modules)
+        entries = [name for name in code.modules if name.startswith(("pflcore.methods.", "pflcore.backbones."))]
+        for module in ("pipeline.running.warm", *entries):
+            code.fingerprint(module)
         code.remember()
         return {name: content for name, content in tree(Path(folder)).items() if not name.startswith(".dvc/tmp/")}
 
