@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from pipeline.compile.compilation import Compilation
 from pipeline.dvc.program import locked_stages
@@ -96,12 +95,11 @@ def _bytes(runs: Collection[Run]) -> int:
 def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
     """Runs whose train stage is locked with the present record and code, and whose result is in the workspace."""
     stages = [stage for stage in compilation.stages if stage.kind == "train"]
-    locked = locked_stages(workspace.root / file for file in {stage.file for stage in stages})
+    locked = locked_stages(workspace.root, stages)
     return {
         stage.subject
         for stage in stages
-        if (known := locked.get(f"{PurePosixPath(stage.file).parent.name}:{stage.name}"))
-        and known.get("cmd") == stage.command
+        if locked.get(stage.address, {}).get("cmd") == stage.command
         and all((workspace.root / out).exists() for out in stage.outs)
     }
 

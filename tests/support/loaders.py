@@ -20,7 +20,7 @@ from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.data.split_files import read_split
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc2007 import Voc2007
-from pipeline.dvc.program import locked_stages
+from pipeline.dvc.program import read_lock
 from pipeline.papers.contents import read_contents
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published
@@ -251,7 +251,7 @@ LOADERS: dict[str, Loader] = {
     "a paper's contents": Loader("csv", _copied("specs/fedtp/contents.csv", "fedtp/contents.csv"), _contents),
     "a resolved table": Loader("json", _copied("stages/tables/*.json"), read_resolved),
     "records of runs": Loader("json", _copied("stages/records.json"), lambda path: read_run(path, _first_run())),
-    "a lock": Loader("yaml", _at("dvc.lock", LOCK), lambda path: locked_stages([path.with_name("dvc.yaml")])),
+    "a lock": Loader("yaml", _at("dvc.lock", LOCK), read_lock),
     "the state of a run": Loader("json", _board, Board.load),
     "published values": Loader("csv", _at("a.csv", PUBLISHED), _published),
 }

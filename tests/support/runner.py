@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,12 @@ class Runner:
         partition.run(self.run, self.dataset, self.partition)
         return self
 
+    def change(self, **parts: dict[str, Any]) -> None:
+        """Change settings of parts of the run, under its id."""
+        id_ = self.run.id
+        self.run = Run(self.run.record | {part: self.run.record[part] | settings for part, settings in parts.items()})
+        self.run.__dict__["id"] = id_
+
     def train(self, **changes: Any) -> None:
         arguments: dict[str, Any] = {
             "dataset": self.dataset,
@@ -52,11 +56,6 @@ class Runner:
         (table,) = self.project.compiled().tables.values()
         evaluate.run(table, self.project.root, self.project.root / frame_path("a"))
         return read_frame(self.project.root / frame_path("a"))
-
-    def change_run(self, change: Callable[[dict[str, Any]], object]) -> None:
-        record = deepcopy(self.run.record)
-        change(record)
-        self.run = Run(record)
 
     def checkpoints(self) -> list[Path]:
         return sorted(self.project.root.glob(".pfl/checkpoints/*/round-*"))

@@ -325,9 +325,6 @@ def test_runs_go_by_the_version_of_the_engine_and_what_is_of_their_own() -> None
     assert names(code_of_evaluation(table, [run])) == ["stage.evaluate"]
     figures = [f"figure.{name}" for name in table.drawn if name in figure_names()]
     assert figures and names(code_of_report(table)) == ["stage.report", *figures]
-        "stage.report",
-        *(f"figure.{name}" for name in table.drawn if name in figure_names()),
-    ]
 
 
 def test_a_kept_result_is_known_by_versions_and_an_entry_of_a_study_by_its_source() -> None:

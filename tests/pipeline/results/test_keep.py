@@ -60,7 +60,7 @@ def test_a_clone_shows_the_table_without_training(kept: Project, tmp_path: Path)
     copy = clone(kept, tmp_path / "clone")
     done = pfl(copy, "run")
     assert done.returncode == 0, done.stderr
-    assert not [stage for stage in copy.stages() if ":train-" in stage or ":data" in stage]
+    assert not [stage for stage in copy.stages() if ":train@" in stage or ":data" in stage]
     # The table as it was, to the byte; but for the lines that say where its numbers come from.
     before, after = ((project.root / "reports/tiny/report.md").read_text("utf-8") for project in (kept, copy))
     table = before.partition("\n## ")[0].strip()
