@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,10 @@ _FACTS = {
     **dict.fromkeys(("macs", "positions"), _INT),
     **dict.fromkeys(("diverged", "chosen", "noise"), _TEXT),
 }
-_JSON = ("diverged", "chosen", "noise")
+FACTS_AS_JSON = ("diverged", "chosen", "noise")
 _FINDING = ["analysis", "client", "item", "index", "value"]
 _NO_FINDINGS = pd.DataFrame(columns=_FINDING)
-Row = dict[Hashable, Any]
+Row = dict[Any, Any]
 _SCHEMAS = {
     "runs": pa.schema({"run": _TEXT, "seed": _INT, "state": _TEXT, "settings": _TEXT, **_FACTS}),
     "values": pa.schema({"run": _TEXT, "client": _INT, "metric": _TEXT, "mean": _FLOAT, "std": _FLOAT, "n": _INT}),
@@ -155,7 +155,7 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Mapping[
         measured = measured.replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # which protocols read
     state = "missing" if measured is None else "measured" if facts.get("diverged") is None else "diverged"
     facts = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
-    facts |= {name: json.dumps(facts[name]) for name in _JSON if facts.get(name) is not None}
+    facts |= {name: json.dumps(facts[name]) for name in FACTS_AS_JSON if facts.get(name) is not None}
     settings = json.dumps(run.record, ensure_ascii=False)
     rows: dict[str, list[Row]] = {
         "runs": [{**facts, "run": id_, "seed": run.seed, "state": state, "settings": settings}],

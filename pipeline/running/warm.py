@@ -13,7 +13,7 @@ import matplotlib.backends.backend_agg
 import matplotlib.backends.backend_svg  # noqa: F401
 from typer.main import get_command
 
-import pipeline.report.pages.build
+import pipeline.report.write
 import pipeline.running.worker
 import pipeline.stages.cli
 import pipeline.stages.data

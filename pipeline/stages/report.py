@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.report.pages.build import build_report
+from pipeline.report.write import build_report
 from pipeline.spec.table import ResolvedTable
 
 

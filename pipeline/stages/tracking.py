@@ -42,7 +42,7 @@ class TensorBoard:
     def __init__(self, run: Run, private: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        from pipeline.report.pages.unlike import settings_of
+        from pipeline.report.settings import settings_of
 
         self.writer = SummaryWriter(str(private / "tensorboard" / run.id))
         text = "\n".join(f"    {name}: {value}" for name, value in settings_of(run).items())
@@ -69,7 +69,7 @@ class MLflow:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.tracking import MlflowClient
 
-        from pipeline.report.pages.unlike import settings_of
+        from pipeline.report.settings import settings_of
 
         self.client = MlflowClient(where or (private / "mlflow").absolute().as_uri())
         found = self.client.get_experiment_by_name(run.dataset)
