@@ -286,7 +286,7 @@ def test_whom_a_module_concerns(copy: Copy, module: str, concerned: list[str]) -
         pytest.param(("pipeline.stages.data", "pflcore.datasets.cifar10"), marks=pytest.mark.matrix),
         ("pipeline.stages.train", "pflcore.methods.fedtp", "pflcore.backbones.tiny_vit"),
         pytest.param(("pipeline.stages.evaluate",), marks=pytest.mark.matrix),
-        pytest.param(("pipeline.stages.report", "pipeline.report.pages.build"), marks=pytest.mark.matrix),
+        pytest.param(("pipeline.stages.report", "pipeline.report.write"), marks=pytest.mark.matrix),
     ],
     ids=lambda roots: roots[0],
 )

@@ -37,7 +37,7 @@ from pflcore.errors import UserError
 from pipeline.report.figures import build_sections
 from pipeline.report.figures.gain import density
 from pipeline.report.figures.rollout import overlaid
-from pipeline.report.pages.render import escape_latex
+from pipeline.report.render import escape_latex
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
