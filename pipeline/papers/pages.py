@@ -233,7 +233,7 @@ def write_paper(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = Non
     put(out / f"{paper.name}.html", html("page.html.j2", page=replace(whole, studies=[]) if parts else whole))
     for at, (href, study) in enumerate(parts.items()):
         home = f"{paper.name}.html", paper.title
-        alone = replace(whole, title=study.heading, citation="", studies=[study], here=at, home=home)
+        alone = replace(whole, title=study.heading, citation="", studies=[study], notes=[], here=at, home=home)
         put(out / href, html("page.html.j2", page=replace(alone, up="../" * href.count("/"))))
     for path in (out / paper.name).rglob("*.html"):
         if path.relative_to(out).as_posix() not in parts:

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from pflcore.artifacts import read_table, write_table
+from pflcore.errors import UserError
 from pflcore.files import write_text
+from pflcore.protocols import Figures, summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.serialise import to_yaml
 from pipeline.report.frame import ALL, Frame, collect_frame, write_frame
@@ -133,7 +136,8 @@ def runs_of(resolved: ResolvedTable, root: Path) -> dict[str, Run]:
 
 def frame_of(resolved: ResolvedTable, root: Path) -> Frame:
     """The frame of a table's runs, with the figures that :func:`write_evaluation` has stated."""
-    frame = collect_frame(resolved, runs_of(resolved, root), root)
+    with patch("pipeline.report.frame.summarise", _summarised):
+        frame = collect_frame(resolved, runs_of(resolved, root), root)
     for run in resolved.runs:
         path = root / run_path(run, "figures.json")
         if path.is_file():
@@ -154,6 +158,14 @@ def frame_of(resolved: ResolvedTable, root: Path) -> Frame:
     return frame
 
 
+def _summarised(rounds: pa.Table, evaluation: Evaluation, count: int) -> Figures:
+    """The figures of a run; none where not all rounds are measured that its record asks for."""
+    try:
+        return summarise(rounds, evaluation, count)
+    except UserError:
+        return {}
+
+
 def results_of(resolved: ResolvedTable, root: Path) -> Results:
     """A table filled in."""
     return Results.of(resolved, frame_of(resolved, root))
@@ -163,7 +175,8 @@ def report(resolved: ResolvedTable, root: Path, out: Path) -> None:
     """The report of a table."""
     folder = root / frame_path(resolved.spec)
     runs_of(resolved, root)
-    write_frame(resolved, root, folder)
+    with patch("pipeline.report.frame.summarise", _summarised):
+        write_frame(resolved, root, folder)
     for name, rows in vars(frame_of(resolved, root)).items():
         kept = read_table(folder / f"{name}.parquet", f"frame.{name}/1")[0]
         rows = pa.Table.from_pandas(rows, schema=kept.schema.remove_metadata(), preserve_index=False)

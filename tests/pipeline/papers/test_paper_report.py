@@ -31,7 +31,6 @@ from support.report_demo import (
     table,
     with_note,
     with_records,
-    write_evaluation,
     write_metrics,
     write_run,
 )
@@ -40,7 +39,6 @@ from pflcore.artifacts import read_table, write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import summarise as summary_of
-from pflcore.settings import Evaluation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as papers_module
 from pipeline.papers.contents import Place, read_contents
@@ -311,11 +309,12 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def artifact(project: Project, name: str, mean: float = 80.0) -> str:
+def artifact(project: Project, name: str) -> str:
     """The first run of a spec gets artifacts; its id."""
     workspace = project.workspace()
-    run = next(iter(compile_workspace(workspace, [name]).tables[name].runs))
-    write_run(workspace.root, run, mean)
+    compilation = compile_workspace(workspace, [name])
+    run = next(iter(compilation.tables[name].runs))
+    measured(workspace.root, run, [80] * compilation.runs[run].training.rounds)
     return run
 
 
@@ -417,13 +416,18 @@ def measured(root: Path, run: str, percents: list[int]) -> None:
     correct = [percent for percent in percents for _ in range(2)]
     made = rounds_table(rounds, [0, 1] * len(percents), correct, [100] * len(rounds), [1.0] * len(rounds))
     write_table(root / "artifacts/runs" / run / "rounds.parquet", made, "rounds/2", run=run, diverged=None)
-    write_evaluation(root, run, summary_of(made, Evaluation(every=1, window=0, curve_every=1), len(percents)))
 
 
 def of_seeds(root: Path, runs: list[str], published: Any, metric: str = "final") -> ResolvedTable:
     """A table of one cell that shows the last round of some runs, each with a seed of its own."""
     one = table([cell({"method": "FedTP"}, runs, published)], ["method"], [], metric=metric)
-    return with_records(root, one, {run: {**RECORD, "seed": seed} for seed, run in enumerate(runs)})
+    records = {}
+    for seed, run in enumerate(runs):
+        path = root / run_path(run, "rounds.parquet")
+        rounds = read_table(path, "rounds/2")[0]["round"].to_pylist()[-1] if path.is_file() else 1
+        evaluation = {"every": 1, "window": 0, "curve_every": 1}
+        records[run] = {**RECORD, "seed": seed, "training": {"rounds": rounds}, "evaluation": evaluation}
+    return with_records(root, one, records)
 
 
 def only(resolved: ResolvedTable, root: Path) -> Obtained:

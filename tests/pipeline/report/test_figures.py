@@ -236,7 +236,7 @@ def test_damaged_analyses(tmp_path: Path, rows: list[Any], words: str) -> None:
     path = write_analysis(tmp_path, "a", rows)
     with pytest.raises(UserError) as error:
         report(tmp_path, {("A", "x"): {"a": record("fedtp")}})
-    assert str(error.value) == f"{path}: {words}; delete it and run `dvc repro`"
+    assert str(error.value) == f"{path.relative_to(tmp_path)}: {words}; delete it and run `dvc repro`"
 
 
 def test_weights_of_mixed_attention(tmp_path: Path) -> None:

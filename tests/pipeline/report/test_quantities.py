@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from support.fake_catalog import write_specs
 from support.figure_demo import write_analysis
-from support.report_demo import RECORD, cell, frame_of, report, results_of, table, with_records, write_run
+from support.report_demo import RECORD, cell, report, results_of, table, with_records, write_run
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.report.frame import ALL as ALL_CLIENTS
+from pipeline.report.frame import Frame
 from pipeline.report.table.cells import Value, collect_cells
 from pipeline.report.table.printed import format_value, signed
 from pipeline.running.request import Request, Wish
@@ -169,26 +170,28 @@ def test_learned_weights_by_client_kind_and_position(tmp_path: Path) -> None:
     assert found == pytest.approx([0.2, 0.4, 0.3, 0.6, 1.0, 0.8, 0.4, 0.7, 0.55])
 
 
-def published(root: Path, text: str, mean: float) -> str:
+def published(text: str, mean: float) -> str:
     """The verdict on a count beside what a paper prints."""
     number, step = read_printed(text)
-    value = Published(mean=number, std=None, quoted=False, note="", printed=text, step=step)
+    printed = Published(mean=number, std=None, quoted=False, note="", printed=text, step=step)
     planned = cell({"m": "A"}, ["run"]).model_copy(
-        update={"quantity": Quantity(metric="parameters"), "published": value}
+        update={"quantity": Quantity(metric="parameters"), "published": printed}
     )
     made = table([planned], ["m"], [])
-    frame = frame_of(made, root)
-    values = pd.DataFrame([("run", ALL_CLIENTS, "parameters", mean, None, 1)], columns=frame.values.columns)
-    (one,) = collect_cells(made, replace(frame, values=values.astype(frame.values.dtypes.to_dict())))
+    about = {"run": "run", "seed": 0, "state": "missing", "figure": None}
+    value = {"run": "run", "client": ALL_CLIENTS, "metric": "parameters", "mean": mean, "std": math.nan, "n": 1}
+    nothing = pd.DataFrame()
+    frame = Frame(pd.DataFrame([about]), pd.DataFrame([value]), nothing, nothing, nothing, nothing)
+    (one,) = collect_cells(made, frame)
     return one.verdict
 
 
-def test_verdicts_go_by_the_printed_digits(tmp_path: Path) -> None:
-    assert published(tmp_path, "45.17 K", 45_178) == "match"  # cut off
-    assert published(tmp_path, "45.18 K", 45_178) == "match"
-    assert published(tmp_path, "45.17 K", 45_180) == "differs"
-    assert published(tmp_path, "21.03M", 21_704_164) == "differs"
-    assert published(tmp_path, "0", 0) == "match"
+def test_verdicts_go_by_the_printed_digits() -> None:
+    assert published("45.17 K", 45_178) == "match"  # cut off
+    assert published("45.18 K", 45_178) == "match"
+    assert published("45.17 K", 45_180) == "differs"
+    assert published("21.03M", 21_704_164) == "differs"
+    assert published("0", 0) == "match"
 
 
 def test_numbers_as_papers_print_them() -> None:

@@ -141,5 +141,5 @@ def test_a_curve_per_client(tmp_path: Path) -> None:
         (("B",), [60.0, 60.0, 50.0]),
         (("All",), [45.0, 50.0, 60.0]),
     ]
-    assert made.page.curves_caption.endswith("in cells of one client, its own.")
-    assert ("single clients", "A, B") in made.page.facts
+    assert made.curves_caption.endswith("in cells of one client, its own.")
+    assert ("single clients", "A, B") in made.facts
