@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.ledger import Ledger
+from pipeline.ledger import Entry, Ledger
 from pipeline.papers.contents import PLACES, read_contents
 from pipeline.papers.paper import Brief, Paper, Summary, in_order, papers_of
 from pipeline.report.agreement import Agreement
@@ -33,7 +33,6 @@ from pipeline.report.study import Study, banner
 from pipeline.report.table.results import Results
 from pipeline.report.write import put, write_pictures
 from pipeline.spec.specs import find_specs
-from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import (
     INDEX,
     PAPERS,
@@ -145,67 +144,20 @@ class Papers:
             if before and same and (name not in wanted or (before.page and self._complete(paper))):
                 now[name] = before
             elif name not in wanted:
-                studies = [Study(self._results(table)) for table in paper.tables.values()]
-                now[name] = Known(state, False, _summary(paper, studies))
+                now[name] = Known(state, False, summarise(paper, self.workspace.root, self._kept(paper)))
             else:
-                now[name] = Known(state, True, self._write_paper(paper))
+                now[name] = Known(state, True, write_paper(paper, self.workspace.root, self._kept(paper)))
                 written.append(name)
         if now != known:
             write_text(path, _REMEMBERED.dump_json(now).decode())
         self._write_index(sorted((entry.summary for entry in now.values()), key=in_order))
         return written
 
-    def _results(self, table: ResolvedTable) -> Results:
-        ids = [run for run in table.runs if run in self.compilation.kept and run in self.ledger.lines]
-        kept = {run: entry for run in ids if (entry := self.ledger.get(run))}
-        return Results.of(table, collect_frame(table, self.compilation.every_run, self.workspace.root, kept))
-
-    def _write_paper(self, paper: Paper) -> Summary:
-        """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than
-        :data:`MOST_TABLES`, and the pictures they need; a file that would not change is left."""
-        out = self.workspace.root / PAPERS
-        studies = [self._study(paper, spec, number) for number, spec in enumerate(paper.tables, start=1)]
-        summary = _summary(paper, studies)
-        notes = [note for note in studies[0].notes if all(note in study.notes for study in studies[1:])]
-        whole = Document(
-            paper.title,
-            self.workspace.profile,
-            studies,
-            citation=paper.citation,
-            tables=[Overview(study.heading, study.href, study.coverage, study.verdicts) for study in studies],
-            uncovered=[place.words for place in paper.places if not place.specs],
-            notes=notes if len(studies) > 1 else [],
-        )
-        for study in studies:
-            write_pictures(study, out / study.folder, tidy=True)
-        put(out / f"{paper.name}.md", markdown("page.md.j2", page=whole))
-        put(out / f"{paper.name}.tex", latex("page.tex.j2", page=whole))
-        parts = {study.href: study for study in studies if not study.href.startswith("#")}
-        put(out / f"{paper.name}.html", html("page.html.j2", page=replace(whole, studies=[]) if parts else whole))
-        for at, (href, study) in enumerate(parts.items()):
-            home = f"{paper.name}.html", paper.title
-            alone = replace(whole, title=study.heading, citation="", studies=[study], notes=[], here=at, home=home)
-            put(out / href, html("page.html.j2", page=replace(alone, up="../" * href.count("/"))))
-        for path in (out / paper.name).rglob("*.html"):
-            if path.relative_to(out).as_posix() not in parts:
-                path.unlink(missing_ok=True)
-        return summary
-
-    def _study(self, paper: Paper, spec: str, number: int) -> Study:
-        root, table, report = self.workspace.root, paper.tables[spec], f"{report_path(spec)}/report.html"
-        pages = {one.federation: f"{partition_report_path(one.federation)}/index" for one in table.partitions}
-        return Study(
-            self._results(table),
-            key=f"s{number}",
-            folder=f"{paper.folder(spec)}/",
-            pages={
-                name: posixpath.relpath(page, PAPERS)
-                for name, page in pages.items()
-                if (root / f"{page}.html").is_file()
-            },
-            href=_href(paper, spec),
-            report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
-        )
+    def _kept(self, paper: Paper) -> dict[str, Entry]:
+        """Return the kept results that stand for artifacts of a paper's runs."""
+        runs = {run for table in paper.tables.values() for run in table.runs}
+        ids = runs & self.compilation.kept & self.ledger.lines.keys()
+        return {run: entry for run in sorted(ids) if (entry := self.ledger.get(run))}
 
     def _write_index(self, summaries: list[Summary]) -> None:
         published = sum(entry.published for entry in summaries)
@@ -247,8 +199,69 @@ class Papers:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
+def summarise(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> Summary:
+    """Return what an index says about a paper; arguments and errors are those of :func:`write_paper`."""
+    return _summary(paper, [Study(_results(paper, spec, root, kept)) for spec in paper.tables])
+
+
+def write_paper(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> Summary:
+    """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
+    and the pictures they need; a file that would not change is left.
+
+    Args:
+        kept: By run id what stands for artifacts that are not there.
+
+    Raises:
+        UserError: An artifact is damaged.
+    """
+    out, studies = root / PAPERS, [_study(paper, spec, at, root, kept) for at, spec in enumerate(paper.tables, start=1)]
+    notes = [note for note in studies[0].notes if all(note in study.notes for study in studies[1:])]
+    whole = Document(
+        paper.title,
+        studies[0].table.profile,
+        studies,
+        citation=paper.citation,
+        tables=[Overview(study.heading, study.href, study.coverage, study.verdicts) for study in studies],
+        uncovered=[place.words for place in paper.places if not place.specs],
+        notes=notes if len(studies) > 1 else [],
+    )
+    for study in studies:
+        write_pictures(study, out / study.folder, tidy=True)
+    put(out / f"{paper.name}.md", markdown("page.md.j2", page=whole))
+    put(out / f"{paper.name}.tex", latex("page.tex.j2", page=whole))
+    parts = {study.href: study for study in studies if not study.href.startswith("#")}
+    put(out / f"{paper.name}.html", html("page.html.j2", page=replace(whole, studies=[]) if parts else whole))
+    for at, (href, study) in enumerate(parts.items()):
+        home = f"{paper.name}.html", paper.title
+        alone = replace(whole, title=study.heading, citation="", studies=[study], notes=[], here=at, home=home)
+        put(out / href, html("page.html.j2", page=replace(alone, up="../" * href.count("/"))))
+    for path in (out / paper.name).rglob("*.html"):
+        if path.relative_to(out).as_posix() not in parts:
+            path.unlink(missing_ok=True)
+    return _summary(paper, studies)
+
+
 def _summary(paper: Paper, studies: Iterable[Study]) -> Summary:
     return Summary(paper.name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
+
+
+def _results(paper: Paper, spec: str, root: Path, kept: Mapping[str, Entry] | None) -> Results:
+    table = paper.tables[spec]
+    return Results.of(table, collect_frame(table, paper.runs, root, kept))
+
+
+def _study(paper: Paper, spec: str, number: int, root: Path, kept: Mapping[str, Entry] | None) -> Study:
+    report = f"{report_path(spec)}/report.html"
+    pages = {one.federation: f"{partition_report_path(one.federation)}/index" for one in paper.tables[spec].partitions}
+    there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
+    return Study(
+        _results(paper, spec, root, kept),
+        key=f"s{number}",
+        folder=f"{paper.folder(spec)}/",
+        pages={name: posixpath.relpath(page, PAPERS) for name, page in there.items()},
+        href=_href(paper, spec),
+        report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
+    )
 
 
 def _href(paper: Paper, spec: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -151,11 +150,10 @@ def judge_claims(results: Results) -> list[Judgement]:
     its first failing pair; short of that it is not yet decided while obtained values are missing, then undecided if any
     pair is, and else it holds. Trials on generated data have no verdict.
     """
-    table, metric = results.table, results.table.metric
-    counted = PrintedValues(lambda cell: cell.obtained if cell.complete else None, metric)
-    obtained = counted if table.counted else ObtainedValues(results)  # neither seeds nor chance have a part in counts
-    printed = PrintedValues(lambda cell: cell.published, metric)
-    so_far = PrintedValues(lambda cell: cell.obtained, metric)
+    table = results.table
+    # Neither seeds nor chance have a part in counts.
+    obtained = Values(results, lambda cell: cell.obtained if cell.complete else None, paired=not table.counted)
+    printed, so_far = Values(results, lambda cell: cell.published), Values(results, lambda cell: cell.obtained)
     judgements = []
     for claim in table.claims:
         cells = [cell for cell in results.cells if cell.published and _has_spread(claim, cell.published)]
@@ -178,7 +176,7 @@ def _weigh(results: Results, claim: TableClaim, cells: Iterable[Cell], values: V
         _measure(claim, match, values, lower=results.table.better == "lower")
         for match in pairs
         if all(
-            (value := values.value(cell)) is not None and _has_spread(claim, value)
+            (value := values.pick(cell)) is not None and _has_spread(claim, value)
             for cell in (*match.first, *match.second)
         )
     ]
@@ -272,76 +270,75 @@ def _measure(claim: TableClaim, match: Match, values: Values, *, lower: bool) ->
     return Pair(better, than, match.labels, sides, effect, surplus, len(match.first), named)
 
 
-class Values(ABC):
-    """What claims are judged on: values of cells, and what their differences are worth."""
+@dataclass(frozen=True)
+class Values:
+    """Values of cells that claims are judged on, and what their differences are worth.
 
-    @abstractmethod
-    def value(self, cell: Cell) -> Value | None:
-        """Return the value that a cell is judged on; None while there is none."""
+    Attributes:
+        pick: The value that a cell is judged on; None while there is none.
+        paired: Whether they are compared seed by seed; else all that is known is their ±, and those of several cells
+            count as independent.
+    """
 
-    @abstractmethod
-    def total(self, terms: Terms) -> Value:
-        """Return a weighted sum, with a deviation where it is known."""
-
-    @abstractmethod
-    def effect(self, terms: Terms, asked: float) -> Effect:
-        """Return a weighted sum, judged against what is asked for."""
-
-    @abstractmethod
-    def spreads(self, one: Cell, other: Cell, asked: float) -> Effect:
-        """Return the ± of a cell less that of another, judged against what is asked for."""
+    results: Results
+    pick: Callable[[Cell], Value | None]
+    paired: bool = False
 
     def mean(self, cell: Cell) -> float:
         """Return the mean of a cell that has a value."""
-        value = self.value(cell)
+        value = self.pick(cell)
         return value.mean if value else math.nan
 
     def std(self, cell: Cell) -> float:
         """Return the deviation of a cell that has a value; 0 where it has none."""
-        value = self.value(cell)
+        value = self.pick(cell)
         return (value.std if value else None) or 0.0
 
-
-@dataclass(frozen=True)
-class ObtainedValues(Values):
-    """Obtained values, compared seed by seed."""
-
-    results: Results
-
-    def value(self, cell: Cell) -> Value | None:
-        return cell.obtained if cell.complete else None
-
     def total(self, terms: Terms) -> Value:
-        if len(terms) == 1 and (value := self.value(terms[0][0])):
-            return value
-        by_seed = _by_seed(terms)
-        mean = math.fsum(weight * self.mean(cell) for cell, weight in terms)
-        return Value(mean, float(by_seed.std()) if len(by_seed) > 1 else None)
+        """Return a weighted sum, with a deviation where it is known."""
+        values = [value for cell, _ in terms if (value := self.pick(cell))]
+        if len(values) == 1:
+            return values[0]
+        seeds = _by_seed(terms) if self.paired else np.array([])
+        std = float(seeds.std()) if len(seeds) > 1 else None
+        if not self.paired and any(value.std is not None for value in values):
+            std = self._deviation(terms)
+        return Value(self._sum(terms), std)
 
     def effect(self, terms: Terms, asked: float) -> Effect:
-        by_seed = _by_seed(terms)
-        if not len(by_seed):  # nothing pairs
-            return Effect(math.fsum(weight * self.mean(cell) for cell, weight in terms), n=0)
-        found = compare(by_seed - asked)
-        clients = self._over_clients(terms) if found.n == 1 else None
+        """Return a weighted sum, judged against what is asked for."""
+        by_clients = self.results.table.metric == "clients" and all(cell.client is None for cell, _ in terms)
+        if not self.paired:  # under `clients` the ± of a single run is the spread between its clients
+            deviation = self._deviation(terms)
+            between = by_clients and deviation > 0 and all(len(cell.runs) <= 1 for cell, _ in terms)
+            return compare_printed(self._sum(terms), asked, deviation, between_clients=between)
+        seeds = _by_seed(terms)
+        if not len(seeds):  # nothing pairs
+            return Effect(self._sum(terms), n=0)
+        found = compare(seeds - asked)
+        clients = self._over_clients(terms) if found.n == 1 and by_clients else None
         low, high = found.low + asked, found.high + asked
         return replace(found, difference=found.difference + asked, low=low, high=high, clients=clients)
 
     def spreads(self, one: Cell, other: Cell, asked: float) -> Effect:
+        """Return the ± of a cell less that of another, judged against what is asked for."""
+        difference = self.std(one) - self.std(other)
+        if not self.paired:
+            return compare_printed(difference, asked, 0.0)
         seeds = sorted(one.by_seed.keys() & other.by_seed.keys())
         first, second = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (one, other))
-        return replace(compare_spreads(first, second, asked), difference=self.std(one) - self.std(other))
+        return replace(compare_spreads(first, second, asked), difference=difference)
+
+    def _sum(self, terms: Terms) -> float:
+        return math.fsum(weight * self.mean(cell) for cell, weight in terms)
+
+    def _deviation(self, terms: Terms) -> float:
+        return math.hypot(*(weight * self.std(cell) for cell, weight in terms))
 
     def _over_clients(self, terms: Terms) -> tuple[int, float, float] | None:
-        """Return how many clients a single seed has and the interval over them; None unless the metric is their mean,
-        and all cells have the same ones."""
+        """Return how many clients a single seed has and the interval over them; None unless all have the same ones."""
         runs = {run: self.results.runs[run] for cell, _ in terms for run in cell.runs}
-        federations = {run.resolved.federation_id for run in runs.values()}
-        if (
-            self.results.table.metric != "clients"
-            or len(federations) > 1
-            or any(cell.client is not None for cell, _ in terms)
-        ):
+        if len({run.resolved.federation_id for run in runs.values()}) > 1:
             return None
         sides = [
             weight * pd.concat([runs[run].clients for run in cell.runs], axis=1).mean(axis=1, skipna=False)
@@ -355,40 +352,3 @@ def _by_seed(terms: Terms) -> Array:
     """Return a weighted sum under each of the seeds that all cells have, in their order."""
     seeds = sorted(set.intersection(*(set(cell.by_seed) for cell, _ in terms)))
     return np.array([math.fsum(weight * cell.by_seed[seed] for cell, weight in terms) for seed in seeds])
-
-
-@dataclass(frozen=True)
-class PrintedValues(Values):
-    """Values of which all that is known is their ±; those of several cells count as independent.
-
-    Attributes:
-        pick: The value of a cell.
-        metric: That of the table; under ``clients`` the ± of a single run is the spread between its clients.
-    """
-
-    pick: Callable[[Cell], Value | None]
-    metric: str
-
-    def value(self, cell: Cell) -> Value | None:
-        return self.pick(cell)
-
-    def total(self, terms: Terms) -> Value:
-        values = [value for cell, _ in terms if (value := self.value(cell))]
-        if len(values) == 1:
-            return values[0]
-        known = any(value.std is not None for value in values)
-        return Value(self._sum(terms), self._deviation(terms) if known else None)
-
-    def effect(self, terms: Terms, asked: float) -> Effect:
-        deviation = self._deviation(terms)
-        single = self.metric == "clients" and all(len(cell.runs) <= 1 and cell.client is None for cell, _ in terms)
-        return compare_printed(self._sum(terms), asked, deviation, between_clients=single and deviation > 0)
-
-    def spreads(self, one: Cell, other: Cell, asked: float) -> Effect:
-        return compare_printed(self.std(one) - self.std(other), asked, 0.0)
-
-    def _sum(self, terms: Terms) -> float:
-        return math.fsum(weight * self.mean(cell) for cell, weight in terms)
-
-    def _deviation(self, terms: Terms) -> float:
-        return math.hypot(*(weight * self.std(cell) for cell, weight in terms))

@@ -42,7 +42,8 @@ class PrintedClaim:
 
     Attributes:
         published: The verdict on the values of the paper; "" when it prints nothing to judge by.
-        weakest: Of obtained and of published values the pair that speaks most against the claim.
+        weakest: Of obtained and of published values how many pairs are judged, and the one that speaks most against
+            the claim.
         pairs: The pairs, at most :data:`MOST_PAIRS` of either.
         more: How many there are beyond.
     """
@@ -58,20 +59,12 @@ class PrintedClaim:
 
 def print_claim(judgement: Judgement, decimals: int) -> PrintedClaim:
     """Return a claim as a template prints it."""
-    claim, kinds = judgement.claim, _kinds(judgement)
-    rows = [
-        (name, pair.verdict, *_printed(claim, pair, decimals))
-        for name, evidence in kinds.items()
-        for pair in evidence.judged[:MOST_PAIRS]
-    ]
-    blank = ("",) * (len(_LABELS) - 2 + len(_NUMBERS))
-    weakest = [
-        (
-            *(name, evidence.verdict, f"{len(evidence.judged)} of {evidence.pairs}"),
-            *(_printed(claim, evidence.judged[0], decimals) if evidence.judged else blank),
-        )
-        for name, evidence in kinds.items()
-    ]
+    claim, kinds, rows, weakest = judgement.claim, _kinds(judgement), list[tuple[str, ...]](), list[tuple[str, ...]]()
+    for name, evidence in kinds.items():
+        printed = [_printed(claim, pair, decimals) for pair in evidence.judged[:MOST_PAIRS]]
+        rows += [(name, pair.verdict, *row) for pair, row in zip(evidence.judged, printed, strict=False)]
+        first = printed[0] if printed else ("",) * (len(_LABELS) - 2 + len(_NUMBERS))
+        weakest.append((name, evidence.verdict, f"{len(evidence.judged)} of {evidence.pairs}", *first))
     return PrintedClaim(
         text=claim.text,
         verdict=judgement.obtained.verdict,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipeline.report.frame import LAST
+from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.statistics import LEGEND
-from pipeline.report.table.cells import ACCURACY, DIFFERS, DIVERGED, MATCH, MISSING, SMOKE, TIES
+from pipeline.report.table.cells import DIFFERS, MATCH, PRECISION, TIES
 from pipeline.report.table.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
 from pipeline.report.table.results import Results
 
@@ -28,54 +28,41 @@ PROTOCOLS = {
 TWO_NUMBERS = f"a {BESIDE} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
 
 
+_MARKS = (
+    "Bold: the best of its column.",
+    f"{TIED}: not told apart from the best of its column (moderated paired t tests over the seeds, at 5 % over all "
+    "comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
+    f"{NO_VALUE}: not run yet, not reached, or not to be counted before training.",
+    "diverged: training of at least one run of the cell ended in non-finite numbers.",
+    "[n/m]: n of the cell's m runs are done.",
+    "± of a cell of several runs: population standard deviation over them.",
+)
+_PUBLISHED = (
+    "Published values are in parentheses and have a best of their own; *: the paper quotes it from an earlier paper; "
+    f"{MISPRINT}: printed so, though it cannot be (see Notes); {UNPLANNED}: no run is planned.",
+    LEGEND,
+)
+
+
 def legend(results: Results) -> list[str]:
-    """Return the sentences that apply to a table."""
+    """Return the sentences under a table: on its protocol, and on marks."""
     table, cells = results.table, results.cells
     accuracies = not any(cell.quantity for cell in cells)
-    rivals = [cell for cell in cells if cell.obtained and not cell.quantity and not cell.best_obtained]
-    rivals = [] if table.profile == SMOKE else rivals
     applies = {
-        "Obtained values, published values in parentheses, each with a best of its own.": any(
-            cell.published for cell in cells
-        ),
-        f"Bold: the {'lowest' if table.better == 'lower' else 'highest'} of its column.": any(
-            cell.best_obtained or cell.best_published for cell in cells
-        ),
-        f"{TIED}: not told apart from the best of its column (moderated paired t tests over the seeds, at 5 % over all "
-        "comparisons of a column, Holm); what has no mark is.": any(cell.tied is not None for cell in rivals),
-        "Where two cells do not share two seeds, their difference is not judged and has no mark.": any(
-            cell.tied is None for cell in rivals
-        ),
-        "*: the paper quotes this value from an earlier paper.": any(cell.quoted for cell in cells),
-        f"{MISPRINT}: printed so, though it cannot be (see Notes); compared with nothing.": any(
-            cell.misprint for cell in cells
-        ),
-        f"{NO_VALUE}: not run yet, not reached, or not to be counted before training.": any(
-            cell.verdict == MISSING for cell in cells
-        ),
-        f"{UNPLANNED}: no run is planned.": any(cell.published and not cell.runs for cell in cells),
-        "diverged: training of at least one run of the cell ended in non-finite numbers.": any(
-            cell.verdict == DIVERGED for cell in cells
-        ),
-        "[n/m]: n of the cell's m runs are done.": any(cell.obtained and not cell.complete for cell in cells),
-        f"Rank: within a column, 1 the best; {TIES}.": bool(table.derived),
         PROTOCOLS.get(table.metric, ""): accuracies,
         "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
-        "objects do not count), the mean over clients.": accuracies and results.layout.figure != ACCURACY,
+        "objects do not count), the mean over clients.": results.layout.figure == PRECISION,
         "Personalised models of all clients are measured after aggregation.": accuracies,
         "Counted on the models of a cell's runs; nothing is trained for it.": table.counted,
-        "± of a cell of several runs: population standard deviation over them.": not table.counted
-        and any(len(cell.runs) > 1 for cell in cells),
         "Single clients: the same on the test samples of one client.": bool(results.layout.client_names),
         "Early stopping: a run ends when its pooled accuracy on validation samples has not improved for so many "
         "measurements.": any(run.resolved.training.patience for run in results.runs.values()),
-        TWO_NUMBERS: any(cell.last for cell in cells),
-        f"{MATCH}: apart by less than one in the last digit that is printed; else {DIFFERS}.": any(
-            cell.verdict in (MATCH, DIFFERS) for cell in cells
-        ),
-        LEGEND: bool(table.claims) or any(cell.published and not cell.quantity for cell in cells),
+        TWO_NUMBERS: table.metric == LAST_TEN,
+        f"{MATCH}: apart by less than one in the last digit that is printed; else {DIFFERS}.": not accuracies,
+        f"Rank: within a column, 1 the best; {TIES}.": bool(table.derived),
     }
-    return [sentence for sentence, does in applies.items() if does and sentence]
+    published = _PUBLISHED if table.claims or any(cell.published or cell.misprint for cell in cells) else ()
+    return [*(sentence for sentence, does in applies.items() if does and sentence), *_MARKS, *published]
 
 
 def facts(results: Results) -> list[tuple[str, str]]:

@@ -129,11 +129,11 @@ class Study:
         """The convergence curves; of a study without any, an empty picture."""
         return draw_curves(self.results.layout, self.curves)
 
-    @property
+    @cached_property
     def curves_alt(self) -> str:
         return curves_alt(self.results.layout, self.curves)
 
-    @property
+    @cached_property
     def curves_caption(self) -> str:
         layout = self.results.layout
         own = "; in cells of one client, its own" if layout.client_names else ""
@@ -176,15 +176,15 @@ class Study:
             start += width
         return levels
 
-    @property
+    @cached_property
     def has_published(self) -> bool:
         return any(cell.published for cell in self.results.cells)
 
-    @property
+    @cached_property
     def has_differences(self) -> bool:
         return any(map(_compared, self.results.cells))
 
-    @property
+    @cached_property
     def against(self) -> list[tuple[str, str]]:
         """What there is to say of published values, as name and value."""
         cells = [cell for cell in self.results.cells if cell.published]
@@ -192,22 +192,22 @@ class Study:
         tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
         return [("cells", tally), *self.agreement.numbers()] if cells else []
 
-    @property
+    @cached_property
     def legend(self) -> list[str]:
         return legend(self.results)
 
-    @property
+    @cached_property
     def facts(self) -> list[tuple[str, str]]:
         unplanned = [cell for cell in self.results.layout.cells if _unplanned(cell)]
         where = [("no run is planned", self.results.layout.whereabouts(unplanned))] if unplanned else []
         return [*facts(self.results), *where]
 
-    @property
+    @cached_property
     def confounded(self) -> PlainTable:
         rows = confounded_settings(self.table, {run.id: run.resolved for run in self.results.runs.values()})
         return PlainTable(("axis", "setting", "most", "others"), rows, labels=2)
 
-    @property
+    @cached_property
     def warning(self) -> str:
         """That runs which ask for the same data were not given the same, as may happen with raw files of one's own."""
         hashes: dict[str, set[str]] = {}
@@ -219,7 +219,7 @@ class Study:
         words = f"NOT COMPARABLE: not all runs had the same data of {', '.join(unlike)} (see Provenance)."
         return words if unlike else ""
 
-    @property
+    @cached_property
     def notes(self) -> list[str]:
         """Those of the spec, of published values, and what is known of differences."""
         by_note: dict[str, list[Cell]] = {}

@@ -19,6 +19,7 @@ from pipeline.report.table.cells import Cell, Key, Value, collect_cells, rank_ce
 from pipeline.report.table.layout import Layout, short
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable, TableRank
+from pipeline.workspace import run_path
 
 _COLUMNS = pa.schema(
     [
@@ -110,7 +111,7 @@ class Findings:
 
     def damaged(self, words: str) -> UserError:
         """Return the error to raise for rows that make no sense."""
-        return UserError(f"analysis.parquet of {self.run}: {words}; delete it and run `dvc repro`")
+        return UserError(f"{run_path(self.run, 'analysis.parquet')}: {words}; delete it and run `dvc repro`")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from pflcore.errors import UserError
 from pipeline.report.figures import build_sections
 from pipeline.report.figures.gain import density
 from pipeline.report.figures.rollout import overlaid
-from pipeline.report.pages.render import escape_latex
+from pipeline.report.render import escape_latex
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
@@ -236,7 +236,7 @@ def test_damaged_analyses(tmp_path: Path, rows: list[Any], words: str) -> None:
     path = write_analysis(tmp_path, "a", rows)
     with pytest.raises(UserError) as error:
         report(tmp_path, {("A", "x"): {"a": record("fedtp")}})
-    assert str(error.value) == f"{path}: {words}; delete it and run `dvc repro`"
+    assert str(error.value) == f"{path.relative_to(tmp_path)}: {words}; delete it and run `dvc repro`"
 
 
 def test_weights_of_mixed_attention(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import pytest
 from support.fake_catalog import write_specs
 from support.figure_demo import write_analysis
@@ -12,12 +14,12 @@ from support.report_demo import RECORD, cell, report, results_of, table, with_re
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.report.table.cells import collect_cells
-from pipeline.report.table.measured import Measured, Value
+from pipeline.report.frame import ALL as ALL_CLIENTS
+from pipeline.report.frame import Frame
+from pipeline.report.table.cells import Value, collect_cells
 from pipeline.report.table.printed import format_value, signed
 from pipeline.running.request import Request, Wish
 from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
-from pipeline.spec.run import Run
 from pipeline.spec.table import Published
 from pipeline.workspace import Workspace
 
@@ -171,12 +173,16 @@ def test_learned_weights_by_client_kind_and_position(tmp_path: Path) -> None:
 def published(text: str, mean: float) -> str:
     """The verdict on a count beside what a paper prints."""
     number, step = read_printed(text)
-    value = Published(mean=number, std=None, quoted=False, note="", printed=text, step=step)
+    printed = Published(mean=number, std=None, quoted=False, note="", printed=text, step=step)
     planned = cell({"m": "A"}, ["run"]).model_copy(
-        update={"quantity": Quantity(metric="parameters"), "published": value}
+        update={"quantity": Quantity(metric="parameters"), "published": printed}
     )
-    run = Measured("run", Run(RECORD), {"parameters": Value(mean)}, {}, Path())
-    (one,) = collect_cells(table([planned], ["m"], []), {"run": run})
+    made = table([planned], ["m"], [])
+    about = {"run": "run", "seed": 0, "state": "missing", "figure": None}
+    value = {"run": "run", "client": ALL_CLIENTS, "metric": "parameters", "mean": mean, "std": math.nan, "n": 1}
+    nothing = pd.DataFrame()
+    frame = Frame(pd.DataFrame([about]), pd.DataFrame([value]), nothing, nothing, nothing, nothing)
+    (one,) = collect_cells(made, frame)
     return one.verdict
 
 

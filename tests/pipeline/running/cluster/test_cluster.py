@@ -170,7 +170,7 @@ def test_no_cluster_and_no_remote_are_one_line(tmp_path: Path) -> None:
 
 def test_code_is_compared_module_by_module(tmp_path: Path) -> None:
     ours = Code(source_folder())
-    code = ours.fingerprint("pipeline.stages.report", "pipeline.report.pages.build")
+    code = ours.fingerprint("pipeline.stages.report", "pipeline.report.write")
     assert ".j2 " in code
     assert ours.altered(code, ours.on_disk(code)) is None
     gone = code.replace("pflcore.protocols ", "pflcore.gone ")
