@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pandas as pd
 import pytest
+import yaml
 from support.fake_catalog import write_specs
 from support.figure_demo import write_analysis
 from support.report_demo import RECORD, cell, report, results_of, table, with_records, write_run
@@ -98,14 +99,15 @@ def test_counts_are_those_by_hand(workspace: Workspace) -> None:
 
 def test_nothing_is_trained_for_what_is_counted(workspace: Workspace) -> None:
     compilation = compile_workspace(workspace)
-    assert {stage.kind for stage in compilation.stages} == {"guard", "report", "index"}
+    assert {stage.kind for stage in compilation.stages} == {"guard", "evaluate", "report", "index"}
     assert (compilation.runs, compilation.slots, len(compilation.counted)) == ({}, 0, 4)
-    made = next(stage for stage in compilation.stages if stage.kind == "report")
-    # An edit of a method or of what counts makes the report stale.
-    assert {"stages/code/method.ditto.txt", "stages/code/counting.txt", "stages/code/engine.txt"} <= set(made.deps)
+    file = yaml.safe_load(compilation.files["stages/dvc.yaml"])
+    made = next(one["cmd"] for name, one in file["stages"].items() if name.startswith("evaluate-"))
+    # An edit of a method or of what counts makes its numbers stale.
+    assert {"${method.ditto}", "${stage.counting}", "${engine}"} <= set(made.split()[-1].split("-"))
     base = SPEC.partition("  axes:")[0]
     write_specs(workspace.root, {"specs/more.yaml": f"{base}  axes: {{method: [fedavg]}}\n"})
-    trained = {stage.run for stage in compile_workspace(workspace).stages if stage.kind == "train"}
+    trained = {stage.subject for stage in compile_workspace(workspace).stages if stage.kind == "train"}
     assert len(trained) == 1  # of the same runs, as another table shows accuracies
 
 
