@@ -29,7 +29,7 @@ from pipeline.ledger import Ledger
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.figures import figure_names, figure_needs
 from pipeline.spec.run import ABSENT, Run, weights_id
-from pipeline.spec.table import ResolvedTable
+from pipeline.spec.table import ResolvedTable, train_stage
 from pipeline.spec.tuning import Selection
 from pipeline.workspace import (
     CODE,
@@ -141,21 +141,18 @@ class Emitter:
 
     def _train(self, run: Run) -> None:
         self.files.records[run.id] = run.record
-        deps, item, group = [self._data(run), self._partition(run)], {}, "train"
+        deps, item = [self._data(run), self._partition(run)], {}
         if run.tuned:
             deps.append(selection_path(run.tuned))
-            item["chosen"], group = run.tuned, f"{group}-tuned"
+            item["chosen"] = run.tuned
         if run.pretrained:
             deps.append(self._weights(run.pretrained))
-            item["weights"], group = weights_id(run.pretrained), f"{group}-pretrained"
-        outs = [run_path(run.id, "rounds.parquet")]
-        if run.record["training"]["save_weights"]:
-            outs.append(run_path(run.id, "weights.safetensors"))
-            group += "-saved"
-        if run.analyses:
-            outs.append(run_path(run.id, "analysis.parquet"))
-            group += "-analysed"
-        code, name = code_of_run("train", run), f"{group}@{run.id}"
+            item["weights"] = weights_id(run.pretrained)
+        outs = ["rounds.parquet"]
+        outs += ["weights.safetensors"] if run.record["training"]["save_weights"] else []
+        outs += ["analysis.parquet"] if run.analyses else []
+        outs = [run_path(run.id, name) for name in outs]
+        code, name = code_of_run("train", run), train_stage(run)
         self.files.add_stage(shard_path(run.federation_id), name, "train", [run.id], code, deps, outs, item=item)
 
     def _kept(self) -> dict[str, str]:

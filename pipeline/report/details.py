@@ -18,6 +18,7 @@ from pipeline.report.table.cells import Cell
 from pipeline.report.table.printed import NO_VALUE, format_value
 from pipeline.report.table.results import Measured
 from pipeline.spec.run import COMPONENTS, SETTINGS
+from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
 _FACTS = {
@@ -119,4 +120,4 @@ def _part(run: Measured, name: str) -> tuple[str, Facts]:
 
 def _stage(run: Measured) -> str:
     """Return the stage that makes a run."""
-    return KEPT_STAGES if run.kept else f"{shard_path(run.resolved.federation_id)}:train-{run.id}"
+    return KEPT_STAGES if run.kept else f"{shard_path(run.resolved.federation_id)}:{train_stage(run.resolved)}"

@@ -149,6 +149,13 @@ class ResolvedTable(_Frozen):
         return [*self.rows, *self.columns]
 
 
+def train_stage(run: Run) -> str:
+    """Return the name of the stage that trains a run; those that read or write more are groups of their own."""
+    saved = run.record["training"].get("save_weights")
+    more = {"tuned": run.tuned, "pretrained": run.pretrained, "saved": saved, "analysed": run.analyses}
+    return f"{'-'.join(['train', *(name for name, has in more.items() if has)])}@{run.id}"
+
+
 _MOST = 1 << 22  # bytes; the table of a study of 5,000 runs has a quarter
 
 
