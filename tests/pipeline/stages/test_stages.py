@@ -226,6 +226,7 @@ def test_an_index_needs_its_reports(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"table\.parquet: no such table artifact"):
         index.run([table], reports)
     assert not (reports / "index.md").exists()
+    made.evaluate()
     report.run(table, made.project.root, reports / "a")
     for title, shown in (("Tiny", "Tiny"), ("<script>a|b*", r"&lt;script&gt;a\|b\*")):
         index.run([table.model_copy(update={"title": title})], reports)
