@@ -15,10 +15,8 @@ from pathlib import Path
 
 from pflcore import extensions
 from pflcore.files import write_text
-from pflcore.json_text import parse_json
 
 PACKAGES = ("pflcore", "pipeline")
-_MAX_REMEMBERED = 2000  # modules
 _METHOD = "2"  # changes with how the functions below read a module
 
 
@@ -45,10 +43,8 @@ class Code:
     def remember(self) -> None:
         """Write what was parsed to the file given at the start, if there is anything new."""
         if self._file is not None and not self._used.keys() <= self._known.keys():
-            # A compilation of some specs uses less than one of all does; but what was edited long ago has to go.
-            kept = self._known if len(self._known) < _MAX_REMEMBERED else {}
             with contextlib.suppress(OSError):  # what cannot be kept is parsed again the next time
-                write_text(self._file, json.dumps({**kept, **self._used}))
+                write_text(self._file, json.dumps({**self._known, **self._used}))
 
     def fingerprint(self, root: str, without: str | None = None) -> str:
         """Return a line per module in the import closure of `root`: its name and the hash of its meaning.
@@ -138,10 +134,10 @@ class Code:
 
 
 def _read(known: Path | None) -> dict[str, tuple[str, list[str]]]:
-    """What an earlier process parsed; nothing where that cannot be read."""
+    """Return what an earlier process parsed; nothing where that cannot be read."""
     try:
-        content = parse_json(known.read_text(encoding="utf-8")) if known else {}
-        return {str(key): (str(meaning), [str(name) for name in names]) for key, (meaning, names) in content.items()}
+        content = json.loads(known.read_text(encoding="utf-8")) if known else {}
+        return {key: (meaning, names) for key, (meaning, names) in content.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
