@@ -133,7 +133,7 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     for path, text in {**order.texts, "pyproject.toml": _MARKER}.items():
         write_text(folder / path, text)
     use_study(folder)
-    if other := _other(order):
+    if other := _other(Code(source_folder()), order):
         said.put(Refused(f"{other} is not the same there as here; install the same version of the project"))
         return
     records = folder / RECORDS
@@ -164,9 +164,8 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     said.put(ended)
 
 
-def _other(order: Order) -> str | None:
+def _other(code: Code, order: Order) -> str | None:
     """Return what of the code that a job was compiled for is not so on this node."""
-    code = Code(source_folder())
     if edited := Engine.recorded(code).edited(code):
         return edited
     digests = order.job.command.split()[-1].split("-")
