@@ -20,20 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 # In place of this folder, whose pipeline.py would hide the package of that name.
 sys.path[0] = str(Path(__file__).parents[1])
 
-from pipeline.report.claims.claims import Judgement, judge_claims  # noqa: E402
-from pipeline.report.claims.verdicts import FAILS, HOLDS  # noqa: E402
-from pipeline.report.statistics.resampling import bootstrap_interval  # noqa: E402
-from pipeline.report.table.apart import tied_with  # noqa: E402
-from pipeline.report.table.cells import collect_cells  # noqa: E402
-from pipeline.report.table.layout import Layout  # noqa: E402
-from pipeline.report.table.measured import Measured, Value  # noqa: E402
+from pipeline.report.claims import FAILS, HOLDS, Judgement, judge_claims  # noqa: E402
+from pipeline.report.frame import ALL, Frame  # noqa: E402
+from pipeline.report.statistics import bootstrap_interval, significant  # noqa: E402
 from pipeline.report.table.results import Results  # noqa: E402
-from pipeline.spec.run import Run  # noqa: E402
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim  # noqa: E402
 
 CLIENTS, SAMPLES = 20, (50, 301)
@@ -62,15 +58,14 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
     Args:
         accuracies: [methods · settings, seeds, clients]. They are also the published values, ± between seeds.
     """
-    runs: dict[str, Measured] = {}
-    cells = []
+    runs, values, cells = [], [], []
     for index, of_cell in enumerate(accuracies):
         labels = {"method": chr(ord("A") + index // settings), "setting": str(index % settings)}
         names = [f"{index}-{seed}" for seed in range(len(of_cell))]
         means = of_cell.mean(axis=1)
         for seed, name in enumerate(names):
-            values = {"clients": Value(float(means[seed]))}
-            runs[name] = Measured(name, Run({"seed": seed}), values, {}, Path())
+            runs.append({"run": name, "seed": seed, "state": "measured", "settings": "{}", "figure": None})
+            values.append({"run": name, "client": ALL, "metric": "clients", "mean": float(means[seed]), "n": CLIENTS})
         printed = Published(mean=float(means.mean()), std=float(means.std()), quoted=False, note="")
         cells.append(TableCell(labels=labels, runs=names, published=printed))
     base = {"text": "", "form": "better", "side": {}, "than": {}, "over": [], "where": {}, "margin": 0.0}
@@ -79,8 +74,13 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
         **{"decimals": 2, "cells": cells, "claims": [TableClaim.model_validate({**base, **claim})], "clients": {}},
         labels={axis: list(dict.fromkeys(cell.labels[axis] for cell in cells)) for axis in ("method", "setting")},
     )
-    filled = collect_cells(table, runs)
-    (judgement,) = judge_claims(Results(table, Path(), runs, filled, Layout(table, filled)))
+    columns = {
+        "values": ["run", "client", "metric", "mean", "std", "n"],
+        "rounds": ["run", "client", "round", "accuracy"],
+    }
+    empty = pd.DataFrame(columns=columns["rounds"])
+    frame = Frame(pd.DataFrame(runs), pd.DataFrame(values, columns=columns["values"]), empty, empty, empty, empty)
+    (judgement,) = judge_claims(Results.of(table, frame))
     return judgement
 
 
@@ -104,7 +104,7 @@ def coverage(tables: int, seeds: int, spread: float) -> float:
     random, inside = np.random.default_rng(seeds), 0
     for _ in range(tables):
         one, other = draw(random, (0.0, 0.0), seeds, spread)
-        low, high = bootstrap_interval(one - other)
+        low, high = bootstrap_interval((one - other).mean(axis=1))
         inside += low <= 0 <= high
     return inside / tables
 
@@ -122,8 +122,8 @@ def unmarked(tables: int, shifts: Sequence[float], seeds: int, spreads: Sequence
         best = int(means.mean(axis=1).argmax())
         if row != best:
             others = [index for index in range(len(shifts)) if index != best]
-            tied = tied_with(dict(enumerate(means[best])), [dict(enumerate(means[index])) for index in others])
-            found += tied[others.index(row)] is False
+            pairs = [(dict(enumerate(means[best])), dict(enumerate(means[index]))) for index in others]
+            found += significant(pairs)[others.index(row)] is True
     return found / tables
 
 

@@ -239,11 +239,12 @@ def forget(root: Path, rng: random.Random) -> None:
     """What some runs' stages have made, all last states, and the run cache; now and then the reports too."""
     shutil.rmtree(root / ".pfl/states")
     shutil.rmtree(root / ".dvc/cache/runs")
-    for record in rng.sample(sorted(root.glob("stages/federations/*/*-*.yaml")), rng.choice([2, 3, 4])):
-        shutil.rmtree(root / "artifacts/runs" / record.stem)
-        entries = _load((lock := record.with_name("dvc.lock")).read_bytes())
-        entries["stages"] = {name: one for name, one in entries["stages"].items() if record.stem not in name}
-        lock.write_text(yaml.safe_dump(entries, sort_keys=False))
+    for folder in rng.sample(sorted(root.glob("artifacts/runs/*")), rng.choice([2, 3, 4])):
+        shutil.rmtree(folder)
+        for lock in root.glob("stages/federations/*/dvc.lock"):
+            entries = _load(lock.read_bytes())
+            entries["stages"] = {name: one for name, one in entries["stages"].items() if folder.name not in name}
+            lock.write_text(yaml.safe_dump(entries, sort_keys=False))
     if rng.random() < 0.3:
         (root / "stages/dvc.lock").unlink()
         shutil.rmtree(root / "reports/faults")

@@ -70,16 +70,16 @@ WAYS = {"dvc repro": 1, "pfl run -j 1": 1, "pfl run -j 2": 2}  # with so many wo
 # Writes what DVC expects of a stage, in a few milliseconds.
 STAND_IN = """\
 #!/bin/sh
-name=$(basename "$3" .yaml)
+name="$3"
 case "$2" in
   data) mkdir -p artifacts/data; echo "$name" > "artifacts/data/$name.parquet" ;;
-  partition) mkdir -p artifacts/partitions; name=$(basename "$(dirname "$3")")
+  partition) mkdir -p artifacts/partitions
     echo "$name" > "artifacts/partitions/$name.parquet" ;;
   train) mkdir -p "artifacts/runs/$name"; echo "$name" > "artifacts/runs/$name/rounds.parquet" ;;
-  evaluate) echo "$name" > "artifacts/runs/$name/evaluation.parquet" ;;
-  describe) folder="reports/partitions/$(basename "$(dirname "$3")")"; mkdir -p "$folder"
+  evaluate) mkdir -p "artifacts/tables/$name"; echo "$name" > "artifacts/tables/$name/runs.parquet" ;;
+  describe) folder="reports/partitions/$name"; mkdir -p "$folder"
     for file in index.md index.html picture.svg clients.csv; do echo "$folder" > "$folder/$file"; done ;;
-  report) folder="reports/$(basename "$3" .json)"; mkdir -p "$folder/figures" "$folder/metrics"
+  report) folder="reports/$name"; mkdir -p "$folder/figures" "$folder/metrics"
     for file in report.md report.html report.tex table.csv table.parquet figures/curves.png; do
       echo "$folder" > "$folder/$file"
     done ;;
@@ -186,13 +186,12 @@ def measure_start(repeat: int) -> dict[str, float]:
         pfl(root, "setup")
         pfl(root, "compile")
         dvc(root, "repro", "--quiet")
-        federation = next((root / "stages/federations").iterdir())
-        record = next(path for path in federation.glob("fedavg-*.yaml")).relative_to(root)
+        trained = next((root / "artifacts/runs").glob("fedavg-*")).name
         commands = {
             "import of torch alone": [sys.executable, "-c", "import torch"],
-            "train": [str(BIN / "pfl"), "stage", "train", str(record)],
-            "evaluate": [str(BIN / "pfl"), "stage", "evaluate", str(record)],
-            "report": [str(BIN / "pfl"), "stage", "report", "stages/tables/seed000.json"],
+            "train": [str(BIN / "pfl"), "stage", "train", trained],
+            "evaluate": [str(BIN / "pfl"), "stage", "evaluate", "seed000"],
+            "report": [str(BIN / "pfl"), "stage", "report", "seed000"],
             "guard": [str(BIN / "pfl"), "stage", "guard"],
         }
         seconds: dict[str, list[float]] = {what: [] for what in commands}

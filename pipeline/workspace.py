@@ -20,8 +20,11 @@ COUNTS = ".pfl/counts"
 """What quantities have been counted, a file per run that differs."""
 KEPT_STAGES = "stages/kept/dvc.yaml"
 """The stage file of what is taken from the ledger."""
-RECALLED = ".pfl/recalled"
 TABLES = "stages/tables"
+CODE = "stages/code.yaml"
+"""Digests of code, which stage files name."""
+RECORDS = "stages/records.json"
+"""The settings of runs, federations, datasets, selections and pretrained weights, a line each."""
 PARTITION_REPORTS = "reports/partitions"
 PAPERS = "reports/papers"
 INDEX = "reports/index.html"
@@ -108,11 +111,6 @@ def partition_path(federation_id: str) -> str:
     return f"artifacts/partitions/{federation_id}.parquet"
 
 
-def selection_record_path(selection_id: str) -> str:
-    """The trials of a selection, relative to the workspace."""
-    return f"stages/selections/{selection_id}.yaml"
-
-
 def selection_path(selection_id: str) -> str:
     """What a selection has chosen, relative to the workspace."""
     return f"artifacts/selections/{selection_id}.json"
@@ -123,11 +121,6 @@ def partition_report_path(federation_id: str) -> str:
     return f"{PARTITION_REPORTS}/{federation_id}"
 
 
-def weights_record_path(weights_id: str) -> str:
-    """Where pretrained weights lie and what is in them, relative to the workspace."""
-    return f"stages/weights/{weights_id}.yaml"
-
-
 def weights_path(weights_id: str) -> str:
     """Pretrained weights as runs read them, relative to the workspace."""
     return f"artifacts/weights/{weights_id}.safetensors"
@@ -136,11 +129,6 @@ def weights_path(weights_id: str) -> str:
 def shard_path(federation_id: str) -> str:
     """The stage file of a federation and its runs, relative to the workspace."""
     return f"stages/federations/{federation_id}/dvc.yaml"
-
-
-def record_path(federation_id: str, run_id: str) -> str:
-    """The resolved run that its stages and its reports read, relative to the workspace."""
-    return f"stages/federations/{federation_id}/{run_id}.yaml"
 
 
 def run_path(run_id: str, name: str) -> str:
@@ -156,6 +144,11 @@ def partition_report_files(federation_id: str) -> list[str]:
 def table_path(spec_id: str) -> str:
     """The resolved table of a spec, relative to the workspace."""
     return f"{TABLES}/{spec_id}.json"
+
+
+def frame_path(spec_id: str) -> str:
+    """The folder of the tidy frame of a spec's runs, relative to the workspace."""
+    return f"artifacts/tables/{spec_id}"
 
 
 def report_path(spec_id: str) -> str:

@@ -28,7 +28,7 @@ from pipeline.dvc.program import dvc
 from pipeline.spec.run import Run
 from pipeline.spec.specs import find_specs
 from pipeline.stages.identity import run_hash
-from pipeline.stages.train import code_digest, write_rounds
+from pipeline.stages.train import write_rounds
 from pipeline.workspace import Workspace, run_path
 
 
@@ -73,13 +73,13 @@ def _identity(root: Path, compilation: Compilation, run: Run, kind: str) -> str:
 
 
 def _address(root: Path, compilation: Compilation, run: Run) -> str:
-    (stage,) = [stage for stage in compilation.stages if stage.kind == "train" and stage.run == run.id]
+    (stage,) = [stage for stage in compilation.stages if stage.kind == "train" and stage.subject == run.id]
     if not (root / stage.file).is_file():
         raise UserError(f"{stage.file}: DVC does not see this stage; type `pfl add` and the spec")
-    return f"{stage.file}:{stage.name}"
+    return stage.address
 
 
-def _write(workspace: Workspace, folder: Path, run: Run, code: dict[str, str], line: dict[str, Any]) -> None:
+def _write(workspace: Workspace, folder: Path, run: Run, code: str, line: dict[str, Any]) -> None:
     """What the train stage leaves behind: the table of rounds, and how long they took."""
     result = Result(
         **unpacked(line["columns"]),
@@ -98,7 +98,7 @@ def _write(workspace: Workspace, folder: Path, run: Run, code: dict[str, str], l
     facts = {"run": run.id, "device": line["device"], "torch": line["torch"], **hashes(workspace.root, run)}
     path = workspace.root / run_path(run.id, "rounds.parquet")
     path.unlink(missing_ok=True)  # it may be a link into DVC's cache
-    write_rounds(path, result, novel, code=code_digest(code), **facts)
+    write_rounds(path, result, novel, code=code, **facts)
     rounds = (result.diverged.round if result.diverged else result.rounds) - result.resumed_from
     timing = workspace.private / "timings" / f"{run.id}.json"
     write_text(timing, json.dumps({"seconds": line["seconds"], "device": line["device"], "rounds": rounds}) + "\n")

@@ -36,7 +36,7 @@ class Cell:
         words: Its spec, the labels of its cell, and its seed.
         seconds: What it is expected to take on the machine that packed it, for the order alone.
         record: The resolved run.
-        code: The fingerprints of its train stage, by the paths of their files.
+        code: What stands for the code of its train stage.
         hashes: What tells its data and its partition apart, as in the header of ``rounds.parquet``.
     """
 
@@ -44,7 +44,7 @@ class Cell:
     words: str
     seconds: float
     record: dict[str, Any]
-    code: dict[str, str]
+    code: str
     hashes: dict[str, str]
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cells.folder import Cell, collected, write_cells, write_partition, write_samples
 
+from pflcore import extensions
 from pflcore.artifacts import read_meta
 from pflcore.backbones import BACKBONES
 from pflcore.data.assignment_files import SCHEMA as PARTITION
@@ -16,8 +17,8 @@ from pflcore.data.sample_files import read_samples
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import code_of_run
 from pipeline.plan.estimate import Speed
 from pipeline.running.cells import cell_name, cells_meant
 from pipeline.spec.run import Run
@@ -79,10 +80,9 @@ def pack(
     )
 
 
-def code_of(compilation: Compilation, run: Run) -> dict[str, str]:
-    """The fingerprints that a run's train stage depends on, by the paths of their files."""
-    (stage,) = [stage for stage in compilation.stages if stage.kind == "train" and stage.run == run.id]
-    return {path: compilation.files[path] for path in stage.deps if path.startswith("stages/code/")}
+def code_of(compilation: Compilation, run: Run) -> str:
+    """What stands for the code of a run's train stage."""
+    return next(one.seal for one in compilation.stages if one.kind == "train" and one.subject == run.id)
 
 
 def hashes(root: Path, run: Run) -> dict[str, str]:
@@ -115,10 +115,7 @@ def _check_made(root: Path, runs: Sequence[Run]) -> None:
 def _sources(cells: Sequence[Cell]) -> dict[str, str]:
     """The SHA-256 of every module that training the cells may import, by name."""
     code = Code(Path(__file__).parents[2])
-    texts = {text for cell in cells for path, text in cell.code.items() if not path.endswith("/engine.txt")}
-    texts.add(Engine.recorded(code).fingerprint("train"))
-    return {
-        name: hashlib.sha256(content).hexdigest()
-        for text in sorted(texts)
-        for name, content in code.on_disk(text).items()
-    }
+    parts = {part for cell in cells for part in code_of_run("train", cell.resolved)}
+    names = {name for part in parts for name in code.names(part.fingerprint(code))}
+    paths = {name: code.modules.get(name) or extensions.modules()[name] for name in sorted(names)}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items()}

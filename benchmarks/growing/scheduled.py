@@ -84,19 +84,16 @@ class _Told(Lines):
 
 
 def scheduled(runs: int, folder: Path) -> list[Grown]:
-    """Train and evaluate stages of so many runs, and a report for each hundred."""
+    """Train stages of so many runs, and a report for each hundred."""
     stages = []
     for number in range(runs):
         made = f"artifacts/runs/run-{number}"
         file = f"stages/federations/{number // _PER_REPORT}/dvc.yaml"
-        for kind, deps, out in (
-            ("train", (), f"{made}/rounds.parquet"),
-            ("evaluate", (f"{made}/rounds.parquet",), f"{made}/evaluation.parquet"),
-        ):
-            stages.append(Stage(file, f"{kind}-{number}", f"pfl stage {kind} {file}/run-{number}.yaml", deps, (out,)))
+        command = f"pfl stage train run-{number} --seal 0"
+        stages.append(Stage(file, f"train@run-{number}", command, (), (f"{made}/rounds.parquet",)))
     for number in range(0, runs, _PER_REPORT):
-        deps = tuple(f"artifacts/runs/run-{at}/evaluation.parquet" for at in range(number, number + _PER_REPORT))
-        command = f"pfl stage report stages/tables/study{number}.json"
+        deps = tuple(f"artifacts/runs/run-{at}/rounds.parquet" for at in range(number, number + _PER_REPORT))
+        command = f"pfl stage report study{number} --seal 0"
         stages.append(Stage("dvc.yaml", f"report-{number}", command, deps, (f"reports/study{number}/report.md",)))
     graph = Graph(stages)
     order = [stage.address for stage in stages]

@@ -83,14 +83,14 @@ def compile_(
     workspace = Workspace.find()
     compilation = compile_workspace(workspace)
     if not check:
-        print(f"{len(compilation.runs)} runs: {write(workspace, compilation).summary()}")
+        print(f"{len(compilation.runs)} runs: {write(workspace, compilation).summary}")
         if compilation.untested:
             print(f"pfl: {compilation.untested}", file=sys.stderr)
         return
     compilation.check_tested()
     changes = compare(workspace, compilation)
     if changes:
-        print(f"stages are stale ({changes.summary()}); run `pfl compile`", file=sys.stderr)
+        print(f"stages are stale ({changes.summary}); run `pfl compile`", file=sys.stderr)
         raise typer.Exit(1)
     print(f"{len(compilation.runs)} runs: stages are up to date")
 

@@ -50,4 +50,4 @@ def write_stages(workspace: Workspace, compilation: Compilation) -> None:
     """Write what was compiled, and say what that changed."""
     from pipeline.compile.generated import write
 
-    print(f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: {write(workspace, compilation).summary()}")
+    print(f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: {write(workspace, compilation).summary}")

@@ -49,7 +49,7 @@ class Compilation:
     untested: str | None = None
 
     def table(self, spec: str) -> ResolvedTable:
-        """What one of the specs shows. Raises :class:`UserError` where it is abstract."""
+        """Return what one of the specs shows. Raises :class:`UserError` where it is abstract."""
         if spec not in self.tables:
             raise UserError(f"specs/{spec}.yaml: abstract; name a spec that extends it")
         return self.tables[spec]
@@ -60,7 +60,7 @@ class Compilation:
         return {**self.counted, **self.runs}
 
     def runs_of_specs(self) -> dict[str, list[str]]:
-        """Spec → ids of all its runs, trials of what it tunes included; of those that train any."""
+        """Return spec → ids of all its runs, trials of what it tunes included; of specs that train any."""
         trials = {name: [run.id for trial in one.trials for run in trial.runs] for name, one in self.selections.items()}
         return {
             spec: [*table.runs, *(run for name in {*table.tuned.values()} for run in trials[name])]

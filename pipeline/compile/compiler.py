@@ -13,8 +13,6 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.emitter import Emitter
 from pipeline.compile.engine import untested
 from pipeline.compile.fingerprint import Code
-from pipeline.compile.stage_code import StageCode
-from pipeline.compile.stage_files import StageFiles
 from pipeline.ledger import Ledger
 from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.resolve import resolve
@@ -24,7 +22,7 @@ from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PARTITION_REPORTS, Workspace, report_path
 
 # Folders below stages/ and reports/ that the compiler uses itself.
-RESERVED = ("code", "data", "federations", "kept", "papers", "partitions", "selections", "tables", "weights")
+RESERVED = ("data", "federations", "kept", "papers", "partitions", "selections", "tables", "weights")
 
 
 def compile_workspace(
@@ -58,8 +56,7 @@ def compile_workspace(
     defaults = [name for name in selection.default if name in compilation.tables]
     code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
     kept = Ledger(workspace.root) if ledger else None
-    files = StageFiles(StageCode(code, catalog))
-    Emitter(compilation, files, defaults, workspace, kept, watching=selection.watching).emit()
+    Emitter(compilation, code, catalog, defaults, workspace, kept, watching=selection.watching).emit()
     compilation.untested = untested(code)
     code.remember()
     return compilation

@@ -16,11 +16,10 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pipeline.compile.fingerprint import Code
 
-ENGINE = "stages/code/engine.txt"
 STAGES = ("data", "partition", "train")
 RECORD = "pipeline/compile/engine.txt"  # in the folder of the packages
 TITLE = f"engine version {ENGINE_VERSION}"
-"""The line that a stage depends on."""
+"""The first line of the record."""
 
 
 def root_of(stage: str) -> str:

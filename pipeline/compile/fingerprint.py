@@ -9,17 +9,20 @@ import ast
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
 from pflcore import extensions
 from pflcore.files import write_text
-from pflcore.json_text import parse_json
 
 PACKAGES = ("pflcore", "pipeline")
-_MOST = 2000  # modules that are remembered
 _METHOD = "2"  # changes with how the functions below read a module
+
+
+def text_hash(text: str) -> str:
+    """Return the SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Code:
@@ -40,54 +43,43 @@ class Code:
     def remember(self) -> None:
         """Write what was parsed to the file given at the start, if there is anything new."""
         if self._file is not None and not self._used.keys() <= self._known.keys():
-            # A compilation of some specs uses less than one of all does; but what was edited long ago has to go.
-            kept = self._known if len(self._known) < _MOST else {}
             with contextlib.suppress(OSError):  # what cannot be kept is parsed again the next time
-                write_text(self._file, json.dumps({**kept, **self._used}))
+                write_text(self._file, json.dumps({**self._known, **self._used}))
 
-    def fingerprint(self, *roots: str, without: str | None = None) -> str:
-        """One line per module in the import closure of `roots`: its name and the hash of its meaning.
+    def fingerprint(self, root: str, without: str | None = None) -> str:
+        """Return a line per module in the import closure of `root`: its name and the hash of its meaning.
 
-        Templates beside a module's package (``*.j2``) count with their whole text.
+        Where a module imports Jinja, templates beside the packages (``*.j2``) count with their whole text.
 
         Args:
             without: What is in the closure of this one is left out.
         """
-        closure = self._closure(roots) - (self._closure([without]) if without else set())
+        closure = self._closure(root) - (self._closure(without) if without else set())
         lines = [f"{module} {self._hash(module)}" for module in sorted(closure)]
-        own = (self.modules[module] for module in closure if module in self.modules)
-        folders = sorted({path.parent for path in own})
-        for folder in folders:
-            for template in sorted(folder.glob("templates/*.j2")):
+        own = {module: self.modules[module] for module in closure if module in self.modules}
+        if any("jinja2" in self._parse(module, path)[1] for module, path in own.items()):
+            for template in sorted({file for path in own.values() for file in path.parent.glob("templates/*.j2")}):
                 name = template.relative_to(self.source).as_posix()
-                lines.append(f"{name} {_text_hash(template.read_bytes())}")
-        return "\n".join(lines) + "\n"
+                lines.append(f"{name} {_bytes_hash(template.read_bytes())}")
+        return "".join(f"{line}\n" for line in lines)
 
     def outside(self, root: str) -> str:
         """Return the lines of :meth:`fingerprint` of modules that are not of the project's packages."""
-        own = sorted(module for module in self._closure([root]) if module not in self.modules)
+        own = sorted(module for module in self._closure(root) if module not in self.modules)
         return "".join(f"{module} {self._hash(module)}\n" for module in own)
 
     @staticmethod
     def names(fingerprint: str) -> list[str]:
-        """The modules and templates of a fingerprint."""
-        return [line.split()[0] for line in fingerprint.splitlines() if line.strip()]
-
-    def on_disk(self, fingerprint: str) -> dict[str, bytes]:
-        """Name → content of each module and template of a fingerprint, empty for what is not there."""
-        paths = {
-            name: self.source / name if _is_template(name) else self._path(name) for name in self.names(fingerprint)
-        }
-        return {name: path.read_bytes() if path and path.is_file() else b"" for name, path in paths.items()}
+        """Return the modules and templates of a fingerprint."""
+        return [line.split()[0] for line in fingerprint.splitlines()]
 
     def altered(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
-        """The first module or template of a fingerprint that is among `contents` with another meaning."""
+        """Return the first module or template of a fingerprint that `contents` lacks or has with another meaning."""
         for line in fingerprint.splitlines():
-            name, _, expected = line.partition(" ")
-            if name in contents:
-                content = contents[name]
-                if (_text_hash(content) if _is_template(name) else self._meaning(content)[0]) != expected:
-                    return name
+            name, expected = line.split()
+            hash_of = _bytes_hash if name.endswith(".j2") else lambda content: self._meaning(content)[0]
+            if name not in contents or hash_of(contents[name]) != expected:
+                return name
         return None
 
     @cached_property
@@ -107,9 +99,9 @@ class Code:
     def _path(self, module: str) -> Path | None:
         return self.modules.get(module) or extensions.modules().get(module)
 
-    def _closure(self, roots: Iterable[str]) -> set[str]:
+    def _closure(self, root: str) -> set[str]:
         closure: set[str] = set()
-        waiting = list(roots)
+        waiting = [root]
         while waiting:
             module = waiting.pop()
             path = self._path(module)
@@ -142,19 +134,15 @@ class Code:
 
 
 def _read(known: Path | None) -> dict[str, tuple[str, list[str]]]:
-    """What an earlier process parsed; nothing where that cannot be read."""
+    """Return what an earlier process parsed; nothing where that cannot be read."""
     try:
-        content = parse_json(known.read_text(encoding="utf-8")) if known else {}
-        return {str(key): (str(meaning), [str(name) for name in names]) for key, (meaning, names) in content.items()}
+        content = json.loads(known.read_text(encoding="utf-8")) if known else {}
+        return {key: (meaning, names) for key, (meaning, names) in content.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _is_template(name: str) -> bool:
-    return name.endswith(".j2")
-
-
-def _text_hash(content: bytes) -> str:
+def _bytes_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -191,12 +179,12 @@ def _absolute(name: str, package: str) -> str:
 
 def _strip_docstrings(tree: ast.AST) -> None:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
-            first = node.body[0]
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
+        match node:
+            case (
+                ast.Module(body=[ast.Expr(ast.Constant(str())), *_])
+                | ast.ClassDef(body=[ast.Expr(ast.Constant(str())), *_])
+                | ast.FunctionDef(body=[ast.Expr(ast.Constant(str())), *_])
+                | ast.AsyncFunctionDef(body=[ast.Expr(ast.Constant(str())), *_])
             ):
                 del node.body[0]
 

@@ -2,83 +2,93 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pflcore.files import write_text
 from pipeline.compile.compilation import Compilation
-from pipeline.workspace import TABLES, Workspace
+from pipeline.parsing import parse_yaml
+from pipeline.workspace import CODE, RECORDS, TABLES, Workspace
+
+_KINDS = ("run", "report", "code digest")
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Paths relative to the workspace whose content is not what the specs compile to."""
+    """How the generated files of a workspace differ from what the specs compile to.
 
-    added: list[str]
-    changed: list[str]
-    removed: list[str]
+    Attributes:
+        written: Files, relative to the workspace, that are missing or other ones; the root file is the last.
+        left: Files that nothing compiles to any more.
+        summary: Which runs, reports and digests of code come, change or go, in words.
+    """
+
+    written: list[str]
+    left: list[str]
+    summary: str
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.changed or self.removed)
-
-    def summary(self) -> str:
-        """In words: runs and other files that appeared, changed or went."""
-        parts = []
-        for verb, paths in (("added", self.added), ("changed", self.changed), ("removed", self.removed)):
-            runs = sum(_is_run(path) for path in paths)
-            tables = sum(path.startswith(f"{TABLES}/") for path in paths)
-            code = sum(path.startswith("stages/code/") for path in paths)
-            words = [
-                f"{count} {word}" + "s" * (count > 1)
-                for count, word in ((runs, "run"), (tables, "report"), (code, "code fingerprint"))
-                if count
-            ]
-            if paths and not words:
-                words = [f"{len(paths)} stage file" + "s" * (len(paths) > 1)]
-            if words:
-                parts.append(f"{' and '.join(words)} {verb}")
-        return ", ".join(parts) or "nothing changed"
+        return bool(self.written or self.left)
 
 
 def compare(workspace: Workspace, compilation: Compilation) -> Changes:
-    """What :func:`write` would change."""
-    files = compilation.files
-    added, changed = [], []
-    for name, text in files.items():
-        path = workspace.root / name
-        if not path.is_file():
-            added.append(name)
-        elif path.read_bytes() != text.encode():
-            changed.append(name)
-    stale = _stale(workspace, files) if not compilation.skipped else []  # which of them belong to these is not known
-    return Changes(added, changed, stale)
+    """Return what :func:`write` would change."""
+    files, before = compilation.files, {}
+    for path in (workspace.root / "dvc.yaml", *workspace.stages.rglob("*")):
+        if path.is_file() and path.name != "dvc.lock" and not path.name.startswith("."):
+            before[path.relative_to(workspace.root).as_posix()] = path.read_text(encoding="utf-8", errors="replace")
+    # The root file last: until it is there, an interrupted compilation is seen by the next one.
+    written = [name for name, text in files.items() if before.get(name) != text]
+    written.sort(key=lambda name: (name == "dvc.yaml", name))
+    # Which belong to specs that are skipped is not known.
+    left = sorted(before.keys() - files.keys()) if not compilation.skipped else []
+    old = _named({name: before[name] for name in (*written, *left) if name in before})
+    new = _named({name: files[name] for name in written})
+    differing = len(written) + len(left)
+    other = f"{differing} stage file{'s' * (differing > 1)} changed" if differing else "nothing changed"
+    return Changes(written, left, _summary(old, new) or other)
 
 
 def write(workspace: Workspace, compilation: Compilation) -> Changes:
     """Bring the stage files up to date; files that are right already are not touched."""
-    changes, files = compare(workspace, compilation), compilation.files
-    # The root file last: until it is there, an interrupted compilation is seen by the next one.
-    for name in sorted([*changes.added, *changes.changed], key=lambda name: (name == "dvc.yaml", name)):
-        write_text(workspace.root / name, files[name])
-    for name in changes.removed:
-        path = workspace.root / name
+    changes = compare(workspace, compilation)
+    for name in changes.written:
+        write_text(workspace.root / name, compilation.files[name])
+    for path in (workspace.root / name for name in changes.left):
         path.unlink()
         if path.name == "dvc.yaml":
             path.with_name("dvc.lock").unlink(missing_ok=True)
-    _remove_empty_folders(workspace)
-    return changes
-
-
-def _stale(workspace: Workspace, files: dict[str, str]) -> list[str]:
-    paths = (path for path in workspace.stages.rglob("*") if path.is_file())
-    names = (path.relative_to(workspace.root).as_posix() for path in paths if path.name != "dvc.lock")
-    return sorted(name for name in names if name not in files and not name.rpartition("/")[2].startswith("."))
-
-
-def _remove_empty_folders(workspace: Workspace) -> None:
     for folder in sorted((path for path in workspace.stages.rglob("*") if path.is_dir()), reverse=True):
         if not any(folder.iterdir()):
             folder.rmdir()
+    return changes
 
 
-def _is_run(path: str) -> bool:
-    return path.startswith("stages/federations/") and not path.endswith(("federation.yaml", "dvc.yaml"))
+def _named(files: Mapping[str, str]) -> dict[tuple[str, str], object]:
+    """Return what files have of runs, reports and digests of code, by its kind and name."""
+    named: dict[tuple[str, str], object] = {}
+    for name, text in files.items():
+        try:
+            if name.startswith(f"{TABLES}/"):
+                named["report", name] = text
+            elif name == RECORDS:
+                named |= {("run", id_): record for id_, record in json.loads(text).items() if "method" in record}
+            elif name == CODE:
+                for kind, own in parse_yaml(text).items():
+                    digests = {f"{kind}.{one}": own[one] for one in own} if isinstance(own, dict) else {kind: own}
+                    named |= {("code digest", one): digest for one, digest in digests.items()}
+        except (ValueError, AttributeError, TypeError):  # edited by hand
+            continue
+    return named
+
+
+def _summary(old: Mapping[tuple[str, str], object], new: Mapping[tuple[str, str], object]) -> str:
+    changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
+    parts = []
+    for verb, names in (("added", new.keys() - old.keys()), ("changed", changed), ("removed", old.keys() - new.keys())):
+        counts = Counter(kind for kind, _ in names)
+        words = [f"{counts[kind]} {kind}{'s' * (counts[kind] > 1)}" for kind in _KINDS if counts[kind]]
+        parts += [f"{' and '.join(words)} {verb}"] if words else []
+    return ", ".join(parts)

@@ -1,13 +1,10 @@
-"""The stages of a compilation as a graph: what comes before what, and what a wish needs."""
+"""The stages of a compilation as a graph: what comes before what, and what a request needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import PurePosixPath
-
-from pipeline.workspace import TABLES
 
 ROOT = "dvc.yaml"
 
@@ -18,8 +15,8 @@ class Stage:
 
     Attributes:
         file: The stage file, relative to the workspace.
-        name: Its name in there.
-        command: What DVC runs.
+        name: Its name in there, ``group@id`` for one of a group.
+        command: What DVC runs: ``pfl stage``, its kind, and what it is about.
         deps, outs: Paths relative to the workspace.
         always: DVC runs it at every call, since more can change than what it sees.
     """
@@ -38,23 +35,18 @@ class Stage:
 
     @property
     def kind(self) -> str:
-        """guard, data, weights, partition, describe, train, recall, evaluate, select, report or index."""
+        """guard, data, weights, partition, describe, train, recall, select, evaluate, report or index."""
         return self.command.split()[2]
 
     @property
     def subject(self) -> str:
         """What it is about, for a reader: a run, a federation, a dataset, a spec."""
-        if self.kind in ("guard", "index"):
-            return self.kind
-        path = PurePosixPath(self.command.split()[3])
-        if self.kind in ("partition", "describe"):
-            return path.parent.name
-        return path.stem if self.kind != "report" else str(path.with_suffix("")).removeprefix(f"{TABLES}/")
+        return self.kind if self.kind in ("guard", "index") else self.command.split()[3]
 
     @property
-    def run(self) -> str | None:
-        """The id of the run that it trains or evaluates."""
-        return self.subject if self.kind in ("train", "evaluate") else None
+    def seal(self) -> str:
+        """What stands for the code that it works with."""
+        return self.command.split()[-1]
 
 
 class Graph:
@@ -78,31 +70,21 @@ class Graph:
         return after
 
     def needed(self, targets: Iterable[str]) -> list[str]:
-        """The targets and all they depend on, each after what it depends on; the same order every time."""
-        order: dict[str, None] = {}
-        waiting = [(address, False) for address in reversed(list(targets))]
-        while waiting:
-            address, expanded = waiting.pop()
-            if expanded:
-                order[address] = None
-            elif address not in order:
-                waiting.append((address, True))
-                waiting += [(other, False) for other in reversed(self.upstream[address]) if other not in order]
-        return list(order)
+        """Return the targets and all they depend on, each after what it depends on; the same order every time."""
+        import networkx
+
+        graph = networkx.DiGraph(self.upstream)
+        order = (address for target in targets for address in networkx.dfs_postorder_nodes(graph, target))
+        return list(dict.fromkeys(order))
 
     def after(self, address: str) -> set[str]:
-        """Everything that depends on a stage, directly or not."""
-        later: set[str] = set()
-        waiting = list(self.downstream[address])
-        while waiting:
-            other = waiting.pop()
-            if other not in later:
-                later.add(other)
-                waiting += self.downstream[other]
-        return later
+        """Return everything that depends on a stage, directly or not."""
+        import networkx
+
+        return set(networkx.ancestors(networkx.DiGraph(self.upstream), address))
 
     def heights(self, order: list[str], seconds: Mapping[str, float]) -> dict[str, float]:
-        """For each stage in `order` the longest expected time from its start to the end of what needs it.
+        """Return for each stage in `order` the longest expected time from its start to the end of what needs it.
 
         Starting the highest first is the usual list scheduling by critical path.
         """

@@ -10,40 +10,24 @@ from typing import Any
 import yaml
 
 
+class Line(dict[str, Any]):
+    """A mapping that YAML has on one line."""
+
+
 def to_yaml(value: Any) -> str:
-    """YAML with keys as given and nothing folded or aliased."""
+    """Return YAML with keys as given and nothing folded or aliased."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
     return text
 
 
 def to_json(value: Any, levels: int = 2) -> str:
-    """JSON with an item per line on so many of the outer levels, and no line end after the last."""
+    """Return JSON with an item per line on so many of the outer levels, and no line end after the last."""
     if not levels or not value or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         return "[\n" + ",\n".join(to_json(item, levels - 1) for item in value) + "\n]"
     items = (f"{json.dumps(key, ensure_ascii=False)}: {to_json(item, levels - 1)}" for key, item in value.items())
     return "{\n" + ",\n".join(items) + "\n}"
-
-
-class Records:
-    """Mappings that share equal parts as YAML: each part is written once.
-
-    A part is known by its identity, so what is written must live as long as this.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[tuple[str, int], str] = {}
-
-    def to_yaml(self, record: dict[str, Any]) -> str:
-        """The same as :func:`to_yaml`."""
-        return "".join(self._part(field, value) for field, value in record.items())
-
-    def _part(self, field: str, value: Any) -> str:
-        key = (field, id(value))
-        if key not in self._parts:
-            self._parts[key] = to_yaml({field: value})
-        return self._parts[key]
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
@@ -55,3 +39,4 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 # DVC reads YAML 1.2, where ids like `12e45678` and `00000008` are numbers, too: they are quoted.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|0o[0-7]+$")
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
+_Dumper.add_representer(Line, lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, True))

@@ -1,85 +1,106 @@
-"""What stands for code among a stage's dependencies: files with fingerprints, and the engine's version."""
+"""Which code a stage works with, in parts: the engine by its version, the rest by digests of what it imports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pflcore import ENGINE_VERSION
 from pflcore.registry import module_of
-from pipeline.compile.engine import ENGINE, TITLE, root_of
 from pipeline.compile.engine import STAGES as ENGINE_STAGES
-from pipeline.compile.fingerprint import Code
-from pipeline.compile.seal import text_hash
+from pipeline.compile.engine import Engine, root_of
+from pipeline.compile.fingerprint import Code, text_hash
 from pipeline.ledger import Versions
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.figures import figure_module
+from pipeline.spec.figures import figure_module, figure_names
 from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import COUNTING
 
+ENGINE = "engine"
 
-class StageCode:
-    """The files below ``stages/code`` that have been asked for.
+
+@dataclass(frozen=True)
+class Part:
+    """Code that a stage works with.
 
     Attributes:
-        texts: Path relative to the workspace → text.
+        name: ``method.fedper``, under which ``stages/code.yaml`` has its digest.
+        module: What it imports is the code; of :data:`ENGINE` the version stands for it.
+        without: What this one imports is not.
     """
 
-    def __init__(self, code: Code, catalog: Catalog) -> None:
-        self.texts: dict[str, str] = {}
-        self._code = code
-        self._catalog = catalog
-        self._hashes: dict[str, str] = {}
+    name: str
+    module: str
+    without: str | None = None
 
-    def of_stage(self, kind: str, *entries: tuple[str, str]) -> list[str]:
-        """Paths of what stands for the code of a stage: its own, and what entries (kind, name) have beside that."""
-        root = root_of(kind)
-        paths = [self._engine() if kind in ENGINE_STAGES else self._fingerprint(kind, root)]
-        for entry_kind, name in entries:
-            paths.append(self._fingerprint(f"{entry_kind}.{name}", module_of(entry_kind, name), without=root))
-        return paths
+    def fingerprint(self, code: Code) -> str:
+        """Return its modules with the hashes of their meaning, a line each."""
+        if self.name == ENGINE:
+            return Engine.recorded(code).fingerprint(self.module.rpartition(".")[2])
+        return code.fingerprint(self.module, without=self.without)
 
-    def of_run(self, kind: str, run: Run) -> list[str]:
-        """The same for a stage on the way to the result of a run: data, partition or train."""
-        entries = {
-            "data": [("dataset", run.dataset)],
-            "partition": [("partition", run.partition)],
-            "train": [("method", run.method), ("backbone", run.backbone), *(("analysis", one) for one in run.analyses)],
-        }
-        return self.of_stage(kind, *entries[kind])
+    def digest(self, fingerprint: str) -> str:
+        """Return what stands for it in commands."""
+        return str(ENGINE_VERSION) if self.name == ENGINE else text_hash(fingerprint)[:12]
 
-    def of_figure(self, name: str) -> str:
-        """The path of what stands for the code that a figure has beside that of reports."""
-        return self._fingerprint(f"figure.{name}", figure_module(name), without=root_of("report"))
 
-    def of_counts(self, runs: Iterable[Run]) -> list[str]:
-        """The same for what is counted of runs without training them: their code, and what counts."""
-        paths = dict.fromkeys(path for run in runs for path in self.of_run("train", run))
-        return [*paths, self._fingerprint("counting", COUNTING, without=root_of("train"))]
+def code_of(kind: str) -> list[Part]:
+    """Return the code that all stages of a kind share."""
+    root = root_of(kind)
+    return [Part(ENGINE, root) if kind in ENGINE_STAGES else Part(f"stage.{kind}", root)]
 
-    def versions(self, run: Run) -> Versions:
-        """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
-        entries = {"dataset": run.dataset, "partition": run.partition, "method": run.method, "backbone": run.backbone}
-        versions = {"engine": str(ENGINE_VERSION)}
-        for kind, name in entries.items():
-            own = self._code.outside(module_of(kind, name))
-            version = text_hash(own)[:12] if own else str(self._catalog.entry(kind, name).facts["results_version"])
-            versions[f"{kind}.{name}"] = version
-        return versions
 
-    def hash(self, path: str) -> str:
-        """The SHA-256 of one of the texts."""
-        if path not in self._hashes:  # a fingerprint is part of hundreds of seals
-            self._hashes[path] = text_hash(self.texts[path])
-        return self._hashes[path]
+def code_of_run(kind: str, run: Run) -> list[Part]:
+    """Return the code of a stage on the way to the result of a run: data, partition or train."""
+    match kind:
+        case "data":
+            entries = [("dataset", run.dataset)]
+        case "partition":
+            entries = [("partition", run.partition)]
+        case _:
+            analyses = [("analysis", name) for name in run.analyses]
+            entries = [("method", run.method), ("backbone", run.backbone), *analyses]
+    root = root_of(kind)
+    return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root) for one, name in entries)]
 
-    def _engine(self) -> str:
-        """Return the path of what stands for the engine."""
-        if ENGINE not in self.texts:
-            self.texts[ENGINE] = f"{TITLE}\n"
-        return ENGINE
 
-    def _fingerprint(self, name: str, root: str, without: str | None = None) -> str:
-        path = f"stages/code/{name}.txt"
-        if path not in self.texts:
-            self.texts[path] = self._code.fingerprint(root, without=without)
-        return path
+def code_of_evaluation(table: ResolvedTable, runs: Iterable[Run]) -> list[Part]:
+    """Return the code of a table's evaluate stage; of what is counted without training that is the runs' code, too."""
+    if not table.counted:
+        return code_of("evaluate")
+    own = dict.fromkeys(part for run in runs for part in code_of_run("train", run))
+    return [*code_of("evaluate"), *own, Part("stage.counting", COUNTING, root_of("train"))]
+
+
+def code_of_report(table: ResolvedTable) -> list[Part]:
+    """Return the code of a table's report, with that of its figures."""
+    figures = [name for name in table.drawn if name in figure_names()]
+    root = root_of("report")
+    return [*code_of("report"), *(Part(f"figure.{name}", figure_module(name), root) for name in figures)]
+
+
+_NOT_MEASURED = {"title", "caption", "notes", "paper", "better", "decimals", "partitions", "claims", "derived"}
+"""What a table says of how its numbers are shown, which no measurement depends on."""
+
+
+def measured_content(table: ResolvedTable) -> str:
+    """Return the digest of what the evaluate stage takes from a table."""
+    return text_hash(table.model_dump_json(exclude=_NOT_MEASURED))[:12]
+
+
+def shown_content(table: str) -> str:
+    """Return the digest of the text of a table, all of which its report shows."""
+    return text_hash(table)[:12]
+
+
+def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
+    """Return the versions of the code that a run's result depends on; of a study's own entries a digest."""
+    entries = {"dataset": run.dataset, "partition": run.partition, "method": run.method, "backbone": run.backbone}
+    made_by = {"engine": str(ENGINE_VERSION)}
+    for kind, name in entries.items():
+        own = code.outside(module_of(kind, name))
+        made_by[f"{kind}.{name}"] = (
+            text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])
+        )
+    return made_by

@@ -2,19 +2,18 @@
 
 DVC's Python interface is used in place of its command line, since a process per stage costs a second. It is stable but
 undocumented, so what is used of it is little: a repository, its locks, stages that are loaded, saved and committed.
-The order of things is that of DVC's own ``repro``, which removes what a stage wrote before
-it looks into the run cache, and so never has to ask what to do with files that were changed. So are the locks: a stage
-that is under way here is marked as such, so that a ``dvc repro`` beside it stops with one line instead of interfering,
-and what such a ``dvc repro`` has under way is left alone here.
+The order of things is that of DVC's own ``repro``, which removes what a stage wrote before it looks into the run cache,
+and so never has to ask what to do with files that were changed. So are the locks: a stage that is under way here is
+marked as such, so that a ``dvc repro`` beside it stops with one line instead of interfering, and what such a
+``dvc repro`` has under way is left alone here.
 
 Where DVC would do work again although nothing is wrong, it is spared it: what has only been lost from the cache is put
 back there. And a report that a person has changed is set aside before it is made anew.
 
 A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last: whatever
 happens, it is taken from there and not executed again. The lock files follow every few seconds and at the end, since
-DVC rewrites a whole one for each entry, which for forty stages takes half a second; and less often when they are long
-or many, or a study of hundreds of runs would spend most of its time on them. It does so in place; a lock file that a
-kill has cut short is removed, as all that it said is in the run cache.
+DVC rewrites a whole one for each entry. It does so in place; a lock file that a kill has cut short is removed, as all
+that it said is in the run cache.
 """
 
 from __future__ import annotations
@@ -31,14 +30,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pflcore.errors import UserError
-from pflcore.files import write_text
-from pflcore.json_text import parse_json
 from pipeline.compile.graph import Stage
 from pipeline.dvc.finished import Finished
 from pipeline.parsing import parse_yaml
 
-DUMP_EVERY = 10.0  # seconds between two versions of a lock file
-DUMP_SHARE = 0.1  # of the time in which stages are recorded, at most, goes into lock files
+DUMP_EVERY = 10.0  # seconds between two versions of a lock file, or ten times what the last one took
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # of one stage's files, unlike a full disk
 
@@ -85,12 +81,10 @@ class Recorder:
         with self._explained():
             self.repo = Repo(str(root), _wait_for_lock=True)
         self._loaded: dict[str, Any] = {}
-        self._texts: dict[str, bytes] = {}
         self._held: dict[str, tuple[ExitStack, str]] = {}
-        self._undumped: dict[str, dict[str, Any]] = {}  # by lock file: stages that it does not have yet
-        self._dumped: dict[str, float] = {}  # when each was written
-        self._rests = 0.0  # until when none is
-        self._mend(sorted({stage.file for stage in self.known.values()}))
+        self._undumped: dict[str, dict[str, Any]] = {}  # by stage file: stages that its lock file does not have yet
+        self._due: dict[str, float] = {}  # when each lock file may be written again
+        self._remove_cut_files({stage.file for stage in self.known.values()})
 
     def close(self) -> None:
         """Complete the lock files, and give back what is held.
@@ -111,7 +105,7 @@ class Recorder:
             self.repo.close()
 
     def stale(self, addresses: Iterable[str]) -> dict[str, str]:
-        """The stages that are not as DVC recorded them, each with the reason. What comes before them is not asked."""
+        """Return the stages that are not as DVC recorded them, each with the reason; what is before them aside."""
         with self._locked():
             reasons = {address: self._reason(self._stage(address)) for address in addresses}
         return {address: reason for address, reason in reasons.items() if reason}
@@ -122,12 +116,12 @@ class Recorder:
             return {address: self._begin(address) for address in addresses}
 
     def keep(self) -> int:
-        """Put everything into the cache that is as recorded and has only been lost there; the number of its stages."""
+        """Put into the cache what is as recorded and has only been lost there; return the number of its stages."""
         with self._locked():
             return sum(self._keep(self._stage(address)) for address in self.known)
 
     def record(self, addresses: Iterable[str]) -> dict[str, str]:
-        """Tell DVC of stages that have been executed. Returns what went wrong, by stage."""
+        """Tell DVC of stages that have been executed. Return what went wrong, by stage."""
         problems: dict[str, str] = {}
         with self._locked():
             for address in addresses:
@@ -140,9 +134,12 @@ class Recorder:
                         problems[address] = CHANGED
                         continue
                     self._save(address)
-                except self._error as error:
+                    self.repo.stage_cache.save(stage)
+                except (self._error, *_IN_THE_WAY) as error:
                     problems[address] = _line(error)
-            self._dump_due()
+            for name in list(self._undumped):
+                if time.monotonic() >= self._due.get(name, 0.0):
+                    self._dump(name)
         return problems
 
     def give_up(self, address: str) -> None:
@@ -218,7 +215,7 @@ class Recorder:
         return tuple(moved)
 
     def _save(self, address: str) -> None:
-        """Hash and cache what a stage wrote, and enter it into the run cache; the lock file follows."""
+        """Hash and cache what a stage wrote; the lock file follows."""
         stage = self._stage(address)
         stage.save()
         stage.commit()
@@ -226,26 +223,12 @@ class Recorder:
         self._undumped.setdefault(self.known[address].file, {})[address] = stage
         self.finished.forget(address)
 
-    def _dump_due(self) -> None:
-        """Complete lock files that have not been for a while, the oldest first, as far as their share allows."""
-        began = time.monotonic()
-        oldest = sorted(self._undumped, key=lambda name: self._dumped.get(name, -DUMP_EVERY))
-        for name in [name for name in oldest if began - self._dumped.get(name, -DUMP_EVERY) >= DUMP_EVERY]:
-            if (before := time.monotonic()) < self._rests:
-                return
-            self._dump(name)
-            self._rests = (after := time.monotonic()) + (after - before) * (1 / DUMP_SHARE - 1)
-
     def _dump(self, name: str) -> None:
-        """Complete the lock file beside a stage file, but for stages that have been compiled anew meanwhile."""
-        stages = list(self._undumped.pop(name).values())
-        self._dumped[name] = time.monotonic()
-        now = (self.root / name).read_bytes() if (self.root / name).is_file() else b""
-        if now != self._texts[name]:
-            before, after = _entries(self._texts[name]), _entries(now)
-            stages = [stage for stage in stages if before[stage.name] == after.get(stage.name)]
-        if stages:
+        """Complete the lock file beside a stage file, if that has not been compiled away meanwhile."""
+        stages, began = list(self._undumped.pop(name).values()), time.monotonic()
+        if (self.root / name).is_file():
             stages[0].dvcfile.dump_stages(stages, update_pipeline=False)
+        self._due[name] = (now := time.monotonic()) + max(DUMP_EVERY, 10 * (now - began))
 
     def _reason(self, stage: Any) -> str:
         """Why DVC would execute a stage; empty when it would not."""
@@ -257,8 +240,7 @@ class Recorder:
             except _IN_THE_WAY as error:
                 return str(error)
             for path, what in status.items():
-                known = bool(entry.hash_info)
-                return f"{path} is {what}" if known else "not made yet"
+                return f"{path} is {what}" if entry.hash_info else "not made yet"
         return ""
 
     def _hold(self, stage: Any) -> Any:
@@ -286,11 +268,9 @@ class Recorder:
             from dvc.dvcfile import load_file
 
             name = self.known[address].file
-            self._texts[name] = (self.root / name).read_bytes()
             stages = load_file(self.repo, str(self.root / name)).stages
-            for other in self.known.values():
-                if other.file == name:
-                    self._loaded[other.address] = stages[other.name]
+            own = (other for other in self.known.values() if other.file == name)
+            self._loaded |= {other.address: stages[other.name] for other in own}
         return self._loaded[address]
 
     @contextmanager
@@ -313,40 +293,25 @@ class Recorder:
             why = error.strerror or error
             raise UserError(f"DVC: {where}: {why}; what is recorded so far stays, the same command goes on") from None
 
-    def _mend(self, files: list[str]) -> None:
-        """Remove lock files that cannot be read; DVC itself would stop at them."""
+    def _remove_cut_files(self, files: Iterable[str]) -> None:
+        """Remove lock files and marks that a kill has cut short; DVC itself would stop at them."""
+        from dvc.dvcfile import Lockfile
+        from voluptuous import Invalid
+
         marks = Path(str(self.repo.tmp_dir)) / "rwlock"
         try:
-            parse_json(marks.read_text(encoding="utf-8") or "no")
-        except FileNotFoundError:
-            pass
+            json.loads(marks.read_text(encoding="utf-8") if marks.is_file() else "{}")
         except ValueError:
-            write_text(marks, "{}")
-        for name in files:
-            lock = self.root / name.replace("dvc.yaml", "dvc.lock")
-            if lock.is_file() and not _is_whole(lock):
+            marks.unlink()
+        for lock in (self.root / name.replace("dvc.yaml", "dvc.lock") for name in files):
+            if not lock.is_file():
+                continue
+            try:
+                whole = bool(Lockfile.SCHEMA(parse_yaml(lock.read_bytes()))["stages"])
+            except (ValueError, Invalid, KeyError, TypeError):
+                whole = False
+            if not whole:
                 lock.unlink()
-
-
-def _entries(text: bytes) -> dict[str, Any]:
-    """What a stage file says of each of its stages; nothing of one that is gone or no stage file any more."""
-    try:
-        return dict(parse_yaml(text)["stages"])
-    except (ValueError, TypeError, KeyError):
-        return {}
-
-
-def _is_whole(lock: Path) -> bool:
-    """Whether DVC can read a lock file. The C parser finds out in a fraction of the time that DVC's own takes."""
-    from dvc.dvcfile import Lockfile
-    from voluptuous import Invalid
-
-    try:
-        content = parse_yaml(lock.read_bytes())
-        Lockfile.SCHEMA(content)
-        return bool(content["stages"])
-    except (ValueError, Invalid, KeyError, TypeError):
-        return False
 
 
 def _line(error: BaseException) -> str:

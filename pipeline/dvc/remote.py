@@ -8,20 +8,20 @@ DVC has a filesystem for will do. Whoever reads sees a file complete or not at a
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
-from pflcore.json_text import parse_json
 
-_MD5 = re.compile(r"[0-9a-f]{32}")
+_CHECKPOINT = re.compile(r"[\w.-]+/round-\d+-[0-9a-f]{16}\.safetensors")
 _SECRET = re.compile(r"secret|token|pass|account_key|access_key|connection_string|credential")
 _PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
 _HOW = "set one that all machines reach: `dvc remote add -d NAME URL`"
@@ -31,22 +31,14 @@ _HOW = "set one that all machines reach: `dvc remote add -d NAME URL`"
 class Content:
     """What a file contains: DVC's hash of it, and its size in bytes."""
 
-    md5: str
-    size: int
+    md5: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    size: Annotated[int, Field(ge=0)]
 
     @classmethod
     def of(cls, path: Path) -> Content:
         """Raises ``OSError`` when the file cannot be read."""
         with path.open("rb") as file:
             return cls(hashlib.file_digest(file, "md5").hexdigest(), path.stat().st_size)
-
-    @classmethod
-    def checked(cls, told: Any) -> Content:
-        """From JSON. Raises ``ValueError`` when it is none."""
-        match told:
-            case {"md5": str(md5), "size": int(size)} if _MD5.fullmatch(md5) and size >= 0:
-                return cls(md5, size)
-        raise ValueError(f"{told!r} is no md5 and size")
 
 
 @dataclass(frozen=True)
@@ -62,6 +54,9 @@ class StoredResult:
     outs: dict[str, Content]
     diverged: bool = False
     timing: str = ""
+
+
+_RESULT = TypeAdapter(StoredResult)
 
 
 class Remote:
@@ -146,17 +141,18 @@ class Remote:
         except FileNotFoundError:
             return None
         try:
-            told = parse_json(text)
-            found = {str(path): Content.checked(content) for path, content in told["outs"].items()}
-            if set(found) != set(outs):
-                raise ValueError(f"it is about {', '.join(sorted(found))} instead of {', '.join(outs)}")
-            return StoredResult(found, bool(told["diverged"]), str(told.get("timing", "")))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{place} in the remote {self.url}: no result of this stage ({error}); delete it") from None
+            result = _RESULT.validate_json(text)
+        except ValidationError:
+            result = None
+        if result is None or set(result.outs) != set(outs):
+            raise UserError(f"{place} in the remote {self.url}: no result of this stage; delete it")
+        return result
 
     def report(self, key: str, result: StoredResult) -> None:
         """Write what became of a stage; what it made must be in the remote already."""
-        self._write(f"pfl/results/{key}.json", (json.dumps(asdict(result), indent=1) + "\n").encode())
+        text, place = _RESULT.dump_json(result, indent=1) + b"\n", self._path(f"pfl/results/{key}.json")
+        with self._explained(all_of_it=True):
+            self._upload(lambda target: self.fs.pipe_file(target, text), place, small=True)
 
     def checkpoints(self, key: str) -> list[str]:
         """The checkpoints of the stage with this key, each as ``<folder>/<file>``."""
@@ -168,7 +164,7 @@ class Remote:
             except FileNotFoundError:
                 return []
         names = (path.rpartition(f"/{key}/")[2] for path in found)
-        return [name for name in names if re.fullmatch(r"[\w.-]+/round-\d+-[0-9a-f]{16}\.safetensors", name)]
+        return list(filter(_CHECKPOINT.fullmatch, names))
 
     def give_checkpoint(self, key: str, name: str, path: Path) -> None:
         """Upload a checkpoint. Raises ``FileNotFoundError`` when it has gone meanwhile."""
@@ -203,10 +199,6 @@ class Remote:
 
     def _put(self, path: Path, place: str) -> None:
         self._upload(lambda target: self.fs.put_file(str(path), target), place)
-
-    def _write(self, name: str, content: bytes) -> None:
-        with self._explained(all_of_it=True):
-            self._upload(lambda target: self.fs.pipe_file(target, content), self._path(name), small=True)
 
     def _upload(self, put: Callable[[str], None], place: str, small: bool = False) -> None:
         self.fs.makedirs(self.fs.parent(place), exist_ok=True)

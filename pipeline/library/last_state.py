@@ -26,10 +26,9 @@ def last_state(found: Found, run: Run, resolved: Run, facts: Mapping[str, Any], 
     if (device := _device(facts)) is None:
         return None
     stage = found.recorded.makers[run_path(run.id, "rounds.parquet")]
-    code = {dep: found.compilation.files[dep] for dep in stage.deps if dep.startswith("stages/code/")}
     hashes = {name: str(facts[name]) for name in ("dataset_hash", "partition_hash")}
     private = found.workspace.private
-    checkpoints = checkpoint_folder(resolved, run.id, private, code, hashes, device, lambda line: None)
+    checkpoints = checkpoint_folder(resolved, run.id, private, stage.seal, hashes, device, lambda line: None)
     return checkpoints.earlier(lambda tensors: "", lambda one: one.round == rounds)
 
 

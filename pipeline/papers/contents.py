@@ -6,6 +6,7 @@ and reason, which says why there is no spec.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,14 +50,6 @@ class Place:
         return f"{self.where}, {self.holds}: {self.reason}"
 
 
-class Places(Coverage):
-    """How many tables and figures of a paper are in which of :data:`PLACES`."""
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        return {state: self[state] for state in PLACES}
-
-
 def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Place]:
     """What the paper of a folder of specs holds; [] where no file says it.
 
@@ -86,20 +79,19 @@ def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Plac
     return places
 
 
-def cover_places(places: Iterable[Place], by_spec: Mapping[str, Coverage]) -> Places:
-    """The tables and figures by state, given the coverage of each spec that was compiled; of those of others, which a
-    profile leaves out, nothing is known, so they are not run yet."""
-    return Places(
-        _state([by_spec.get(spec, Coverage(missing=1)) for spec in place.specs])
-        for place in places
-        if place.shows_results
-    )
+def cover_places(places: Iterable[Place], by_spec: Mapping[str, Counter[str]]) -> Counter[str]:
+    """Count the tables and figures by state, given the cells of each compiled spec by state.
+
+    Of specs that a profile leaves out nothing is known, so they are not run yet.
+    """
+    shown = [place for place in places if place.shows_results]
+    return Counter(_state([by_spec.get(spec, Counter(missing=1)) for spec in place.specs]) for place in shown)
 
 
-def _state(specs: list[Coverage]) -> str:
+def _state(specs: list[Counter[str]]) -> str:
     if not specs:
         return "unplanned"
-    cells = Coverage(sum(specs, Coverage()))
+    cells = sum(specs, Counter[str]())
     if not cells["missing"] + cells["partly"] + cells["diverged"]:
         return "done"
     return "partly" if cells["done"] + cells["partly"] + cells["diverged"] else "missing"

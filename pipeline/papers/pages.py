@@ -1,42 +1,68 @@
-"""``pfl report``: the pages of papers and the index over all of them, written again when what they show has changed."""
+"""``pfl report``: the pages of papers and the index over all of them, written again when what they show has changed.
+
+A paper has a section per spec, each with what the spec's own report has. In HTML a paper of many specs is a page with
+an overview, and a page per spec.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
+import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 import pipeline.report
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pflcore.json_text import parse_json
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.papers.contents import PLACES, Places, read_contents
-from pipeline.papers.paper import Paper, Summary, in_order, papers_of, summary
-from pipeline.papers.paper_page import html_pages, mark_of, write_paper
-from pipeline.papers.recalled import recall
-from pipeline.report.claims.agreement import Agreement
-from pipeline.report.pages.render import html
-from pipeline.report.pages.study import put
-from pipeline.report.pages.view import banner
-from pipeline.report.statistics.noise import LEGEND
+from pipeline.ledger import Entry, Ledger
+from pipeline.papers.contents import PLACES, read_contents
+from pipeline.papers.paper import Brief, Paper, Summary, in_order, papers_of
+from pipeline.report.agreement import Agreement
+from pipeline.report.frame import collect_frame
+from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
+from pipeline.report.statistics import LEGEND
+from pipeline.report.study import Study, banner
+from pipeline.report.table.results import Results
+from pipeline.report.write import put, write_pictures
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import (
     INDEX,
     PAPERS,
-    RESULTS,
     Workspace,
     partition_path,
     partition_report_path,
     report_path,
     run_path,
+    selection_path,
 )
+
+MOST_TABLES = 4
+"""On one HTML page."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is remembered of a paper in ``.pfl/papers.json``.
+
+    Attributes:
+        state: What its page depends on, as a hash.
+        page: Whether the page shows that.
+    """
+
+    state: str
+    page: bool
+    summary: Summary
+
+
+_REMEMBERED = TypeAdapter(dict[str, Known])
 
 
 @dataclass
@@ -45,48 +71,30 @@ class Papers:
 
     Attributes:
         compilation: What it was compiled to.
-        inputs: Paper → the files that its page is made of, relative to the workspace.
-        identities: Paper → a hash of what it asks for, and of the code that renders it.
         partial: There are more, of which the index says what was known of them last.
     """
 
     workspace: Workspace
     papers: dict[str, Paper]
     compilation: Compilation
-    inputs: dict[str, list[str]] = field(default_factory=dict)
-    identities: dict[str, str] = field(default_factory=dict)
     partial: bool = False
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.workspace.root)
 
     @classmethod
     def of(cls, workspace: Workspace, compilation: Compilation) -> Papers:
-        """Those of a compilation, of which nothing needs to have been written."""
-        papers = {
-            name: replace(paper, places=tuple(read_contents(workspace.specs, name, _known(workspace, name))))
-            for name, paper in papers_of(compilation.tables, compilation.every_run).items()
-        }
-        return cls(
-            workspace,
-            papers,
-            compilation,
-            {name: sorted(set(_inputs(paper))) for name, paper in papers.items()},
-            {
-                name: _hash(
-                    [
-                        *(table.model_dump_json() for table in paper.tables.values()),
-                        *(place.words for place in paper.places),
-                        *sorted(
-                            run for table in paper.tables.values() for run in compilation.kept.intersection(table.runs)
-                        ),
-                        _source(),
-                    ]
-                )
-                for name, paper in papers.items()
-            },
-        )
+        """Return those of a compilation, of which nothing needs to have been written."""
+        specs, papers = list(find_specs(workspace.specs)), papers_of(compilation.tables, compilation.every_run)
+        for name, paper in papers.items():
+            known = [spec.removeprefix(f"{name}/") for spec in specs if spec.startswith(f"{name}/")]
+            papers[name] = replace(paper, places=tuple(read_contents(workspace.specs, name, known)))
+        return cls(workspace, papers, compilation)
 
     @classmethod
     def compiled(cls, workspace: Workspace, only: Iterable[str] = ()) -> Papers:
-        """All papers of a workspace, or `only` some of them, compiled in memory.
+        """Return all papers of a workspace, or `only` some of them, compiled in memory.
 
         Raises:
             UserError: A spec is invalid.
@@ -98,23 +106,20 @@ class Papers:
         return papers
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """The papers that are meant by their names or by specs of theirs; all for no names.
+        """Return the papers that are meant by their names or by specs of theirs; all for no names.
 
         Raises:
             UserError: There is no such paper or spec.
         """
         words = [name.removeprefix("specs/").removesuffix(".yaml").rstrip("/") for name in names]
+        known = [*self.papers, *(spec for paper in self.papers.values() for spec in paper.tables)]
         for name in words:
-            paper = self.papers.get(name.split("/")[0])
-            if not paper or ("/" in name and name not in paper.tables):
-                specs = [spec for paper in self.papers.values() for spec in paper.tables]
-                raise UserError(
-                    f"unknown paper {name!r}{did_you_mean(name, list(dict.fromkeys([*self.papers, *specs])))}"
-                )
+            if name not in known:
+                raise UserError(f"unknown paper {name!r}{did_you_mean(name, list(dict.fromkeys(known)))}")
         return list(dict.fromkeys(name.split("/")[0] for name in words)) or list(self.papers)
 
     def page(self, name: str) -> Path:
-        """The HTML page of a paper."""
+        """Return the HTML page of a paper."""
         return self.workspace.root / PAPERS / f"{name}.html"
 
     @property
@@ -122,7 +127,7 @@ class Papers:
         return self.workspace.root / INDEX
 
     def write(self, names: Iterable[str]) -> list[str]:
-        """Bring the pages of some papers and the index up to date; the papers whose pages were made anew.
+        """Bring the pages of some papers and the index up to date; return the papers whose pages were made anew.
 
         A page is made anew when any of its inputs is another file than last time, which is remembered in
         ``.pfl/papers.json``. Of other papers only the index tells.
@@ -130,81 +135,153 @@ class Papers:
         Raises:
             UserError: An artifact is damaged.
         """
-        recall(self.workspace.root, self.compilation)
-        path = self.workspace.private / "papers.json"
-        known, wanted, written = _remembered(path), set(names), []
-        now: dict[str, Any] = {name: entry for name, entry in known.items() if self.partial and _readable(entry)}
+        path, wanted, written = self.workspace.private / "papers.json", set(names), list[str]()
+        known = _remembered(path)
+        now = dict(known) if self.partial else {}
         for name, paper in self.papers.items():
-            state, before = self._state(name), known.get(name, {})
-            same = before.get("state") == state and _readable(before)
-            if name not in wanted:
-                entry = before if same else {"page": False, "summary": summary(paper, self.workspace.root).to_json()}
-            elif same and before["page"] and self._complete(name):
-                entry = before
+            state, before = self._state(paper), known.get(name)
+            same = before is not None and before.state == state
+            if before and same and (name not in wanted or (before.page and self._complete(paper))):
+                now[name] = before
+            elif name not in wanted:
+                now[name] = Known(state, False, summarise(paper, self.workspace.root, self._kept(paper)))
             else:
-                entry = {"page": True, "summary": write_paper(paper, self.workspace.root).to_json()}
+                now[name] = Known(state, True, write_paper(paper, self.workspace.root, self._kept(paper)))
                 written.append(name)
-            now[name] = {**entry, "state": state}
         if now != known:
-            write_text(path, json.dumps(now))
-        summaries = [Summary.from_json(entry["summary"]) for entry in now.values()]
-        self._write_index(sorted(summaries, key=in_order))
+            write_text(path, _REMEMBERED.dump_json(now).decode())
+        self._write_index(sorted((entry.summary for entry in now.values()), key=in_order))
         return written
 
+    def _kept(self, paper: Paper) -> dict[str, Entry]:
+        """Return the kept results that stand for artifacts of a paper's runs."""
+        runs = {run for table in paper.tables.values() for run in table.runs}
+        ids = runs & self.compilation.kept & self.ledger.lines.keys()
+        return {run: entry for run in sorted(ids) if (entry := self.ledger.get(run))}
+
     def _write_index(self, summaries: list[Summary]) -> None:
-        profile = self.workspace.profile
         published = sum(entry.published for entry in summaries)
         agreement = Agreement.total((entry.agreement for entry in summaries), published)
         text = html(
             "index.html.j2",
-            numbers=agreement.words if agreement.differences else [],
+            numbers=agreement.numbers() if agreement.differences else [],
             legend=LEGEND,
             papers=[(entry, self.page(entry.name).is_file()) for entry in summaries],
-            total=Places(sum((entry.of_paper for entry in summaries), Counter())),
-            states=PLACES,
-            banner=banner(profile),
-            mark=mark_of(profile),
+            total=sum((entry.of_paper for entry in summaries), Counter[str]()),
+            places=PLACES,
+            banner=banner(self.workspace.profile),
+            mark=mark_of(self.workspace.profile),
         )
         put(self.index, text)
 
-    def _complete(self, name: str) -> bool:
-        parts = {page.partition("#")[0] for page in html_pages(self.papers[name]).values()}
-        files = [f"{name}.md", f"{name}.tex", f"{name}.html", *parts]
+    def _complete(self, paper: Paper) -> bool:
+        """Return whether all files of a paper are there."""
+        parts = [href for spec in paper.tables if not (href := _href(paper, spec)).startswith("#")]
+        files = [*(f"{paper.name}.{kind}" for kind in ("md", "tex", "html")), *parts]
         return all((self.workspace.root / PAPERS / file).is_file() for file in files)
 
-    def _state(self, name: str) -> str:
-        """What the page of a paper depends on, as a hash: specs, code, and which files there are."""
-        stamps = [_stamp(self.workspace.root / file) for file in self.inputs[name]]
-        return _hash([self.identities[name], *stamps])
+    def _state(self, paper: Paper) -> str:
+        """Return what the page of a paper depends on, as a hash: specs, code, kept results, and files."""
+        folders = [Path(module).parent for module in (__file__, pipeline.report.__file__)]
+        code = [path for folder in folders for kind in ("*.py", "*.j2") for path in folder.rglob(kind)]
+        files = [
+            *sorted(code),
+            *self.ledger.files(),
+            *(self.workspace.root / file for file in sorted(set(_inputs(paper)))),
+        ]
+        kept = {run for table in paper.tables.values() for run in self.compilation.kept.intersection(table.runs)}
+        parts: list[Any] = [
+            *(table.model_dump_json() for table in paper.tables.values()),
+            *(place.words for place in paper.places),
+            *sorted(kept),
+            *map(_stamp, files),
+        ]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _known(workspace: Workspace, paper: str) -> list[str]:
-    """The names of a paper's specs, compiled or not."""
-    return [name.removeprefix(f"{paper}/") for name in find_specs(workspace.specs) if name.startswith(f"{paper}/")]
+def summarise(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> Summary:
+    """Return what an index says about a paper; arguments and errors are those of :func:`write_paper`."""
+    return _summary(paper, [Study(_results(paper, spec, root, kept)) for spec in paper.tables])
+
+
+def write_paper(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> Summary:
+    """Write ``reports/papers/<name>.md .tex .html``, ``<name>/<spec>.html`` if there are more than :data:`MOST_TABLES`,
+    and the pictures they need; a file that would not change is left.
+
+    Args:
+        kept: By run id what stands for artifacts that are not there.
+
+    Raises:
+        UserError: An artifact is damaged.
+    """
+    out, studies = root / PAPERS, [_study(paper, spec, at, root, kept) for at, spec in enumerate(paper.tables, start=1)]
+    notes = [note for note in studies[0].notes if all(note in study.notes for study in studies[1:])]
+    whole = Document(
+        paper.title,
+        studies[0].table.profile,
+        studies,
+        citation=paper.citation,
+        tables=[Overview(study.heading, study.href, study.coverage, study.verdicts) for study in studies],
+        uncovered=[place.words for place in paper.places if not place.specs],
+        notes=notes if len(studies) > 1 else [],
+    )
+    for study in studies:
+        write_pictures(study, out / study.folder, tidy=True)
+    put(out / f"{paper.name}.md", markdown("page.md.j2", page=whole))
+    put(out / f"{paper.name}.tex", latex("page.tex.j2", page=whole))
+    parts = {study.href: study for study in studies if not study.href.startswith("#")}
+    put(out / f"{paper.name}.html", html("page.html.j2", page=replace(whole, studies=[]) if parts else whole))
+    for at, (href, study) in enumerate(parts.items()):
+        home = f"{paper.name}.html", paper.title
+        alone = replace(whole, title=study.heading, citation="", studies=[study], notes=[], here=at, home=home)
+        put(out / href, html("page.html.j2", page=replace(alone, up="../" * href.count("/"))))
+    for path in (out / paper.name).rglob("*.html"):
+        if path.relative_to(out).as_posix() not in parts:
+            path.unlink(missing_ok=True)
+    return _summary(paper, studies)
+
+
+def _summary(paper: Paper, studies: Iterable[Study]) -> Summary:
+    return Summary(paper.name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
+
+
+def _results(paper: Paper, spec: str, root: Path, kept: Mapping[str, Entry] | None) -> Results:
+    table = paper.tables[spec]
+    return Results.of(table, collect_frame(table, paper.runs, root, kept))
+
+
+def _study(paper: Paper, spec: str, number: int, root: Path, kept: Mapping[str, Entry] | None) -> Study:
+    report = f"{report_path(spec)}/report.html"
+    pages = {one.federation: f"{partition_report_path(one.federation)}/index" for one in paper.tables[spec].partitions}
+    there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
+    return Study(
+        _results(paper, spec, root, kept),
+        key=f"s{number}",
+        folder=f"{paper.folder(spec)}/",
+        pages={name: posixpath.relpath(page, PAPERS) for name, page in there.items()},
+        href=_href(paper, spec),
+        report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
+    )
+
+
+def _href(paper: Paper, spec: str) -> str:
+    """Return where a spec is in HTML, relative to ``reports/papers/``; of a short paper, on its only page."""
+    name = paper.folder(spec)
+    return f"{name}.html" if len(paper.tables) > MOST_TABLES else f"#{name.removeprefix(f'{paper.name}/')}"
 
 
 def _inputs(paper: Paper) -> Iterator[str]:
     for spec, table in paper.tables.items():
         yield f"{report_path(spec)}/report.html"
-        for partition in table.partitions:
-            yield f"{partition_report_path(partition.federation)}/index.html"
+        yield from (f"{partition_report_path(partition.federation)}/index.html" for partition in table.partitions)
+        yield from map(selection_path, table.tuned.values())
         for run, federation in table.runs.items():
-            yield f"{RESULTS}/{federation}/{run}.yaml"
-            yield run_path(run, "evaluation.parquet")
-            yield run_path(run, "rounds.parquet")
-            yield run_path(run, "analysis.parquet")
+            yield from (run_path(run, name) for name in ("rounds.parquet", "analysis.parquet"))
             yield partition_path(federation)
 
 
-def _source() -> str:
-    """The code of reports, by when its files were written."""
-    folders = [Path(__file__).parent, Path(pipeline.report.__file__).parent]
-    files = [path for folder in folders for kind in ("*.py", "*.j2") for path in folder.rglob(kind)]
-    return "".join(map(_stamp, sorted(files)))
-
-
 def _stamp(path: Path) -> str:
-    """Which file there is, by when it was written, its size and its number; a dash where there is none."""
+    """Return which file there is, by when it was written, its size and its number; a dash where there is none."""
     try:
         stat = path.stat()
     except OSError:
@@ -212,22 +289,9 @@ def _stamp(path: Path) -> str:
     return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
 
 
-def _hash(parts: list[str]) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _remembered(path: Path) -> dict[str, Any]:
-    """What the last call wrote down; nothing where it is damaged, which costs no more than time."""
+def _remembered(path: Path) -> dict[str, Known]:
+    """Return what the last call wrote down; nothing where it is damaged, which costs no more than time."""
     try:
-        known = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return _REMEMBERED.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
         return {}
-    return known if isinstance(known, dict) and all(isinstance(entry, dict) for entry in known.values()) else {}
-
-
-def _readable(entry: dict[str, Any]) -> bool:
-    try:
-        Summary.from_json(entry["summary"])
-    except (KeyError, TypeError):
-        return False
-    return "page" in entry

@@ -1,4 +1,4 @@
-"""Papers: the specs of one folder, told together, and what an index says about each of them."""
+"""Papers: the specs of one folder together, and what an index says about each of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pflcore.errors import UserError
-from pipeline.papers.contents import Place, Places, cover_places
-from pipeline.papers.coverage import Claims, Coverage, cover, tally
+from pipeline.papers.contents import Place, cover_places
 from pipeline.papers.obtained import Obtained, collect_obtained, count_published
-from pipeline.report.claims.agreement import Agreement
-from pipeline.report.claims.claims import Judgement, judge_claims
-from pipeline.report.table.results import Results
+from pipeline.report.agreement import Agreement
+from pipeline.report.study import Study
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import INDEX, PAPERS
@@ -45,12 +42,8 @@ class Paper:
     places: tuple[Place, ...] = ()
 
     def folder(self, spec: str) -> str:
-        """Where the pictures of one of its specs lie, relative to its page."""
+        """Return where the pictures of one of its specs lie, relative to its page."""
         return f"{self.name}/{spec.removeprefix(f'{self.name}/')}"
-
-    @property
-    def profile(self) -> str:
-        return next(iter(self.tables.values())).profile
 
 
 @dataclass(frozen=True)
@@ -58,6 +51,7 @@ class Brief:
     """What an index says about one spec.
 
     Attributes:
+        coverage, claims: Cells and claims by state.
         published: How many accuracies are published of it.
         obtained: Those that were obtained.
         agreement: How these agree with the paper, as a whole.
@@ -65,11 +59,24 @@ class Brief:
 
     spec: str
     heading: str
-    coverage: Coverage
-    claims: Claims
+    coverage: Counter[str] = field(default_factory=Counter)
+    claims: Counter[str] = field(default_factory=Counter)
     published: int = 0
     obtained: tuple[Obtained, ...] = ()
     agreement: Agreement = field(default_factory=Agreement)
+
+    @classmethod
+    def of(cls, study: Study) -> Brief:
+        """Return what an index says about a study."""
+        return cls(
+            study.table.spec,
+            study.heading,
+            study.coverage,
+            study.verdicts,
+            count_published(study.table),
+            tuple(collect_obtained(study.results)),
+            study.agreement,
+        )
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,8 @@ class Summary:
     places: list[Place] = field(default_factory=list)
 
     @property
-    def of_paper(self) -> Places:
-        """Its tables and figures; of one's own studies, and where nothing lists them, those that have a spec."""
+    def of_paper(self) -> Counter[str]:
+        """Its tables and figures by state; of one's own, and where nothing lists them, those that have a spec."""
         by_spec = {brief.spec.removeprefix(f"{self.name}/"): brief.coverage for brief in self.briefs}
         return cover_places(self.places or [Place("Table", "", (spec,)) for spec in by_spec], by_spec)
 
@@ -94,8 +101,12 @@ class Summary:
         return [place for place in self.places if place.shows_results and not place.specs]
 
     @property
-    def coverage(self) -> Coverage:
-        return Coverage(sum((brief.coverage for brief in self.briefs), Counter()))
+    def coverage(self) -> Counter[str]:
+        return sum((brief.coverage for brief in self.briefs), Counter[str]())
+
+    @property
+    def claims(self) -> Counter[str]:
+        return sum((brief.claims for brief in self.briefs), Counter[str]())
 
     @property
     def published(self) -> int:
@@ -111,45 +122,9 @@ class Summary:
     def agreement(self) -> Agreement:
         return Agreement.total((brief.agreement for brief in self.briefs), self.published)
 
-    @property
-    def claims(self) -> Claims:
-        return Claims(sum((brief.claims for brief in self.briefs), Counter()))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "briefs": [
-                {
-                    **vars(brief),
-                    "obtained": [vars(one) for one in brief.obtained],
-                    "agreement": brief.agreement.to_json(),
-                }
-                for brief in self.briefs
-            ],
-            "places": [vars(place) for place in self.places],
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Summary:
-        """The opposite of :meth:`to_json`. Raises ``KeyError`` or ``TypeError`` for anything else."""
-        briefs = [
-            Brief(
-                entry["spec"],
-                entry["heading"],
-                Coverage(entry["coverage"]),
-                Claims(entry["claims"]),
-                entry["published"],
-                tuple(map(Obtained.from_json, entry["obtained"])),
-                Agreement.from_json(entry["agreement"]),
-            )
-            for entry in data["briefs"]
-        ]
-        places = [Place(**{**entry, "specs": tuple(entry["specs"])}) for entry in data["places"]]
-        return cls(data["name"], data["title"], data["citation"], briefs, places)
-
 
 def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> dict[str, Paper]:
-    """Resolved tables and their runs by paper: those that are published first, then one's own, by name.
+    """Group resolved tables and their runs by paper: those that are published first, then one's own, by name.
 
     Raises:
         UserError: A folder has the name of something else that lies in ``reports/``.
@@ -157,45 +132,13 @@ def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> d
     groups: dict[str, dict[str, ResolvedTable]] = {}
     for spec in sorted(tables, key=_reading):
         groups.setdefault(spec.split("/")[0], {})[spec] = tables[spec]
-    papers = [_paper(name, group, runs) for name, group in groups.items()]
-    papers.sort(key=in_order)
+    papers = sorted((_paper(name, group, runs) for name, group in groups.items()), key=in_order)
     return {paper.name: paper for paper in papers}
 
 
 def in_order(paper: Paper | Summary) -> Any:
-    """A key that sorts what is published before one's own, and then by name."""
+    """Return a key that sorts what is published before one's own, and then by name."""
     return not paper.citation, _natural(paper.name)
-
-
-def heading(table: ResolvedTable) -> str:
-    """``Table II: FedTP against …``, or the title alone."""
-    where = table.paper.table if table.paper else ""
-    return f"{where}: {table.title}" if where else table.title
-
-
-def brief(results: Results, judgements: list[Judgement]) -> Brief:
-    """What an index says about a table."""
-    table = results.table
-    return Brief(
-        table.spec,
-        heading(table),
-        cover(results.cells),
-        tally(judgements),
-        count_published(table),
-        tuple(collect_obtained(results)),
-        Agreement.of(results, judgements),
-    )
-
-
-def summary(paper: Paper, root: Path) -> Summary:
-    """What an index says about a paper, read from its artifacts.
-
-    Raises:
-        UserError: An artifact is damaged.
-    """
-    tables = (Results.read(table, paper.runs, root) for table in paper.tables.values())
-    briefs = [brief(results, judge_claims(results)) for results in tables]
-    return Summary(paper.name, paper.title, paper.citation, briefs, list(paper.places))
 
 
 def _paper(name: str, tables: dict[str, ResolvedTable], runs: Mapping[str, Run]) -> Paper:
@@ -211,12 +154,12 @@ def _paper(name: str, tables: dict[str, ResolvedTable], runs: Mapping[str, Run])
 
 
 def _reading(spec: str) -> tuple[int, list[tuple[bool, int, str]]]:
-    """A key that sorts what is named like a table or a figure of the paper before what is about it."""
+    """Return a key that sorts what is named like a table or a figure of the paper before what is about it."""
     name = spec.partition("/")[2]
     kinds = [rank for rank, kind in enumerate(("table", "fig")) if name.startswith(kind)]
     return kinds[0] if kinds else 2, _natural(spec)
 
 
 def _natural(spec: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts table10 after table2."""
+    """Return a key that sorts table10 after table2."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", spec)]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from pipeline.compile.compilation import Compilation
-from pipeline.dvc.program import locked_stages, md5
+from pipeline.dvc.program import locked_stages
 from pipeline.plan.estimate import Speed, dataset_of, samples, visits
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace
@@ -94,19 +94,14 @@ def _bytes(runs: Collection[Run]) -> int:
 
 def _cached(workspace: Workspace, compilation: Compilation) -> set[str]:
     """Runs whose train stage is locked with the present record and code, and whose result is in the workspace."""
-    shards = [workspace.root / name for name in compilation.files if name.endswith("/dvc.yaml")]
-    locked = locked_stages(shards)
-    hashes = {name: md5(text) for name, text in compilation.files.items() if name.startswith("stages/")}
-    cached = set()
-    for name, run in compilation.runs.items():
-        stage = locked.get(f"{run.federation_id}:train-{name}")
-        if not stage:
-            continue
-        inputs = {dep["path"]: dep.get("md5") for dep in stage.get("deps", [])}
-        fresh = all(hashes[path] == recorded for path, recorded in inputs.items() if path in hashes)
-        if fresh and all((workspace.root / out["path"]).exists() for out in stage.get("outs", [])):
-            cached.add(name)
-    return cached
+    stages = [stage for stage in compilation.stages if stage.kind == "train"]
+    locked = locked_stages(workspace.root, stages)
+    return {
+        stage.subject
+        for stage in stages
+        if locked.get(stage.address, {}).get("cmd") == stage.command
+        and all((workspace.root / out).exists() for out in stage.outs)
+    }
 
 
 def measurements(run: Run) -> int:

@@ -7,10 +7,9 @@ from typing import Any
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
-from pipeline.report.drawing.sections import NO_VALUE
-from pipeline.report.table.apart import told_apart
-from pipeline.report.table.measured import Value
-from pipeline.report.table.printed import format_value, signed
+from pipeline.report.statistics import significant
+from pipeline.report.table.cells import Value
+from pipeline.report.table.printed import NO_VALUE, format_value, signed
 from pipeline.workspace import Workspace, report_path
 
 SAME, BEYOND, CHANCE = "the same", "beyond chance", "within chance"
@@ -47,10 +46,10 @@ def compare(workspace: Workspace, first: str, second: str) -> list[CellPair]:
     pairs = {labels: (left[labels], right[labels]) for labels in left if labels in right}
     if not pairs:
         raise UserError(f"{first} and {second} have no cells with the same labels")
-    apart = told_apart([(_by_seed(one), _by_seed(other)) for one, other in pairs.values()])
+    differ = significant([(_by_seed(one), _by_seed(other)) for one, other in pairs.values()])
     return [
         _pair(", ".join(labels), one, other, beyond, meta["decimals"])
-        for (labels, (one, other)), beyond in zip(pairs.items(), apart, strict=True)
+        for (labels, (one, other)), beyond in zip(pairs.items(), differ, strict=True)
     ]
 
 

@@ -103,8 +103,7 @@ class Recorded:
     def __init__(self, root: Path, compilation: Compilation) -> None:
         self.root = root
         self.makers: dict[str, Stage] = {out: stage for stage in compilation.stages for out in stage.outs}
-        files = dict.fromkeys(stage.file for stage in compilation.stages)
-        self.locked = locked_stages(root / file for file in files)
+        self.locked = locked_stages(root, compilation.stages)
 
     def is_current(self, run: Run) -> bool:
         """Whether a run's artifact is what its stage left, from what the stages before it left, all as compiled now."""
@@ -118,7 +117,7 @@ class Recorded:
     def _made(self, out: str) -> str | None:
         """The recorded hash of an output if its stage, and all before it, were recorded with these commands."""
         stage = self.makers[out]
-        lock = self.locked.get(f"{Path(stage.file).parent.name}:{stage.name}")
+        lock = self.locked.get(stage.address)
         if not lock or lock.get("cmd") != stage.command:
             return None
         inputs = {dep["path"]: dep.get("md5") for dep in lock.get("deps") or []}

@@ -17,25 +17,23 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
 from pipeline.papers.contents import read_contents
-from pipeline.papers.coverage import Claims, Coverage
-from pipeline.papers.obtained import Obtained, collect_obtained, count_published
-from pipeline.papers.paper import Brief, Paper, Summary, heading, papers_of
-from pipeline.report.claims.agreement import WITHIN_POINTS, Agreement, count_within
-from pipeline.report.claims.claims import judge_claims
-from pipeline.report.drawing.curves import collect_curves, curves_alt, draw_curves
-from pipeline.report.drawing.sections import NO_VALUE
+from pipeline.papers.obtained import Obtained, count_published
+from pipeline.papers.paper import Brief, Paper, Summary, papers_of
+from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
+from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
 from pipeline.report.formats import aligned
-from pipeline.report.pages.legend import TWO_NUMBERS, facts
-from pipeline.report.pages.render import markdown
-from pipeline.report.pages.study import put
-from pipeline.report.statistics.noise import LEGEND
-from pipeline.report.table.layout import Key
-from pipeline.report.table.printed import BESIDE, format_value
+from pipeline.report.frame import collect_frame
+from pipeline.report.legend import TWO_NUMBERS, facts
+from pipeline.report.render import markdown
+from pipeline.report.statistics import LEGEND
+from pipeline.report.study import Study, heading
+from pipeline.report.table.cells import Key
+from pipeline.report.table.layout import Layout
+from pipeline.report.table.printed import BESIDE, NO_VALUE, format_value
 from pipeline.report.table.results import Results
+from pipeline.report.write import put
 from pipeline.spec.specs import find_specs
-from pipeline.stages.evaluate import evaluate
-from pipeline.stages.recall import write_rounds
-from pipeline.workspace import Workspace, run_path
+from pipeline.workspace import Workspace
 
 PAGE = "docs/results.md"
 EARLIER = "°"
@@ -50,28 +48,26 @@ class Section:
     """What the page says about a spec.
 
     Attributes:
-        told: How many numbers there are, or what they are for; from which runs, and by which protocol, in sentences.
+        words: Sentences under its heading.
+        facts: How many numbers there are, or what they are for; from which runs, and by which protocol.
         cells: The numbers, as a table in Markdown.
         elsewhere: Those beside published ones under other protocols, likewise; "" where there are none.
         why: A line per explanation.
-        svg: The curves.
         small: The cells as rows and columns of the paper's table, in Markdown.
     """
 
-    spec: str
-    heading: str
-    told: list[str]
+    study: Study
+    words: list[str]
+    facts: list[tuple[str, str]]
     cells: str
     elsewhere: str
     why: list[str]
-    svg: str
-    alt: str
     small: str
 
     @property
     def picture(self) -> str:
         """The address of its curves, relative to the page."""
-        return _picture(self.spec)
+        return _picture(self.study.table.spec)
 
 
 def _picture(spec: str) -> str:
@@ -91,20 +87,12 @@ def write_report(workspace: Workspace) -> list[Path]:
     if page.is_file() and not page.read_text(encoding="utf-8", errors="replace").startswith(_WRITTEN):
         raise UserError(f"{PAGE}: was not written by this command; move it away")
     compilation = compile_workspace(workspace, list(find_specs(workspace.specs)), ledger=False)
-    entries = _entries(workspace, compilation)
-    papers: list[tuple[Summary, list[Section]]] = []
-    with TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        for run, entry in entries.items():
-            out = root / run_path(run, "rounds.parquet")
-            write_rounds(entry, out)
-            evaluate(entry.run, out.parent)
-        for paper in papers_of(compilation.tables, compilation.every_run).values():
-            if paper.citation:
-                papers.append(_paper(paper, workspace, root, entries, compilation))
+    entries = {one.run.id: one for one in Ledger(workspace.root).entries() if one.run.id in compilation.runs}
+    published = [paper for paper in papers_of(compilation.tables, compilation.every_run).values() if paper.citation]
+    papers = [_paper(paper, workspace, entries, compilation) for paper in published]
     files = {page: _page(papers, entries.values())}
-    sections = {section.spec: section for _, several in papers for section in several}
-    files |= {page.parent / section.picture: section.svg for section in sections.values()}
+    sections = {section.study.table.spec: section for _, several in papers for section in several}
+    files |= {page.parent / section.picture: section.study.drawn.svg for section in sections.values()}
     readme = workspace.root / "README.md"
     if readme.is_file():
         files[readme] = _filled(readme.read_text(encoding="utf-8"), sections)
@@ -114,100 +102,78 @@ def write_report(workspace: Workspace) -> list[Path]:
     return [path for path, text in files.items() if put(path, text)]
 
 
-def _entries(workspace: Workspace, compilation: Compilation) -> dict[str, Entry]:
-    """Return what is kept of the runs that specs ask for, by id, whichever versions made it."""
-    return {entry.run.id: entry for entry in Ledger(workspace.root).entries() if entry.run.id in compilation.runs}
-
-
 def _paper(
-    paper: Paper, workspace: Workspace, root: Path, entries: Mapping[str, Entry], compilation: Compilation
+    paper: Paper, workspace: Workspace, entries: Mapping[str, Entry], compilation: Compilation
 ) -> tuple[Summary, list[Section]]:
-    known = [spec.partition("/")[2] for spec in paper.tables]
     old = {run for run in entries if difference(entries[run].made_by, compilation.made_by.get(run, {}))}
-    briefs, sections, others = list[Brief](), list[Section](), list[tuple[Results, Agreement]]()
+    briefs, studies = list[Brief](), list[Study]()
     for spec, table in paper.tables.items():
-        obtained: list[Obtained] = []
-        agreement = Agreement()
         if entries.keys() & table.runs.keys():
-            results = Results.read(table, paper.runs, root)
-            agreement = Agreement.of(results, judge_claims(results))
-            if obtained := collect_obtained(results):
-                sections.append(_section(results, obtained, agreement, entries, old))
-            elif not count_published(table):
-                others.append((results, agreement))
-        published = count_published(table)
-        briefs.append(Brief(spec, heading(table), Coverage(), Claims(), published, tuple(obtained), agreement))
+            with TemporaryDirectory() as scratch:  # no artifacts of this machine
+                study = Study(Results.of(table, collect_frame(table, paper.runs, Path(scratch), entries)))
+            studies.append(study)
+            briefs.append(Brief.of(study))
+        else:
+            briefs.append(Brief(spec, heading(table), published=count_published(table)))
     compared = {run for brief in briefs for one in brief.obtained for run in one.ids}
-    for results, agreement in others:
-        if entries.keys() & results.runs.keys() - compared:
-            sections.append(_unpublished(results, agreement, entries, old))
-    places = read_contents(workspace.specs, paper.name, known)
+    obtained, others = {brief.spec: brief.obtained for brief in briefs}, list[Study]()
+    sections = []
+    for study in studies:
+        if own := obtained[study.table.spec]:
+            sections.append(_section(study, own, entries, old))
+        elif not count_published(study.table) and entries.keys() & study.results.runs.keys() - compared:
+            others.append(study)
+    sections += [_unpublished(study, entries, old) for study in others]
+    places = read_contents(workspace.specs, paper.name, [spec.partition("/")[2] for spec in paper.tables])
     return Summary(paper.name, paper.title, paper.citation, briefs, places), sections
 
 
-def _section(
-    results: Results, obtained: list[Obtained], agreement: Agreement, entries: Mapping[str, Entry], old: set[str]
-) -> Section:
-    table = results.table
-    curves = collect_curves(results)
-    runs = list(dict.fromkeys(run for one in obtained for run in one.ids))
-    told = [
-        *agreement.words,
-        *_told(results, runs, entries, old),
-    ]
-    if any(one.quoted for one in obtained):
-        told.append("*: the paper quotes this value from an earlier paper.")
+def _section(study: Study, obtained: Sequence[Obtained], entries: Mapping[str, Entry], old: set[str]) -> Section:
+    runs, axes = list(dict.fromkeys(run for one in obtained for run in one.ids)), study.table.axes
+    quoted = ["*: the paper quotes this value from an earlier paper."] if any(one.quoted for one in obtained) else []
     return Section(
-        spec=table.spec,
-        heading=heading(table),
-        told=told,
-        cells=_cells(table.axes, obtained, old),
-        elsewhere=_elsewhere(table.axes, obtained),
+        study=study,
+        words=[*_earlier(runs, old), *quoted],
+        facts=[*study.agreement.numbers(), *_facts(study.results, [entries[run] for run in runs])],
+        cells=_cells(axes, obtained, old),
+        elsewhere=_elsewhere(axes, obtained),
         why=_why(obtained),
-        svg=draw_curves(results.layout, curves).svg,
-        alt=curves_alt(results.layout, curves),
-        small=_small(results, obtained),
+        small=_small(study.results.layout, obtained),
     )
 
 
-def _unpublished(results: Results, agreement: Agreement, entries: Mapping[str, Entry], old: set[str]) -> Section:
-    """A table of which nothing is published: what was tried to find out why others differ, or a part of one."""
-    table, layout = results.table, results.layout
-    curves = collect_curves(results)
-    cells = _plain(results, old)
+def _unpublished(study: Study, entries: Mapping[str, Entry], old: set[str]) -> Section:
+    """Return a table of which nothing is published: what was tried to find out why others differ, or a part of one."""
+    runs, cells = [run for run in study.results.runs if run in entries], _plain(study.results, old)
+    two = [TWO_NUMBERS] if any(cell.last for cell in study.results.cells) else []
     return Section(
-        spec=table.spec,
-        heading=heading(table),
-        told=[
-            table.caption,
-            *([TWO_NUMBERS] if any(cell.last for cell in results.cells) else []),
-            *agreement.words,
-            *_told(results, [run for run in results.runs if run in entries], entries, old),
-        ],
+        study=study,
+        words=[study.table.caption, *two, *_earlier(runs, old)],
+        facts=[*study.agreement.numbers(), *_facts(study.results, [entries[run] for run in runs])],
         cells=cells,
         elsewhere="",
         why=[],
-        svg=draw_curves(layout, curves).svg,
-        alt=curves_alt(layout, curves),
         small=cells,
     )
 
 
-def _told(results: Results, runs: Sequence[str], entries: Mapping[str, Entry], old: set[str]) -> list[str]:
-    """From which runs the numbers of a table are, and by which protocol."""
-    about = "; ".join(f"{name}: {value}" for name, value in facts(results) if name != "kept results")
-    told = [_made([entries[run] for run in runs]), f"{about[:1].upper()}{about[1:]}."]
-    return [*told, f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] if old & set(runs) else told
+def _earlier(runs: Iterable[str], old: set[str]) -> list[str]:
+    return [f"{EARLIER}: by an earlier state of the code, see `pfl results list`."] if old.intersection(runs) else []
+
+
+def _facts(results: Results, entries: list[Entry]) -> list[tuple[str, str]]:
+    """Return from which runs the numbers of a table are, and by which protocol."""
+    return [("obtained from", _made(entries)), *(pair for pair in facts(results) if pair[0] != "kept results")]
 
 
 def _made(runs: list[Entry]) -> str:
-    """``11 runs, 3.2 hours on cpu, obtained from 2026-11-22 to 2026-11-23.``"""
+    """Return ``11 runs, 3.2 hours on cpu, from 2026-11-22 to 2026-11-23``."""
     hours = sum(run.seconds or 0.0 for run in runs) / 3600
     devices = ", ".join(sorted({str(run.facts["device"]) for run in runs}))
     first, last = min(run.obtained for run in runs), max(run.obtained for run in runs)
     when = f"on {first}" if first == last else f"from {first} to {last}"
     number = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
-    return f"{number}, {hours:.1f} hours on {devices}, obtained {when}."
+    return f"{number}, {hours:.1f} hours on {devices}, {when}"
 
 
 def _heads(obtained: Sequence[Obtained]) -> list[str]:
@@ -219,7 +185,7 @@ def _numbers(one: Obtained) -> list[str]:
     return [one.published, one.obtained, one.last] if one.last else [one.published, one.obtained]
 
 
-def _cells(axes: list[str], obtained: list[Obtained], old: set[str]) -> str:
+def _cells(axes: list[str], obtained: Sequence[Obtained], old: set[str]) -> str:
     rows = [[*axes, *_heads(obtained), "difference", "runs"]]
     for one in obtained:
         published, first, *last = _numbers(one)
@@ -229,7 +195,7 @@ def _cells(axes: list[str], obtained: list[Obtained], old: set[str]) -> str:
     return aligned(rows, len(axes))
 
 
-def _elsewhere(axes: list[str], obtained: list[Obtained]) -> str:
+def _elsewhere(axes: list[str], obtained: Sequence[Obtained]) -> str:
     """Numbers under other protocols."""
     names = list(dict.fromkeys(name for one in obtained for name in one.elsewhere))
     rows = [[*axes, "published", *names, "reached in round"]]
@@ -240,7 +206,7 @@ def _elsewhere(axes: list[str], obtained: list[Obtained]) -> str:
     return aligned(rows, len(axes))
 
 
-def _why(obtained: list[Obtained]) -> list[str]:
+def _why(obtained: Sequence[Obtained]) -> list[str]:
     cells: dict[str, list[str]] = {}
     for one in obtained:
         if one.explained:
@@ -248,47 +214,48 @@ def _why(obtained: list[Obtained]) -> list[str]:
     return [f"{'; '.join(several)}: {reason}" for reason, several in cells.items()]
 
 
-def _small(results: Results, obtained: list[Obtained]) -> str:
-    """A row per row of the table, and per column published and obtained numbers and how far apart they are."""
-    layout = results.layout
-    by_labels = {one.labels: one for one in obtained}
-    found = {
-        place: by_labels[tuple(cell.labels.values())]
+def _small(layout: Layout, obtained: Sequence[Obtained]) -> str:
+    """Return per row and column of the table published and obtained numbers and how far apart they are."""
+    heads, by_labels = [*_heads(obtained), "difference"], {one.labels: one for one in obtained}
+    numbers = {
+        place: [*_numbers(one), one.compared]
         for place in layout.places
-        if (cell := layout.cell(*place)) and tuple(cell.labels.values()) in by_labels
+        if (cell := layout.cell(*place)) and (one := by_labels.get(tuple(cell.labels.values())))
     }
-    columns = [column for column in layout.columns if any(place[1] == column for place in found)]
-    heads = [*_heads(obtained), "difference"]
-    titles = [f"{layout.column_title(column)}: {head}" if column else head for column in columns for head in heads]
-    rows = [[*layout.row_axes, *map(escape_markdown, titles)]]
-    for row in layout.rows:
-        ones = [found.get((row, column)) for column in columns]
-        if any(ones):
-            values = [[*_numbers(one), one.compared] if one else [""] * len(heads) for one in ones]
-            rows.append([*map(escape_markdown, row), *(text for several in values for text in several)])
-    return aligned(rows, len(layout.row_axes))
+    return _grid(layout, numbers, heads, [""] * len(heads))
 
 
 def _plain(results: Results, old: set[str]) -> str:
-    """What is obtained, in the rows and columns of the table that have anything."""
-    layout = results.layout
+    """Return what is obtained, in the rows and columns of the table that have anything."""
+    layout, decimals = results.layout, results.table.decimals
+    numbers = {}
+    for place in layout.places:
+        cell = layout.cell(*place)
+        if cell and cell.obtained:
+            last = f" {BESIDE} {format_value(cell.last, decimals)}" if cell.last else ""
+            done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
+            numbers[place] = [
+                format_value(cell.obtained, decimals) + last + done + (EARLIER if old & set(cell.runs) else "")
+            ]
+    return _grid(layout, numbers, [""], [NO_VALUE])
 
-    def text(row: Key, column: Key) -> str:
-        cell = layout.cell(row, column)
-        if cell is None or cell.obtained is None:
-            return NO_VALUE if cell else ""
-        done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
-        last = f" {BESIDE} {format_value(cell.last, results.table.decimals)}" if cell.last else ""
-        mark = EARLIER if old & set(cell.runs) else ""
-        return format_value(cell.obtained, results.table.decimals) + last + done + mark
 
-    found = {place for place in layout.places if (cell := layout.cell(*place)) and cell.obtained}
-    columns = [column for column in layout.columns if any(place[1] == column for place in found)]
-    titles = [layout.column_title(column) or layout.figure for column in columns]
+def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], list[str]], heads: list[str], lacking: list[str]) -> str:
+    """Return rows and columns that have any numbers, each column with several `heads`."""
+    columns = [column for column in layout.columns if any(place[1] == column for place in numbers)]
+    titles = [
+        ": ".join(filter(None, (layout.column_title(column), head))) or layout.figure
+        for column in columns
+        for head in heads
+    ]
     rows = [[*layout.row_axes, *map(escape_markdown, titles)]]
     for row in layout.rows:
-        if any(place[0] == row for place in found):
-            rows.append([*map(escape_markdown, row), *(text(row, column) for column in columns)])
+        if any(place[0] == row for place in numbers):
+            texts = [
+                numbers.get((row, column), lacking if layout.cell(row, column) else [""] * len(heads))
+                for column in columns
+            ]
+            rows.append([*map(escape_markdown, row), *(text for several in texts for text in several)])
     return aligned(rows, len(layout.row_axes))
 
 
@@ -306,16 +273,16 @@ def _page(papers: list[tuple[Summary, list[Section]]], entries: Iterable[Entry])
     return markdown(
         "results.md.j2",
         written=_WRITTEN,
-        agreement=agreement.words,
+        agreement=agreement.numbers(),
         hours=f"{hours:,.1f}",
         overview=aligned(overview, 1),
-        legend=LEGEND,
+        legend=f"{LEGEND} {AGREEMENT_LEGEND}",
         papers=[(summary, sections) for summary, sections in papers if sections],
     )
 
 
 def _filled(readme: str, sections: Mapping[str, Section]) -> str:
-    """A README whose places for tables have them."""
+    """Return a README whose places for tables have them."""
 
     def table(place: re.Match[str]) -> str:
         if place[2] not in sections:

@@ -51,7 +51,7 @@ def run_specs(workspace: Workspace, wish: Wish) -> int:
             request = Request.compiled(workspace, wish)
         initialise(workspace.root)
         write(workspace, request.compilation)
-        if request.compilation.skipped:  # the guard has to wait
+        if request.compilation.skipped or workspace.root != workspace.home:  # the guard has to wait, or there is none
             leave_output(workspace)
         if workspace.root != workspace.home:  # the raw data of the project, not of the profile's workspace
             os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))

@@ -13,7 +13,7 @@ import matplotlib.backends.backend_agg
 import matplotlib.backends.backend_svg  # noqa: F401
 from typer.main import get_command
 
-import pipeline.report.pages.build
+import pipeline.report.write
 import pipeline.running.worker
 import pipeline.stages.cli
 import pipeline.stages.data
@@ -38,6 +38,6 @@ for registry in (DATASETS, PARTITIONS, BACKBONES, METHODS):
             registry.get(name)
 # Typer imports a part of itself when it first reads a command line.
 _group = get_command(pipeline.stages.cli.stage)
-_command = _group.get_command(_group.make_context("stage", [], resilient_parsing=True), "evaluate")  # type: ignore[attr-defined]
-_command.make_context("evaluate", ["record", "--seal", "0"])
+_command = _group.get_command(_group.make_context("stage", [], resilient_parsing=True), "train")  # type: ignore[attr-defined]
+_command.make_context("train", ["id", "--seal", "0"])
 gc.freeze()  # what was imported is shared with forks, as long as nobody touches it

@@ -76,7 +76,7 @@ def wanted(request: Request, graph: Graph) -> list[str]:
     makers = {out: address for address, stage in graph.stages.items() for out in stage.outs}
     targets = [makers[f"{report_path(name)}/table.parquet"] for name in request.specs]
     if request.runs is not None:
-        targets = [makers[run_path(run, "evaluation.parquet")] for run in request.runs]
+        targets = [makers[run_path(run, "rounds.parquet")] for run in request.runs]
     elif not request.wish.specs:
         targets += [address for address, stage in graph.stages.items() if stage.kind == "index"]
     order = graph.needed(targets)
@@ -91,6 +91,6 @@ def _seconds(request: Request, graph: Graph, order: list[str]) -> dict[str, floa
     seconds = {}
     for address in order:
         stage = graph.stages[address]
-        training = stage.kind == "train" and stage.run
-        seconds[address] = speed.seconds(runs[training]) if training else _SECONDS.get(stage.kind, 0.5)
+        trained = runs[stage.subject] if stage.kind == "train" else None
+        seconds[address] = speed.seconds(trained) if trained else _SECONDS.get(stage.kind, 0.5)
     return seconds

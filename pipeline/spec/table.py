@@ -11,9 +11,9 @@ from pflcore.errors import UserError
 from pflcore.reading import read_file
 from pipeline.spec.metrics import Metric, Quantity
 from pipeline.spec.parts import Line, Part
-from pipeline.spec.records import read_run
+from pipeline.spec.records import read_records
 from pipeline.spec.run import Run
-from pipeline.workspace import record_path
+from pipeline.workspace import RECORDS
 
 Better = Literal["higher", "lower"]
 
@@ -149,6 +149,13 @@ class ResolvedTable(_Frozen):
         return [*self.rows, *self.columns]
 
 
+def train_stage(run: Run) -> str:
+    """Return the name of the stage that trains a run; those that read or write more are groups of their own."""
+    saved = run.record["training"].get("save_weights")
+    more = {"tuned": run.tuned, "pretrained": run.pretrained, "saved": saved, "analysed": run.analyses}
+    return f"{'-'.join(['train', *(name for name, has in more.items() if has)])}@{run.id}"
+
+
 _MOST = 1 << 22  # bytes; the table of a study of 5,000 runs has a quarter
 
 
@@ -165,9 +172,9 @@ def read_resolved(path: Path) -> ResolvedTable:
 
 
 def read_runs(table: ResolvedTable, root: Path) -> dict[str, Run]:
-    """The runs of a table by id, from their records below the workspace `root`.
+    """Return the runs of a table by id, from their records below the workspace `root`.
 
     Raises:
         UserError: A record is missing, or not what `pfl compile` writes.
     """
-    return {run: read_run(root / record_path(federation, run)) for run, federation in table.runs.items()}
+    return {id_: Run(record) for id_, record in read_records(root / RECORDS, table.runs).items()}

@@ -11,136 +11,181 @@ from typing import Annotated
 
 import typer
 
+from pflcore.registry import use_study
 from pflcore.variables import number_of
-from pipeline.compile.seal import sealed
+from pipeline.compile.seal import sealed, study_home
+from pipeline.compile.stage_code import (
+    code_of,
+    code_of_evaluation,
+    code_of_report,
+    code_of_run,
+    measured_content,
+    shown_content,
+)
+from pipeline.spec.records import read_record, read_run
+from pipeline.spec.run import Run, weights_id
 from pipeline.workspace import (
-    TABLES,
+    KEPT_STAGES,
+    RECORDS,
+    RESULTS,
     Workspace,
     dataset_path,
+    frame_path,
     partition_path,
     partition_report_path,
     raw_data_folder,
     report_path,
+    run_path,
     selection_path,
+    table_path,
     weights_path,
 )
 
 stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
-Record = Annotated[Path, typer.Argument(help="The resolved file of the stage.")]
-Seal = Annotated[str | None, typer.Option(help="What the stage was compiled from, as its stage file says.")]
+Id = Annotated[str, typer.Argument(help="A line of stages/records.json.", metavar="ID")]
+Spec = Annotated[str, typer.Argument(help="A spec, as its file below specs/ is called.")]
+Seal = Annotated[str | None, typer.Option(help="The digests of the code that the stage was compiled for.")]
+_RECORDS = Path(RECORDS)
+
+
+@stage.callback()
+def begin() -> None:
+    """Let a study's own entries be found."""
+    use_study(study_home())
 
 
 @stage.command()
-def data(record: Record, seal: Seal = None) -> None:
+def data(id_: Id, seal: Seal = None) -> None:
     """Make a dataset artifact."""
     from pipeline.progress import show_preparation
     from pipeline.stages.data import run
 
-    with sealed("data", [record], seal), show_preparation() as show:
-        line = run(record, Path(dataset_path(record.stem)), raw_data_folder(Path()), Path(".pfl/decoded"), show)
-    print(line)
+    record = read_record(_RECORDS, id_)
+    with sealed(code_of_run("data", Run(record)), seal), show_preparation() as show:
+        out, scratch = Path(dataset_path(id_)), Path(".pfl/decoded")
+        print(run(record["dataset"], out, raw_data_folder(Path()), scratch, show))
 
 
 @stage.command()
-def weights(record: Record, seal: Seal = None) -> None:
+def weights(id_: Id, seal: Seal = None) -> None:
     """Read a file of pretrained weights."""
     from pipeline.stages.weights import run
 
-    with sealed("weights", [record], seal):
-        print(run(record, Path(weights_path(record.stem)), Workspace.find().home))
+    with sealed(code_of("weights"), seal):
+        print(run(read_record(_RECORDS, id_), Path(weights_path(id_)), study_home()))
 
 
 @stage.command()
-def partition(record: Record, seal: Seal = None) -> None:
+def partition(id_: Id, seal: Seal = None) -> None:
     """Make a partition artifact."""
     from pipeline.stages.partition import run
 
-    with sealed("partition", [record], seal):
-        dataset, federation = _inputs(record)
-        print(run(record, dataset, federation))
+    federation = Run(read_record(_RECORDS, id_))
+    dataset = Path(dataset_path(federation.data_id))
+    with sealed(code_of_run("partition", federation), seal, [dataset]):
+        print(run(federation, dataset, Path(partition_path(id_))))
 
 
 @stage.command()
-def describe(record: Record, seal: Seal = None) -> None:
+def describe(id_: Id, seal: Seal = None) -> None:
     """Make the page of a partition."""
     from pipeline.stages.describe import run
 
-    with sealed("describe", [record], seal):
-        dataset, federation = _inputs(record)
-        print(run(record, dataset, federation, Path(partition_report_path(federation.stem))))
+    federation = Run(read_record(_RECORDS, id_))
+    dataset, clients = Path(dataset_path(federation.data_id)), Path(partition_path(id_))
+    with sealed(code_of("describe"), seal, [dataset, clients]):
+        print(run(federation, dataset, clients, Path(partition_report_path(id_))))
 
 
 @stage.command()
-def train(record: Record, seal: Seal = None) -> None:
+def train(id_: Id, seal: Seal = None) -> None:
     """Train one run, from its last checkpoint if there is one."""
     from pipeline.progress import show_training
-    from pipeline.spec.records import read_run
     from pipeline.stages.tracking import tracked
     from pipeline.stages.train import run
 
-    with sealed("train", [record], seal) as sealed_stage:
-        dataset, federation = _inputs(record)
-        with show_training(record.stem) as tell, tracked(read_run(record), Path(".pfl"), tell) as on_round:
-            run(
-                record,
-                dataset=dataset,
-                partition=federation,
-                selections=Path(selection_path("")).parent,
-                weights=Path(weights_path("")).parent,
-                code=sealed_stage.fingerprints,
-                out=_run_folder(record),
-                private=Path(".pfl"),
-                device=os.environ.get("PFL_DEVICE", "auto"),
-                executor=os.environ.get("PFL_EXECUTOR") or "auto",
-                checkpoint_every=_checkpoint_seconds(),
-                on_round=on_round,
-                confirm=sealed_stage.confirm,
-            )
+    resolved = read_run(_RECORDS, id_)
+    dataset, clients = Path(dataset_path(resolved.data_id)), Path(partition_path(resolved.federation_id))
+    chosen = Path(selection_path(resolved.tuned)) if resolved.tuned else None
+    pretrained = Path(weights_path(weights_id(resolved.pretrained))) if resolved.pretrained else None
+    inputs = [path for path in (dataset, clients, chosen, pretrained) if path]
+    with (
+        sealed(code_of_run("train", resolved), seal, inputs) as work,
+        show_training(id_) as tell,
+        tracked(resolved, Path(".pfl"), tell) as on_round,
+    ):
+        run(
+            resolved,
+            dataset=dataset,
+            partition=clients,
+            selection=chosen,
+            weights=pretrained,
+            code=work.seal,
+            out=Path(run_path(id_, "")),
+            private=Path(".pfl"),
+            device=os.environ.get("PFL_DEVICE", "auto"),
+            executor=os.environ.get("PFL_EXECUTOR") or "auto",
+            checkpoint_every=_checkpoint_seconds(),
+            on_round=on_round,
+            confirm=work.confirm,
+        )
 
 
 @stage.command()
-def recall(file: Record, seal: Seal = None) -> None:
+def recall(name: Annotated[str, typer.Argument(help="A file below results/.")], seal: Seal = None) -> None:
     """Take results from a file of the ledger."""
+    from pipeline.parsing import parse_yaml
     from pipeline.stages.recall import run
 
-    with sealed("recall", [file], seal) as sealed_stage:
-        print(run(Path(), map(Path, sealed_stage.entry.outs)))
+    with sealed(code_of("recall"), seal, [f"{RESULTS}/{name}.jsonl"]):
+        stages = parse_yaml(Path(KEPT_STAGES).read_bytes())["stages"]
+        print(run(Path(), map(Path, stages[name.replace("/", "-")]["outs"])))
 
 
 @stage.command()
-def evaluate(record: Record, seal: Seal = None) -> None:
-    """Turn a run's measurements into figures."""
-    from pipeline.stages.evaluate import run
-
-    with sealed("evaluate", [record], seal):
-        print(run(record, _run_folder(record)))
-
-
-@stage.command()
-def select(record: Record, seal: Seal = None) -> None:
+def select(id_: Id, seal: Seal = None) -> None:
     """Choose settings by what trials gave on validation samples."""
     from pipeline.stages.select import run
 
-    with sealed("select", [record], seal):
-        print(run(record, Path("artifacts/runs"), Path(selection_path(record.stem))))
+    record = read_record(_RECORDS, id_)
+    trials = [Path(run_path(one, "rounds.parquet")) for trial in record["trials"] for one in trial["runs"]]
+    with sealed(code_of("select"), seal, trials):
+        print(run(id_, _RECORDS, Path("artifacts/runs"), Path(selection_path(id_))))
 
 
 @stage.command()
-def report(table: Record, seal: Seal = None) -> None:
+def evaluate(spec: Spec, seal: Seal = None) -> None:
+    """Turn the measurements of a spec's runs into figures."""
+    from pipeline.spec.table import read_resolved, read_runs
+    from pipeline.stages.evaluate import run
+
+    table = read_resolved(Path(table_path(spec)))
+    code = code_of_evaluation(table, read_runs(table, Path()).values())
+    inputs = [run_path(one, "rounds.parquet") for one in table.runs]
+    with sealed(code, seal, inputs, measured_content(table)):
+        print(run(table, Path(), Path(frame_path(spec))))
+
+
+@stage.command()
+def report(spec: Spec, seal: Seal = None) -> None:
     """Render a spec's report."""
+    from pipeline.spec.table import read_resolved
     from pipeline.stages.report import run
 
-    spec = table.with_suffix("").as_posix().removeprefix(f"{TABLES}/")
-    with sealed("report", [table], seal):
+    path = Path(table_path(spec))
+    table = read_resolved(path)
+    with sealed(code_of_report(table), seal, [frame_path(spec)], shown_content(path.read_text(encoding="utf-8"))):
         print(run(table, Path(), Path(report_path(spec))))
 
 
 @stage.command()
-def index(tables: Annotated[list[Path], typer.Argument(help="Resolved tables.")], seal: Seal = None) -> None:
+def index(specs: Annotated[list[str], typer.Argument(help="Specs.")], seal: Seal = None) -> None:
     """Write the page that links the default reports."""
+    from pipeline.spec.table import read_resolved
     from pipeline.stages.index import run
 
-    with sealed("index", tables, seal):
+    tables = [read_resolved(Path(table_path(spec))) for spec in specs]
+    with sealed(code_of("index"), seal, (f"{report_path(spec)}/table.parquet" for spec in specs)):
         print(run(tables, Path("reports")))
 
 
@@ -156,16 +201,3 @@ def _checkpoint_seconds() -> float:
     """``$PFL_CHECKPOINT_SECONDS``, or a minute."""
     wanted = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
     return 60.0 if wanted is None else wanted
-
-
-def _run_folder(record: Path) -> Path:
-    return Path("artifacts/runs") / record.stem
-
-
-def _inputs(record: Path) -> tuple[Path, Path]:
-    """The dataset and partition artifacts of the record of a run or a federation."""
-    from pipeline.spec.records import read_record
-    from pipeline.spec.run import FEDERATION, Run
-
-    run = Run(read_record(record, *FEDERATION))
-    return Path(dataset_path(run.data_id)), Path(partition_path(run.federation_id))

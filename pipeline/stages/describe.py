@@ -7,18 +7,16 @@ from pathlib import Path
 from pflcore.data.assignment_files import read_assignment
 from pflcore.data.sample_files import read_facts
 from pipeline.report.partitions.page import write_partition_page
-from pipeline.spec.records import read_record
-from pipeline.spec.run import FEDERATION
+from pipeline.spec.run import Run
 
 
-def run(record_path: Path, dataset: Path, partition: Path, out: Path) -> str:
-    """Write the page of the federation in `record_path` into the folder `out`; returns a line to show.
+def run(federation: Run, dataset: Path, partition: Path, out: Path) -> str:
+    """Write the page of a federation into the folder `out`; return a line to show.
 
     Raises:
         UserError: An artifact is missing or damaged, or they do not belong together.
     """
-    record = read_record(record_path, *FEDERATION)
     samples, assignment = read_facts(dataset), read_assignment(partition)
     assignment.check(len(samples), samples.train)
-    write_partition_page(record, samples, assignment, out)
-    return f"{record['partition']['name']}: {out / 'index.md'}"
+    write_partition_page(federation.record, samples, assignment, out)
+    return f"{federation.partition}: {out / 'index.md'}"

@@ -11,6 +11,7 @@ runs the guard before anything else, which puts back into the cache what lies in
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
@@ -36,7 +37,7 @@ def run(workspace: Workspace) -> str:
     changes = write(workspace, compilation)
     if changes:
         again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again"
-        told = f"specs or code changed: {changes.summary()}"
+        told = f"specs or code changed: {changes.summary}"
         raise UserError(f"{told}. Compiled; type `{again} to run it; `pfl plan` says what that is")
     leave_output(workspace)
     kept = _keep(workspace, compilation)
@@ -50,21 +51,14 @@ def leave_output(workspace: Workspace) -> None:
 
 
 def _keep(workspace: Workspace, compilation: Compilation) -> int:
-    """Put into DVC's cache what it has lost, if it has lost what it knows of the guard; the number of stages."""
-    if in_cache(workspace.root, _TOKEN):
-        return 0
-    made = [
-        stage
-        for stage in compilation.stages
-        if (workspace.root / stage.file).with_name("dvc.lock").is_file() and stage.kind != "guard"  # DVC has it in hand
-    ]
-    if not made:
+    """Put into DVC's cache what it has lost, if it has lost what it knows of the guard; return the number of stages."""
+    root = workspace.root
+    locked = [stage for stage in compilation.stages if (root / stage.file).with_name("dvc.lock").is_file()]
+    made = [stage for stage in locked if stage.kind != "guard"]  # which DVC has in hand
+    if in_cache(root, _TOKEN) or not made:
         return 0
     from pipeline.dvc.finished import Finished  # with DVC, which takes a second
     from pipeline.dvc.recorder import Recorder
 
-    recorder = Recorder(workspace.root, made, Finished(workspace.root, workspace.private / "finished"))
-    try:
+    with closing(Recorder(root, made, Finished(root, workspace.private / "finished"))) as recorder:
         return recorder.keep()
-    finally:
-        recorder.close()

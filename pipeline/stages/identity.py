@@ -20,7 +20,7 @@ def checkpoint_folder(
     run: Run,
     run_id: str,
     private: Path,
-    code: Mapping[str, str],
+    code: str,
     hashes: Mapping[str, str],
     device: torch.device,
     say: Callable[[str], None],
@@ -31,17 +31,17 @@ def checkpoint_folder(
     return CheckpointFolder(folder, whole, say, lineage, private / "states" / lineage[:16])
 
 
-def run_hash(run: Run, code: Mapping[str, str], hashes: Mapping[str, str], device: torch.device) -> str:
+def run_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
     """Return what tells a run's state apart: its record, code and data, and the kind of device, as sums differ there.
 
     Args:
-        code: Fingerprints, by the path of their file.
+        code: What stands for the code.
         hashes: What tells the inputs apart.
     """
-    return _hash(record=run.record, code="".join(code.values()), device=device.type, **hashes)
+    return _hash(record=run.record, code=code, device=device.type, **hashes)
 
 
-def lineage_hash(run: Run, code: Mapping[str, str], hashes: Mapping[str, str], device: torch.device) -> str:
+def lineage_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
     """Return what the states of a run and of longer ones have in common.
 
     That is all that a run's own hash is of, but the number of rounds, unless the method asks for the progress or the
@@ -54,7 +54,7 @@ def lineage_hash(run: Run, code: Mapping[str, str], hashes: Mapping[str, str], d
     record = {field: part for field, part in run.record.items() if field != "tuned"}
     record["training"] = {name: value for name, value in record["training"].items() if name not in aside}
     kind = f"{device_name(device)}, torch {torch.__version__}"
-    return _hash(record=record, code="".join(code.values()), device=kind, **hashes)
+    return _hash(record=record, code=code, device=kind, **hashes)
 
 
 def _hash(**facts: Any) -> str:

@@ -7,14 +7,13 @@ from pathlib import Path
 from pflcore.artifacts import read_meta
 from pflcore.files import write_text
 from pipeline.escape import escape_markdown
-from pipeline.spec.table import read_resolved
+from pipeline.spec.table import ResolvedTable
 
 
-def run(tables: list[Path], reports: Path) -> str:
+def run(tables: list[ResolvedTable], reports: Path) -> str:
     """Write ``index.md`` into the folder `reports`, one row per resolved table."""
     rows = ["| report | cells obtained | of | |", "|---|---:|---:|---|"]
-    for path in tables:
-        table = read_resolved(path)
+    for table in tables:
         folder = reports / table.spec
         read_meta(folder / "table.parquet", "table/2")
         obtained = sum(bool(cell.runs) for cell in table.cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -16,33 +17,29 @@ class LiveCurve:
 
     def __init__(self, run: str, private: Path) -> None:
         self.path = private / "live" / f"{run}.csv"
-        self.known: Curve | None = None
+        self.points: Curve | None = None
 
     def add(self, round_: int, accuracy: float) -> None:
-        """What was measured after a round. What the file has of this round or later ones was lost with a kill."""
+        """Add what was measured after a round. What the file has of this round or later ones was lost with a kill."""
+        if self.points is None:
+            self.points = [point for point in _read(self.path) if point[0] < round_]
+        self.points.append((round_, accuracy))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.known is None:
-            self.known = [point for point in _read(self.path) if point[0] < round_]
-            self.path.write_text("".join(map(_line, self.known)), encoding="utf-8")
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line((round_, accuracy)))
+        self.path.write_text("".join(f"{at},{one:.4f}\n" for at, one in self.points), encoding="utf-8")
 
     def end(self) -> None:
-        """The run has ended, and its artifact has the whole."""
+        """Remove the file, as the run has ended and its artifact has the whole."""
         self.path.unlink(missing_ok=True)
 
 
 def live_curves(private: Path) -> dict[str, Curve]:
-    """The curves of all runs that are being trained, or were when they were interrupted, by their ids."""
-    curves = {}
-    for path in sorted((private / "live").glob("*.csv")):
-        if curve := _read(path):
-            curves[path.stem] = curve
-    return curves
+    """Return the curves of all runs that are being trained, or were when they were interrupted, by their ids."""
+    curves = {path.stem: _read(path) for path in sorted((private / "live").glob("*.csv"))}
+    return {run: curve for run, curve in curves.items() if curve}
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
-    """A curve as a line of text, from its lowest value to its highest; "" for none."""
+    """Return a curve as a line of text, from its lowest value to its highest; "" for none."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -52,22 +49,12 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
     return "".join(_BLOCKS[round(step * (len(_BLOCKS) - 1))] for step in steps)
 
 
-def _line(point: tuple[int, float]) -> str:
-    return f"{point[0]},{point[1]:.4f}\n"
-
-
 def _read(path: Path) -> Curve:
     """As far as it can be read: another process may be in the middle of a line, or take it away."""
     curve: Curve = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except (OSError, UnicodeDecodeError):
-        return curve
-    for line in lines:
-        round_, comma, accuracy = line.strip().partition(",")
-        try:
-            if comma and line.endswith("\n"):
+    with suppress(OSError, ValueError):
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            round_, _, accuracy = line.partition(",")
+            if line.endswith("\n"):
                 curve.append((int(round_), float(accuracy)))
-        except ValueError:
-            continue
     return curve

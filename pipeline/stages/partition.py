@@ -7,17 +7,18 @@ from pathlib import Path
 from pflcore.data.assignment_files import write_assignment
 from pflcore.data.sample_files import read_facts
 from pflcore.partitions import PARTITIONS, partition
-from pipeline.spec.records import read_record
 from pipeline.spec.run import Run
 
 
-def run(record_path: Path, dataset: Path, out: Path) -> str:
-    """Partition the `dataset` artifact as the federation record says and write `out`; returns a line to show.
+def run(federation: Run, dataset: Path, out: Path) -> str:
+    """Partition the `dataset` artifact as `federation` says, which may be a part of a run, and write `out`.
+
+    Returns:
+        A line to show.
 
     Raises:
         UserError: The scheme cannot satisfy its minimum for this many clients.
     """
-    federation = Run(read_record(record_path, "partition", "clients", "seed"))
     scheme = PARTITIONS.create(federation.partition, **federation.options("partition"))
     assignment = partition(scheme, read_facts(dataset), federation.clients, federation.seed)
     write_assignment(out, assignment)

@@ -1,15 +1,14 @@
-"""The report stage: a resolved table and the runs' artifacts become a folder of readable files."""
+"""The report stage: a resolved table and the frame of its runs become a folder of readable files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.report.pages.build import build_report
-from pipeline.spec.table import read_resolved
+from pipeline.report.write import build_report
+from pipeline.spec.table import ResolvedTable
 
 
-def run(table_path: Path, root: Path, out: Path) -> str:
-    """Render the table in `table_path` into the folder `out`; returns a line to show."""
-    table = read_resolved(table_path)
+def run(table: ResolvedTable, root: Path, out: Path) -> str:
+    """Render a table of the workspace `root` into the folder `out`; return a line to show."""
     build_report(table, root, out)
     return f"{table.title}: {out / 'report.md'}"

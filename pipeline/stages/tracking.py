@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
@@ -42,7 +42,7 @@ class TensorBoard:
     def __init__(self, run: Run, private: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        from pipeline.report.pages.unlike import settings_of
+        from pipeline.report.settings import settings_of
 
         self.writer = SummaryWriter(str(private / "tensorboard" / run.id))
         text = "\n".join(f"    {name}: {value}" for name, value in settings_of(run).items())
@@ -69,7 +69,7 @@ class MLflow:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.tracking import MlflowClient
 
-        from pipeline.report.pages.unlike import settings_of
+        from pipeline.report.settings import settings_of
 
         self.client = MlflowClient(where or (private / "mlflow").absolute().as_uri())
         found = self.client.get_experiment_by_name(run.dataset)
@@ -109,56 +109,46 @@ def open_sinks(names: list[str], run: Run, private: Path) -> list[Sink]:
         except ImportError as error:
             raise UserError(f"{name} is not installed ({error}); pip install 'pfl-pipeline[track]'") from None
         except Exception as error:  # of a library or a server; whatever it is
-            line = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"pfl: not told of this run: {name}: {line}", file=sys.stderr)
+            print(f"pfl: not told of this run: {name}: {_line(error)}", file=sys.stderr)
     return sinks
 
 
 @contextmanager
 def tracked(run: Run, private: Path, tell: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
-    """A function to call after each round, which calls `tell`, tells the viewers of ``$PFL_TRACK``, and notes the curve
+    """Yield a function to call after each round, which calls `tell`, the viewers of ``$PFL_TRACK``, and notes the curve
     so far for `pfl status`.
 
     Raises:
         UserError: As :func:`open_sinks`.
     """
     names = [name.strip() for name in os.environ.get("PFL_TRACK", "").split(",") if name.strip()]
-    sinks, curve = _Patient(open_sinks(names, run, private)), LiveCurve(run.id, private)
+    sinks, curve = open_sinks(names, run, private), LiveCurve(run.id, private)
 
-    def all_told(progress: Progress) -> None:
+    def each(call: Callable[[Sink], None]) -> None:
+        for sink in list(sinks):
+            try:
+                call(sink)
+            except Exception as error:  # of a library or a server; training is worth more
+                sinks.remove(sink)
+                name = type(sink).__name__.lower()
+                print(f"pfl: {name} is told no more of this run ({_line(error)})", file=sys.stderr)
+
+    def on_round(progress: Progress) -> None:
         tell(progress)
         figures = {"loss": progress.loss}
         if run.evaluation.is_due(progress.round, progress.rounds) and progress.accuracy is not None:
             figures["accuracy"] = 100.0 * progress.accuracy
             with contextlib.suppress(OSError):  # a disk that is full will be told of by what matters more
                 curve.add(progress.round, figures["accuracy"])
-        sinks.log(progress.round, figures)
+        each(lambda sink: sink.log(progress.round, figures))
 
     try:
-        yield all_told
+        yield on_round
     finally:
-        sinks.close()
+        each(lambda sink: sink.close())
     with contextlib.suppress(OSError):
         curve.end()
 
 
-class _Patient:
-    """Viewers, of which one that fails is let go: training is worth more."""
-
-    def __init__(self, sinks: list[Sink]) -> None:
-        self.sinks = sinks
-
-    def log(self, round_: int, figures: Figures) -> None:
-        self._each(lambda sink: sink.log(round_, figures))
-
-    def close(self) -> None:
-        self._each(lambda sink: sink.close())
-
-    def _each(self, call: Callable[[Any], None]) -> None:
-        for sink in list(self.sinks):
-            try:
-                call(sink)
-            except Exception as error:  # of a library or a server; whatever it is
-                self.sinks.remove(sink)
-                line = " ".join(f"{type(error).__name__}: {error}".split())
-                print(f"pfl: {type(sink).__name__.lower()} is told no more of this run ({line})", file=sys.stderr)
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -34,20 +34,20 @@ from pflcore.engine import (
 from pflcore.engine.result import write_findings
 from pflcore.files import atomic_path, write_text
 from pflcore.methods import METHODS
-from pipeline.spec.records import read_chosen, read_run
-from pipeline.spec.run import Run, weights_id
+from pipeline.spec.records import read_chosen
+from pipeline.spec.run import Run
 from pipeline.stages.identity import checkpoint_folder
 from pipeline.stages.machine import describe_machine
 
 
 def run(
-    record_path: Path,
+    asked: Run,
     *,
     dataset: Path,
     partition: Path,
-    selections: Path | None = None,
+    selection: Path | None = None,
     weights: Path | None = None,
-    code: Mapping[str, str],
+    code: str,
     out: Path,
     private: Path,
     device: str = "auto",
@@ -57,17 +57,18 @@ def run(
     confirm: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Train the run in the record and write ``rounds.parquet`` into the folder `out`.
+    """Train a run and write ``rounds.parquet`` into the folder `out`.
 
     Beside it go ``weights.safetensors`` and ``analysis.parquet`` when the run asks for them; the latter has no rows
     when the run diverged.
 
     Args:
         dataset, partition: Artifacts.
-        selections: The folder with what was chosen for runs that are tuned.
-        weights: The folder with pretrained weights.
-        code: The fingerprints of the code that this process has imported, by the path of their file; part of a
-            checkpoint's identity, and told in the header of ``rounds.parquet`` by a digest.
+        asked: The run, before what was chosen for it.
+        selection: What was chosen, if it is tuned.
+        weights: Pretrained weights, if its backbone begins with some.
+        code: What stands for the code that this process has imported; part of a checkpoint's identity, and in the
+            header of ``rounds.parquet``.
         private: The machine's own folder, for checkpoints, last states and timings.
         device: A PyTorch device, or ``auto``.
         executor: How local training is carried out; the result is the same.
@@ -77,9 +78,8 @@ def run(
             checkpoint.
         say: Called with lines for the reader.
     """
-    resolved, run_id = read_run(record_path), record_path.stem
-    chosen = read_chosen(selections or Path(), resolved.tuned) if resolved.tuned else {}
-    resolved = resolved.with_chosen(chosen)
+    chosen = read_chosen(selection) if selection else {}
+    run_id, resolved = asked.id, asked.with_chosen(chosen)
     place = select_device(device)
     samples = read_samples(dataset, private / "decoded")
     assignment = read_assignment(partition)
@@ -93,7 +93,9 @@ def run(
         result = train(
             data=data,
             backbone=BACKBONES.create(
-                resolved.backbone, **resolved.options("backbone"), **_pretrained(resolved, weights)
+                resolved.backbone,
+                **resolved.options("backbone"),
+                **({"pretrained": str(weights)} if weights else {}),
             ),
             method=METHODS.create(resolved.method, **resolved.options("method")),
             training=resolved.training,
@@ -117,7 +119,7 @@ def run(
                 save_file({name: tensor.cpu().contiguous() for name, tensor in result.weights.items()}, temporary)
         if analyses:
             write_findings(out / "analysis.parquet", result.findings, **facts)
-        write_rounds(out / "rounds.parquet", result, data.novel, code=code_digest(code), **facts)
+        write_rounds(out / "rounds.parquet", result, data.novel, code=code, **facts)
         if result.diverged:
             checkpoints.clear()
         else:
@@ -134,12 +136,6 @@ def _worked() -> float:
     """For how many seconds cores have worked for this process and those that it started and that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
-
-
-def _pretrained(run: Run, weights: Path | None) -> dict[str, Any]:
-    """The option that names the file which the backbone begins with, if any."""
-    name = run.pretrained and f"{weights_id(run.pretrained)}.safetensors"
-    return {"pretrained": str((weights or Path()) / name)} if name else {}
 
 
 def _told(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:
@@ -202,11 +198,6 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
         diverged=diverged,
         **facts,
     )
-
-
-def code_digest(code: Mapping[str, str]) -> str:
-    """Twelve hex digits that stand for the code of a run in reports, from its fingerprints by path."""
-    return hashlib.sha256("".join(code.values()).encode()).hexdigest()[:12]
 
 
 def _sha256(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -10,18 +11,16 @@ from pflcore.backbones import read_weights
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
 from pipeline.spec.pretrained import content_of
-from pipeline.spec.records import read_record
 from pipeline.spec.run import ABSENT
 
 
-def run(record_path: Path, out: Path, home: Path) -> str:
-    """Read the file that the record names, relative to `home`, and write it to `out`; returns a line to show.
+def run(record: Mapping[str, str], out: Path, home: Path) -> str:
+    """Read the file at the `path` of a record, relative to `home`, and write it to `out`; return a line to show.
 
     Raises:
         UserError: The file is absent, is not that which the record was compiled for, or has no weights in it.
     """
-    record = read_record(record_path, "path", "content")
-    path, wanted = str(record["path"]), record["content"]
+    path, wanted = record["path"], record["content"]
     now = content_of(home, path)
     if now.startswith(ABSENT):
         raise UserError(f"{path}: no such file of pretrained weights; put it there and run `pfl compile`")

@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-import yaml
 from safetensors.numpy import load_file
 
 from pflcore.artifacts import read_table
@@ -131,32 +130,27 @@ def same_everywhere(threads: int = 1) -> Iterator[None]:
 def perform(small: SmallRun, way: str, folder: Path) -> Numbers:
     """Carry out a small run, in one of four ways, and return its numbers. Datasets in `folder` are used again."""
     run, place = small.run, folder / small.name.replace("/", " ") / way
-    federation, dataset, owners = place / "federation.yaml", folder / f"{run.data_id}-{small.size}", place / "partition"
+    dataset, owners = folder / f"{run.data_id}-{small.size}", place / "partition"
     place.mkdir(parents=True)
     if not dataset.exists():
-        record = place / "data.yaml"
-        record.write_text(yaml.safe_dump(run.record["dataset"]), encoding="utf-8")
-        data.run(record, dataset, folder / "raw")
+        data.run(run.record["dataset"], dataset, folder / "raw")
         if small.size:
             write_samples(dataset, replace(read_samples(dataset), size=small.size))
     numbers = {"data": _of_data(dataset)}
     if not small.partition:
         return numbers
-    federation.write_text(yaml.safe_dump(run.federation), encoding="utf-8")
-    partition.run(federation, dataset, owners)
+    partition.run(run, dataset, owners)
     numbers |= _of_partition(owners)
     if not small.method:
         return numbers
-    record = place / f"{run.id}.yaml"
-    record.write_text(yaml.safe_dump(run.record), encoding="utf-8")
     said: list[str] = []
 
     def execute(on_round: Callable[[Progress], None] | None = None) -> None:
         train.run(
-            record,
+            run,
             dataset=dataset,
             partition=owners,
-            code={},
+            code="",
             out=place,
             private=place,
             device="cpu",

@@ -54,7 +54,7 @@ def test_they_are_described_run_and_in_the_report(project: Project) -> None:
     accuracy = pd.read_csv(project.root / "reports/a/figures/evenness.csv").groupby("method")["accuracy"].apply(list)
     assert accuracy["local"] == sorted(accuracy["local"]) and len(accuracy["local"]) == 3
     assert (project.root / "reports/a/figures/evenness.png").is_file()
-    assert "stages/code/figure.evenness.txt" in (project.root / "stages/dvc.yaml").read_text(encoding="utf-8")
+    assert "${figure.evenness}" in (project.root / "stages/dvc.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.matrix

@@ -94,9 +94,9 @@ def test_a_file_that_cannot_be_written_is_one_line(project: Project, pfl: Pfl) -
 def test_compile_and_check(project: Project, pfl: Pfl) -> None:
     stale = pfl("compile", "--check")
     assert (stale.code, stale.out) == (1, "")
-    assert stale.err == ("stages are stale (2 runs and 1 report and 10 code fingerprints added); run `pfl compile`\n")
+    assert stale.err == ("stages are stale (2 runs and 1 report and 10 code digests added); run `pfl compile`\n")
     assert project.generated() == {}
-    assert pfl("compile").out == "2 runs: 2 runs and 1 report and 10 code fingerprints added\n"
+    assert pfl("compile").out == "2 runs: 2 runs and 1 report and 10 code digests added\n"
     assert pfl("compile", "--check") == Outcome(0, "2 runs: stages are up to date\n", "")
     assert pfl("compile").out == "2 runs: nothing changed\n"
     project.write("specs/tiny.yaml", spec("[fedavg]"))
@@ -283,22 +283,14 @@ WRONG: list[tuple[list[str], str]] = [
         ["describe", "methd", "fedtp"],
         "describe takes a name, or a kind (dataset, partition, backbone, method, analysis) and a",
     ),
-    (["stage", "train", "nothing.yaml"], "nothing.yaml: no such file; run `pfl compile`"),
-    (["stage", "train", "../../etc/hostname"], "../../etc/hostname: "),
-    (
-        ["stage", "train", "specs/tiny.yaml"],
-        "specs/tiny.yaml: no stage of specs/dvc.yaml; run `pfl compile`, or name a",
-    ),
-    (["stage", "train", "cut/run.yaml"], "cut/dvc.yaml: not what `pfl compile` writes; run it"),
-    (["stage", "index", "stages/tables/nothing.json"], "stages/tables/nothing.json: no such file; run `pfl compile`"),
+    (["stage", "train", "nothing"], "stages/records.json: no such file; run `pfl compile`"),
+    (["stage", "index", "nothing"], "stages/tables/nothing.json: no such file; run `pfl compile`"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(arguments) for arguments, _ in WRONG])
 def test_wrong_usage_is_one_line(project: Project, pfl: Pfl, arguments: list[str], message: str) -> None:
     project.write("specs/base.yaml", "abstract: true\n")
-    project.write("cut/run.yaml", "method: {name: fedavg}\nbackbone: {name: convnet}\n")
-    project.write("cut/dvc.yaml", b"stages:\n  train-a:\n    cmd: pfl\xff")
     before = tree(project.root)
     assert refused(pfl(*arguments)).startswith(message)
     assert tree(project.root) == before
@@ -320,9 +312,9 @@ def test_variables_that_are_no_numbers(
     project: Project, pfl: Pfl, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     project.compile()
-    record = next(project.root.glob("stages/federations/*/fedavg-*.yaml")).relative_to(project.root)
+    run = next(run for run in project.compiled().runs if run.startswith("fedavg-"))
     monkeypatch.setenv("PFL_CHECKPOINT_SECONDS", wanted)
-    message = refused(pfl("stage", "train", str(record)))
+    message = refused(pfl("stage", "train", run))
     assert message == f"PFL_CHECKPOINT_SECONDS = {wanted!r} must be a number of seconds, 0 or more"
 
 
@@ -400,16 +392,11 @@ def test_commands_import_what_they_need(project: Project) -> None:
     project.compile()
     (run,) = project.compiled().runs.values()
     write_run(project.root, run.id, 80.0, clients=3)
-    record = f"stages/federations/{run.federation_id}/{run.id}.yaml"
     assert project.call("pfl", "validate").returncode == 0  # which builds a model once and remembers that it could
     quick = ["--version", "compile", "compile --check", "validate", "stage guard", "schema", "status"]
     browsing = [f"list {kind}" for kind in ("specs", "partitions", "backbones", "methods", "analyses")]
     drawing = ["list datasets", "plan", "plan --profile smoke", "describe iid", "describe partition tiny"]
-    reading = [
-        f"stage evaluate {record}",
-        "stage report stages/tables/tiny.json",
-        "stage index stages/tables/tiny.json",
-    ]
+    reading = [f"stage {kind} tiny" for kind in ("evaluate", "report", "index")]
     absent = dict.fromkeys([*quick, *browsing, "describe fedtp"], "torch matplotlib pandas pyarrow numpy")
     absent |= dict.fromkeys(drawing, "torch matplotlib pandas") | dict.fromkeys(reading, "torch")
     done = subprocess.run(

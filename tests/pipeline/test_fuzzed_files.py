@@ -19,7 +19,6 @@ from pipeline.papers.contents import read_contents
 from pipeline.results.keep import keep
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published
-from pipeline.spec.records import read_run
 from pipeline.spec.table import read_resolved
 from pipeline.timing import read_timing
 
@@ -50,11 +49,10 @@ def copies(request: pytest.FixtureRequest) -> int:
 # What is read → the file of a reproduced project, and what reads it.
 FILES: dict[str, tuple[str, Reader]] = {
     "resolved table": ("stages/tables/tiny.json", read_resolved),
-    "record of a run": ("stages/federations/*/fed*.yaml", read_run),
-    "lock": ("stages/federations/*/dvc.lock", lambda path: read_lock(path.read_bytes(), path.name)),
+    "lock": ("stages/federations/*/dvc.lock", read_lock),
     "rounds": ("artifacts/runs/*/rounds.parquet", lambda path: read_table(path, "rounds/2")),
     "facts of rounds": ("artifacts/runs/*/rounds.parquet", lambda path: read_meta(path, "rounds/2")),
-    "evaluation": ("artifacts/runs/*/evaluation.parquet", lambda path: read_table(path, "evaluation/1")),
+    "frame": ("artifacts/tables/*/values.parquet", lambda path: read_table(path, "frame.values/1")),
     "timing": (".pfl/timings/*.json", read_timing),
 }
 

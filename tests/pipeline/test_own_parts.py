@@ -16,6 +16,9 @@ from pflcore.registry import use_study
 from pipeline.browse.listing import describe, list_kind
 from pipeline.cli.common import console
 from pipeline.compile.compilation import Compilation
+from pipeline.compile.compiler import source_folder
+from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import Part
 from pipeline.running.cluster.cluster import own_sources
 from pipeline.spec.catalog import load_catalog
 from pipeline.spec.editor_schema import json_schema
@@ -67,28 +70,25 @@ def test_the_catalogue_follows_their_files(study: Project) -> None:
 
 
 def test_an_edit_makes_exactly_its_runs_stale(study: Project) -> None:
-    assert stale(study, "methods/mine.py", METHOD.replace("self.scale *", "2 * self.scale *")) == {"train-mine"}
-    assert stale(study, "methods/_scaling.py", SCALING.replace("1.0", "2.0")) == {"train-mine"}
+    assert stale(study, "methods/mine.py", METHOD.replace("self.scale *", "2 * self.scale *")) == {"train@mine"}
+    assert stale(study, "methods/_scaling.py", SCALING.replace("1.0", "2.0")) == {"train@mine"}
     assert stale(study, "methods/_scaling.py", f"# a comment\n{SCALING.replace('1.0', '2.0')}") == set()
     assert stale(study, "methods/_other.py", "x = 1\n") == set()
     parts = own_parts()
     assert stale(study, "backbones/small.py", parts["backbones/small.py"].replace("relu", "tanh")) == {
-        "train-mine",
-        "train-fedavg",
+        "train@mine",
+        "train@fedavg",
     }
     figure = parts["figures/plain.py"].replace("Drawn", "Made")
     assert stale(study, "figures/plain.py", figure) == {"own"}
     data = parts["datasets/noise.py"].replace("default_rng(0)", "default_rng(1)")
-    assert [name[:6] for name in stale(study, "datasets/noise.py", data)] == ["noise-"]
+    assert [name[:11] for name in stale(study, "datasets/noise.py", data)] == ["data@noise-"]
 
 
 def test_what_stages_depend_on(study: Project) -> None:
     compilation = study.compiled()
-    files = compilation.files
-    assert [line.split()[0] for line in files["stages/code/method.mine.txt"].splitlines()] == [
-        "study.methods._scaling",
-        "study.methods.mine",
-    ]
+    mine = Part("method.mine", "study.methods.mine", "pipeline.stages.train")
+    assert Code.names(mine.fingerprint(Code(source_folder()))) == ["study.methods._scaling", "study.methods.mine"]
     (guard,) = (stage for stage in compilation.stages if stage.name == "guard")
     assert {"methods", "backbones", "datasets", "partitions", "analyses", "figures"} <= set(guard.deps)
 
@@ -97,18 +97,18 @@ def test_two_studies_never_share_a_run(study: Project, tmp_path: Path) -> None:
     other = make_project(tmp_path / "other", own_parts() | {"methods/_scaling.py": SCALING.replace("1.0", "2.0")})
     one, two = commands(study.compiled()), commands(other.compiled())
     assert [run.id for run in study.compiled().runs.values()] == [run.id for run in other.compiled().runs.values()]
-    assert one["train-mine"] != two["train-mine"] and one["train-fedavg"] == two["train-fedavg"]
+    assert one["train@mine"] != two["train@mine"] and one["train@fedavg"] == two["train@fedavg"]
 
 
 def test_what_nodes_of_a_cluster_are_sent(study: Project) -> None:
-    files = study.compiled().files
-    code = [files[f"stages/code/{name}.txt"] for name in ("method.mine", "method.fedavg", "backbone.small")]
-    parts = own_parts()
-    sent = own_sources(code)
+    compilation, parts = study.compiled(), own_parts()
+    (run,) = (run for run in compilation.runs.values() if run.method == "mine")
+    seal = next(stage.seal for stage in compilation.stages if stage.subject == run.id)
+    sent = own_sources(run, seal)
     assert sent == {name: parts[name] for name in ("methods/mine.py", "methods/_scaling.py", "backbones/small.py")}
     study.write("methods/_scaling.py", SCALING.replace("1.0", "2.0"))
-    with pytest.raises(UserError, match=r"study\.methods\._scaling was edited after it was compiled"):
-        own_sources(code)
+    with pytest.raises(UserError, match=f"{run.id}: its code was edited after it was compiled"):
+        own_sources(run, seal)
 
 
 def call(study: Project, *command: str) -> subprocess.CompletedProcess[str]:
@@ -131,8 +131,8 @@ def test_they_run_in_miniature_and_under_dvc(study: Project) -> None:
     assert (study.root / "build/smoke/reports/own/report.md").is_file()
     study.write("methods/_scaling.py", SCALING.replace("1.0", "0.5"))
     first = study.repro()  # which compiles
-    assert first.code and "1 code fingerprint changed" in first.output
+    assert first.code and "1 code digest changed" in first.output
     again = study.repro()
     assert again.code == 0, again.output
-    assert [name.split("-small-")[0] for name in again.ran if name.startswith("train")] == ["train-mine"]
+    assert [name.split("-small-")[0] for name in again.ran if name.startswith("train")] == ["train@mine"]
     assert study.call("dvc", "status", "--quiet").returncode == 0

@@ -8,7 +8,8 @@ import pytest
 from support.paper_specs import record, resolve_specs, runs_by_labels
 
 from pflcore.settings import Evaluation, Training
-from pipeline.report.table.results import Results
+from pipeline.report.frame import collect_frame
+from pipeline.report.table.cells import collect_cells
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.table import ResolvedTable
 
@@ -132,7 +133,10 @@ def test_printed_parameters_are_those_of_a_thousand_classes_in_units_of_two_to_t
     table = tables["table2_resources"].table
     assert table is not None and table.counted
     runs = {run.id: run for run in tables["table2_resources"].runs}
-    cells = {tuple(cell.labels.values()): cell for cell in Results.read(uncostly(table), runs, tmp_path).cells}
+    cells = {
+        tuple(cell.labels.values()): cell
+        for cell in collect_cells(uncostly(table), collect_frame(uncostly(table), runs, tmp_path))
+    }
     more = (1000 - 100) * (384 + 1)  # of the head, a weight per feature and a bias for each further class
     heads = {"FedBABU": 0, "FedRep": 0, "Vanilla Attention": 0, "FedPerfix": 0, "Local": 0}  # at home
     for method in METHODS:

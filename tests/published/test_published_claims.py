@@ -11,7 +11,8 @@ from support.paper_specs import SPECS, resolve_specs
 from support.papers import PAPERS, occurs
 
 from pflcore.settings import Evaluation, Training
-from pipeline.report.claims.claims import Judgement, judge_claims
+from pipeline.report.claims import Judgement, judge_claims
+from pipeline.report.frame import collect_frame
 from pipeline.report.table.results import Results
 
 CONTRADICTED = {
@@ -47,7 +48,9 @@ def judged(paper: str) -> dict[str, list[Judgement]]:
     with tempfile.TemporaryDirectory() as empty:
         for name, resolved in resolve_specs(paper, names).items():
             if resolved.table is not None:
-                results = Results.read(resolved.table, {run.id: run for run in resolved.runs}, Path(empty))
+                results = Results.of(
+                    resolved.table, collect_frame(resolved.table, {run.id: run for run in resolved.runs}, Path(empty))
+                )
                 judgements[f"{paper}/{name}"] = judge_claims(results)
     return judgements
 
@@ -58,10 +61,10 @@ def test_what_the_papers_contradict_themselves(paper: str) -> None:
     for spec, judgements in judged(paper).items():
         for judgement in judgements:
             assert judgement.obtained.verdict == ("holds" if spec in COUNTED else "not yet")
-            assert judgement.obtained.pairs > 0, f"{spec}: no run could ever decide {judgement.text!r}"
+            assert judgement.obtained.pairs > 0, f"{spec}: no run could ever decide {judgement.claim.text!r}"
             if judgement.contradicted_by_paper:
-                assert judgement.published and judgement.published.worst
-                found.setdefault(spec, {})[judgement.text] = " ".join(judgement.published.worst.than.values())
+                assert judgement.published and judgement.published.judged
+                found.setdefault(spec, {})[judgement.claim.text] = " ".join(judgement.published.judged[0].than.values())
     assert found == {spec: claims for spec, claims in CONTRADICTED.items() if spec.startswith(f"{paper}/")}
 
 
@@ -70,8 +73,8 @@ def test_averages_and_ranges_that_the_papers_tell() -> None:
     worst = {}
     for spec, judgements in {**judged("fedtp"), **judged("fedperfix")}.items():
         for judgement in judgements:
-            if judgement.form.over and judgement.published and judgement.published.worst:
-                worst[spec, judgement.text] = judgement.published.worst
+            if judgement.claim.over and judgement.published and judgement.published.judged:
+                worst[spec, judgement.claim.text] = judgement.published.judged[0]
     # FedTP, section IV-B: "with an 11.31% improvement on average for CIFAR-100".
     ahead = worst["fedtp/table3", "On CIFAR-100, FedTP is ahead of pFedHN by 11 points on average."]
     assert ahead.cells == 4
@@ -85,7 +88,7 @@ def test_averages_and_ranges_that_the_papers_tell() -> None:
     assert second.than == {"method": "FedRep"}
     assert second.difference == pytest.approx((44.88 + 89.74 + 24.23) / 3 - (44.42 + 92.63 + 23.67) / 3)
     assert second.verdict == "within noise"
-    assert second.chance.between_clients
+    assert second.effect.between_clients
 
 
 TEXTS = {"fedofa": "fedofa", "fedperfix": "fedperfix", "pfedla": "pfedla-local-attention"}

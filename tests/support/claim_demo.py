@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.claims.claims import Judgement, judge_claims
-from pipeline.report.claims.columns import printed_claim
+from pipeline.report.claims import Judgement, judge_claims
+from pipeline.report.claims_table import print_claim
 from pipeline.spec.table import ResolvedTable, TableClaim
 from support.report_demo import RECORD, cell, claim, results_of, table, with_records, write_metrics
 
@@ -32,7 +32,7 @@ Printed = list[dict[str, str]]
 def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, Printed]:
     """What becomes of a table's only claim, and its pairs as they are printed."""
     (judgement,) = judge_claims(results_of(resolved, root))
-    pairs = printed_claim(judgement, resolved.decimals).pairs
+    pairs = print_claim(judgement, resolved.decimals).pairs
     return judgement, [dict(zip(pairs.header, row, strict=True)) for row in pairs.rows]
 
 

@@ -25,6 +25,7 @@ import yaml
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import RECORD, Engine
 from pipeline.compile.fingerprint import Code
+from pipeline.workspace import RECORDS
 from support.project import Project, make_project, spec
 
 EDITED = "pflcore/methods/fedprox.py"
@@ -45,14 +46,14 @@ class Laboratory:
 
     Attributes:
         truth: Version → run's method → hash of its measurements.
-        files: Hash of a record or fingerprint, and command of a stage → the versions that it belongs to.
+        commands: Command of a stage → the versions that it belongs to.
         made_from: Command and inputs of a stage → hashes of its outputs.
         environment: Further variables of all that is called.
     """
 
     project: Project
     truth: dict[str, dict[str, str]] = field(default_factory=dict)
-    files: dict[str, list[str]] = field(default_factory=dict)
+    commands: dict[str, list[str]] = field(default_factory=dict)
     made_from: dict[str, list[str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -88,10 +89,8 @@ class Laboratory:
             made.settle("pfl")
             made.truth[version] = made.results()
             made.made_from |= {_inputs(entry): _outputs(entry) for entry in made.entries()}
-            for path in (*folder.glob("stages/code/*.txt"), *folder.glob("stages/federations/*/*-*.yaml")):
-                made.files.setdefault(_md5(path), []).append(version)
             for stage in project.stages().values():
-                made.files.setdefault(stage["cmd"], []).append(version)
+                made.commands.setdefault(stage["cmd"], []).append(version)
             for left in (".dvc/cache", ".dvc/tmp", ".pfl/checkpoints", "artifacts"):
                 shutil.rmtree(folder / left, ignore_errors=True)
             for lock in [folder / "dvc.lock", *folder.glob("stages/**/dvc.lock")]:
@@ -99,7 +98,7 @@ class Laboratory:
         made.call("dvc", "repro", *made.stages("partition", "describe"))
         first, second = made.truth["first"], made.truth["second"]
         assert first["fedavg"] == second["fedavg"] and first["fedprox"] != second["fedprox"]
-        project.write(".pfl/truth.json", json.dumps([made.truth, made.files, made.made_from]))
+        project.write(".pfl/truth.json", json.dumps([made.truth, made.commands, made.made_from]))
         return made
 
     @classmethod
@@ -150,8 +149,9 @@ class Laboratory:
 
     def tamper(self) -> None:
         """Another learning rate in the record of FedProx's run."""
-        (record,) = self.project.root.glob("stages/federations/*/fedprox-*.yaml")
-        record.write_text(record.read_text(encoding="utf-8").replace("lr: 0.1", "lr: 0.9"), encoding="utf-8")
+        path = self.project.root / RECORDS
+        before, run, after = path.read_text(encoding="utf-8").partition('"fedprox-')
+        path.write_text(before + run + after.replace('"lr": 0.1', '"lr": 0.9', 1), encoding="utf-8")
 
     @property
     def version(self) -> str:
@@ -170,7 +170,7 @@ class Laboratory:
     def start(self, program: str) -> subprocess.Popen[str]:
         """Bring the runs up to date in the background: ``dvc repro`` with them as targets, or all by ``pfl run``."""
         shutil.rmtree(self.project.root / ".pfl/states", ignore_errors=True)  # what is repeated is trained again
-        command = ["dvc", "repro", *self.stages("train-")] if program == "dvc" else ["pfl", "run", "-j", "1"]
+        command = ["dvc", "repro", *self.stages("train@")] if program == "dvc" else ["pfl", "run", "-j", "1"]
         return subprocess.Popen(
             command,
             cwd=self.project.root,
@@ -217,26 +217,17 @@ class Laboratory:
         return [entry for entry in entries if entry["cmd"] != "pfl stage guard"]
 
     def wrongly_recorded(self) -> list[str]:
-        """What DVC has recorded that is not true.
-
-        It finds an entry by its command and its files alike, so one whose command is of another version than its files
-        is never found.
-        """
+        """What DVC has recorded that is not true, which it finds by commands and inputs."""
         found = []
         for entry in self.entries():
             if not entry["cmd"].startswith("pfl stage train "):
                 if self.made_from.get(_inputs(entry), _outputs(entry)) != _outputs(entry):
                     found.append(f"not what its inputs give: {entry['cmd']}")
                 continue
-            method = entry["cmd"].rpartition("/")[2].split("-")[0]
-            small = [dep for dep in entry["deps"] if dep["path"].startswith("stages/")]
+            method, versions = entry["cmd"].split()[3].split("-")[0], self.commands.get(entry["cmd"], [])
             made = next(out["md5"] for out in entry["outs"] if out["path"].endswith("rounds.parquet"))
-            known = [set(self.files.get(dep["md5"], [])) for dep in small]
-            versions = set.intersection(*known)
-            if versions and not versions.intersection(self.files.get(entry["cmd"], [])):
-                continue
             if made not in {self.truth[version][method] for version in versions}:
-                found.append(f"{method} of {' and '.join(versions) or 'a record that nobody compiled'} is {made[:6]}")
+                found.append(f"{method} of {' and '.join(versions) or 'a command that nobody compiled'} is {made[:6]}")
         return sorted(set(found))
 
     def faults(self, program: str = "dvc") -> list[str]:

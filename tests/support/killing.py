@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.spec.run import Run
-from pipeline.stages import data, evaluate, partition
+from pipeline.stages import data, partition
 from pipeline.workspace import dataset_path, partition_path, run_path
 from support.project import CONVNET, Project, make_project
 
@@ -119,13 +119,11 @@ class Victim:
         self.project.compile()
         self.run: Run
         (self.run,) = self.project.compiled().runs.values()
-        federation = folder / "stages/federations" / self.run.federation_id
-        self.record = federation / f"{self.run.id}.yaml"
         self.checkpoints = folder / ".pfl/checkpoints"  # with a folder for the run
         self.out = folder / run_path(self.run.id, "")
         dataset, clients = folder / dataset_path(self.run.data_id), folder / partition_path(self.run.federation_id)
-        data.run(folder / f"stages/data/{self.run.data_id}.yaml", dataset, folder / "data")
-        partition.run(federation / "federation.yaml", dataset, clients)
+        data.run(self.run.record["dataset"], dataset, folder / "data")
+        partition.run(self.run, dataset, clients)
 
     def undisturbed(self) -> tuple[dict[str, str], float]:
         """Train without a kill: the hash of each final file by its name, and the seconds it took."""
@@ -198,7 +196,7 @@ class Victim:
     def _start(self, groups: ExitStack) -> subprocess.Popen[str]:
         """Begin to train. Nothing of it is left when `groups` is closed."""
         process = subprocess.Popen(
-            ["pfl", "stage", "train", str(self.record.relative_to(self.project.root))],
+            ["pfl", "stage", "train", self.run.id],
             cwd=self.project.root,
             env=self.project.environment(PFL_CHECKPOINT_SECONDS="0", PFL_WORKERS="2", PFL_DEVICE="cpu"),
             text=True,
@@ -253,7 +251,6 @@ class Victim:
         return entries
 
     def _hashes(self) -> dict[str, str]:
-        evaluate.run(self.record, self.out)
         paths = [path for path in self.out.iterdir() if not _unfinished(path)]
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 

@@ -20,7 +20,7 @@ from pflcore.data.assignment_files import read_split
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc2007 import Voc2007
-from pipeline.dvc.program import locked_stages
+from pipeline.dvc.program import read_lock
 from pipeline.papers.contents import read_contents
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published
@@ -155,6 +155,12 @@ def _samples(data: Path) -> Path:
     return data / "samples.parquet"
 
 
+def _first_run() -> str:
+    """The first run of this repository's records."""
+    records = json.loads((ROOT / "stages/records.json").read_text(encoding="utf-8"))
+    return next(id_ for id_, record in records.items() if "method" in record)
+
+
 def _copied(pattern: str, name: str = "") -> Callable[[Path], Path]:
     """What copies a file of this repository."""
 
@@ -232,8 +238,8 @@ LOADERS: dict[str, Loader] = {
     "a spec": Loader("yaml", _at("a.yaml", "title: A\n"), lambda path: load_yaml(path, path.name)),
     "a paper's contents": Loader("csv", _copied("specs/fedtp/contents.csv", "fedtp/contents.csv"), _contents),
     "a resolved table": Loader("json", _copied("stages/tables/*.json"), read_resolved),
-    "a run's record": Loader("yaml", _copied("stages/federations/*/*-*-*.yaml"), read_run),
-    "a lock": Loader("yaml", _at("dvc.lock", LOCK), lambda path: locked_stages([path.with_name("dvc.yaml")])),
+    "records of runs": Loader("json", _copied("stages/records.json"), lambda path: read_run(path, _first_run())),
+    "a lock": Loader("yaml", _at("dvc.lock", LOCK), read_lock),
     "the state of a run": Loader("json", _board, Board.load),
     "published values": Loader("csv", _at("a.csv", PUBLISHED), _published),
 }

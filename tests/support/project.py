@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import yaml
+from dvc.dvcfile import load_file
+from dvc.repo import Repo
 
 from pipeline.compile import compiler, generated
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.generated import Changes
-from pipeline.compile.seal import seal, text_hash
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
 from pipeline.stages import data, describe, evaluate, partition, report, select, train
 from pipeline.workspace import (
     PAPER,
+    RECORDS,
     Workspace,
     dataset_path,
+    frame_path,
     partition_path,
     partition_report_path,
     report_path,
     run_path,
     selection_path,
-    selection_record_path,
-    table_path,
 )
 
 BIN = Path(sys.executable).parent
@@ -117,13 +117,19 @@ class Project:
         return generated.write(self.workspace(), self.compiled())
 
     def stages(self) -> dict[str, dict[str, Any]]:
-        """``<file>:<stage>`` → stage, of all stages on disk."""
+        """``<file>:<stage>`` → command, inputs and outputs of all stages on disk, as DVC reads them."""
         files = [self.root / "dvc.yaml", *self.root.glob("stages/**/dvc.yaml")]
-        return {
-            f"{path.relative_to(self.root).as_posix()}:{name}": stage
-            for path in files
-            for name, stage in yaml.safe_load(path.read_text(encoding="utf-8"))["stages"].items()
-        }
+        with Repo(str(self.root)) as repo:
+            return {
+                f"{path.relative_to(self.root).as_posix()}:{name}": {
+                    "cmd": stage.cmd,
+                    "deps": [dep.def_path for dep in stage.deps],
+                    "outs": [out.def_path for out in stage.outs],
+                    "always_changed": stage.always_changed,
+                }
+                for path in files
+                for name, stage in load_file(repo, str(path)).stages.items()
+            }
 
     def generated(self) -> dict[str, bytes]:
         """What the compiler and DVC keep beside the specs: stage files and locks."""
@@ -158,34 +164,32 @@ class Project:
     def execute(self, compilation: Compilation, profile: str = PAPER) -> None:
         """Run all stages of a compilation in this process, without DVC; its files need to be on disk."""
         root = self.workspace(profile).root
-        inputs = {stage.name: stage.deps for stage in compilation.stages}
+        seals = {stage.subject: stage.seal for stage in compilation.stages if stage.kind == "train"}
         for run in sorted(compilation.runs.values(), key=lambda run: run.tuned is not None):
             if run.tuned and not (choice := root / selection_path(run.tuned)).exists():
-                select.run(root / selection_record_path(run.tuned), root / run_path("", ""), choice)
-            folder = root / "stages/federations" / run.federation_id
+                select.run(run.tuned, root / RECORDS, root / run_path("", ""), choice)
             dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
             if not dataset.exists():
-                data.run(root / f"stages/data/{run.data_id}.yaml", dataset, root / "data")
+                data.run(run.record["dataset"], dataset, root / "data")
             if not federation.exists():
-                partition.run(folder / "federation.yaml", dataset, federation)
+                partition.run(run, dataset, federation)
             train.run(
-                folder / f"{run.id}.yaml",
+                run,
                 dataset=dataset,
                 partition=federation,
-                selections=(root / selection_path("")).parent if run.tuned else None,
-                code={dep: compilation.files[dep] for dep in inputs[f"train-{run.id}"] if "/code/" in dep},
+                selection=root / selection_path(run.tuned) if run.tuned else None,
+                code=seals[run.id],
                 out=root / run_path(run.id, ""),
                 private=root / ".pfl",
                 device="cpu",
             )
-            evaluate.run(folder / f"{run.id}.yaml", root / run_path(run.id, ""))
         for name, table in compilation.tables.items():
             for shown in table.partitions:
                 run = next(run for run in compilation.runs.values() if run.federation_id == shown.federation)
-                record = root / f"stages/federations/{shown.federation}/federation.yaml"
                 dataset, federation = root / dataset_path(run.data_id), root / partition_path(run.federation_id)
-                describe.run(record, dataset, federation, root / partition_report_path(run.federation_id))
-            report.run(root / table_path(name), root, root / report_path(name))
+                describe.run(run, dataset, federation, root / partition_report_path(run.federation_id))
+            evaluate.run(table, root, root / frame_path(name))
+            report.run(table, root, root / report_path(name))
 
 
 @dataclass(frozen=True)
@@ -228,21 +232,11 @@ def _prepared() -> dict[str, bytes]:
         initialise(Path(folder))
         load_catalog(Path(folder))
         code = Code(source_folder(), Path(folder) / ".pfl" / "fingerprints.json")
-        code.fingerprint(*code.modules)
+        entries = [name for name in code.modules if name.startswith(("pflcore.methods.", "pflcore.backbones."))]
+        for module in ("pipeline.running.warm", *entries):
+            code.fingerprint(module)
         code.remember()
         return {name: content for name, content in tree(Path(folder)).items() if not name.startswith(".dvc/tmp/")}
-
-
-def seal_anew(project: Project, record: Path) -> None:
-    """Let the stages of a record that a test has edited pass for compiled from it."""
-    file = record.with_name("dvc.yaml")
-    text = file.read_text(encoding="utf-8")
-    for stage in yaml.safe_load(text)["stages"].values():
-        if stage["deps"][0] == record.relative_to(project.root).as_posix():
-            deps = [dep for dep in stage["deps"] if dep.startswith("stages/")]
-            hashes = {dep: text_hash((project.root / dep).read_text(encoding="utf-8")) for dep in deps}
-            text = text.replace(stage["cmd"].split()[-1], seal(hashes))
-    file.write_text(text, encoding="utf-8")
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from pflcore.artifacts import read_table, write_table
+from pflcore.errors import UserError
 from pflcore.files import write_text
-from pflcore.protocols import final_clients, summarise
+from pflcore.protocols import Figures, summarise
 from pflcore.settings import Evaluation
-from pipeline.compile.serialise import to_yaml
-from pipeline.report.pages.build import build_report
+from pipeline.compile.serialise import to_json
+from pipeline.report.frame import ALL, Frame, collect_frame, write_frame
 from pipeline.report.table.results import Results
+from pipeline.report.write import build_report
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
-from pipeline.workspace import record_path
+from pipeline.workspace import RECORDS, frame_path, run_path
 
 PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
@@ -108,9 +114,15 @@ def with_note(resolved: ResolvedTable, index: int, note: str) -> ResolvedTable:
 def with_records(root: Path, resolved: ResolvedTable, records: dict[str, dict[str, Any]]) -> ResolvedTable:
     """The table with other runs under the same names; their records are written."""
     runs = {run: Run(record).federation_id for run, record in records.items()}
-    for run, federation in runs.items():
-        write_text(root / record_path(federation, run), to_yaml(records[run]))
+    write_records(root, records)
     return changed(resolved, runs=resolved.runs | runs)
+
+
+def write_records(root: Path, records: dict[str, dict[str, Any]]) -> None:
+    """Add records to those of a workspace."""
+    path = root / RECORDS
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    write_text(path, to_json({**known, **records}, 1) + "\n")
 
 
 def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "better", **changes: Any) -> TableClaim:
@@ -121,21 +133,59 @@ def claim(side: dict[str, list[str]], than: dict[str, list[str]], form: str = "b
 
 def runs_of(resolved: ResolvedTable, root: Path) -> dict[str, Run]:
     """The runs of a table by id; the record of one that has none is :data:`RECORD` and is written."""
-    for run, federation in resolved.runs.items():
-        path = root / record_path(federation, run)
-        if not path.is_file():
-            write_text(path, to_yaml(RECORD))
+    path = root / RECORDS
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    write_records(root, {run: RECORD for run in resolved.runs if run not in known})
     return read_runs(resolved, root)
+
+
+def frame_of(resolved: ResolvedTable, root: Path) -> Frame:
+    """The frame of a table's runs, with the figures that :func:`write_evaluation` has stated."""
+    with patch("pipeline.report.frame.summarise", _summarised):
+        frame = collect_frame(resolved, runs_of(resolved, root), root)
+    for run in resolved.runs:
+        path = root / run_path(run, "figures.json")
+        if path.is_file():
+            rows = [
+                {
+                    "run": run,
+                    "client": ALL,
+                    "metric": metric,
+                    **figure,
+                    "std": figure["std"] if figure["n"] > 1 else None,
+                }
+                for metric, figure in json.loads(path.read_text()).items()
+            ]
+            others = frame.values[(frame.values["run"] != run) | (frame.values["client"] != ALL)]
+            state = frame.runs["state"].where(frame.runs["run"] != run, "measured" if rows else "diverged")
+            values = pd.concat([others, pd.DataFrame(rows, columns=others.columns).astype(others.dtypes.to_dict())])
+            frame = replace(frame, runs=frame.runs.assign(state=state), values=values)
+    return frame
+
+
+def _summarised(rounds: pa.Table, evaluation: Evaluation, count: int) -> Figures:
+    """The figures of a run; none where not all rounds are measured that its record asks for."""
+    try:
+        return summarise(rounds, evaluation, count)
+    except UserError:
+        return {}
 
 
 def results_of(resolved: ResolvedTable, root: Path) -> Results:
     """A table filled in."""
-    return Results.read(resolved, runs_of(resolved, root), root)
+    return Results.of(resolved, frame_of(resolved, root))
 
 
 def report(resolved: ResolvedTable, root: Path, out: Path) -> None:
     """The report of a table."""
+    folder = root / frame_path(resolved.spec)
     runs_of(resolved, root)
+    with patch("pipeline.report.frame.summarise", _summarised):
+        write_frame(resolved, root, folder)
+    for name, rows in vars(frame_of(resolved, root)).items():
+        kept = read_table(folder / f"{name}.parquet", f"frame.{name}/1")[0]
+        rows = pa.Table.from_pandas(rows, schema=kept.schema.remove_metadata(), preserve_index=False)
+        write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1")
     build_report(resolved, root, out)
 
 
@@ -146,12 +196,8 @@ def write_metrics(root: Path, run: str, mean: float, std: float | None = 0.0) ->
 
 
 def write_evaluation(root: Path, run: str, figures: dict[str, Any]) -> None:
-    """What the evaluate stage leaves, with these figures by protocol."""
-    folder = root / "artifacts/runs" / run
-    rounds, meta = rounds_table([], [], [], [], []), {"run": run}
-    if (folder / "rounds.parquet").is_file():
-        rounds, meta = read_table(folder / "rounds.parquet", "rounds/2")
-    write_table(folder / "evaluation.parquet", final_clients(rounds), "evaluation/1", **meta, protocols=figures)
+    """State the figures of a run by protocol, whatever its rounds say; none of one that diverged."""
+    write_text(root / run_path(run, "figures.json"), json.dumps(figures))
 
 
 def rounds_table(
@@ -206,7 +252,6 @@ def write_run(
         "diverged": {"round": due[-1] + 1, "client": 3} if diverged else None,
     }
     write_table(folder / "rounds.parquet", measured, "rounds/2", **meta)
-    write_evaluation(root, run, {} if diverged else summarise(measured, EVALUATION, rounds))
 
 
 def demo(root: Path, **changes: Any) -> ResolvedTable:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from pipeline.report.frame import Frame, read_frame
+from pipeline.spec.run import Run
 from pipeline.stages import data, evaluate, partition, train
+from pipeline.workspace import frame_path
 from support.project import CONVNET, Project, make_project, spec
 
 ROUNDS = 4
@@ -24,38 +24,38 @@ class Runner:
     def __post_init__(self) -> None:
         (self.run,) = self.project.compiled().runs.values()
         self.project.compile()
-        self.federation = self.project.root / "stages/federations" / self.run.federation_id
-        self.record = self.federation / f"{self.run.id}.yaml"
-        self.data_record = self.project.root / f"stages/data/{self.run.data_id}.yaml"
         self.dataset = self.project.root / "artifacts/dataset.parquet"
         self.partition = self.project.root / "artifacts/partition.parquet"
         self.out = self.project.root / "artifacts/runs" / self.run.id
         self.said: list[str] = []
 
     def prepare(self) -> Runner:
-        data.run(self.data_record, self.dataset, self.project.root / "data")
-        partition.run(self.federation / "federation.yaml", self.dataset, self.partition)
+        data.run(self.run.record["dataset"], self.dataset, self.project.root / "data")
+        partition.run(self.run, self.dataset, self.partition)
         return self
+
+    def change(self, **parts: dict[str, Any]) -> None:
+        """Change settings of parts of the run, under its id."""
+        id_ = self.run.id
+        self.run = Run(self.run.record | {part: self.run.record[part] | settings for part, settings in parts.items()})
+        self.run.__dict__["id"] = id_
 
     def train(self, **changes: Any) -> None:
         arguments: dict[str, Any] = {
             "dataset": self.dataset,
             "partition": self.partition,
-            "code": {"train.txt": "one"},
+            "code": "one",
             "out": self.out,
             "private": self.project.root / ".pfl",
             "device": "cpu",
             "say": self.said.append,
         }
-        train.run(self.record, **{**arguments, **changes})
+        train.run(self.run, **{**arguments, **changes})
 
-    def evaluate(self) -> str:
-        return evaluate.run(self.record, self.out)
-
-    def change_record(self, change: Callable[[dict[str, Any]], object]) -> None:
-        record = yaml.safe_load(self.record.read_text(encoding="utf-8"))
-        change(record)
-        self.record.write_text(yaml.safe_dump(record), encoding="utf-8")
+    def evaluate(self) -> Frame:
+        (table,) = self.project.compiled().tables.values()
+        evaluate.run(table, self.project.root, self.project.root / frame_path("a"))
+        return read_frame(self.project.root / frame_path("a"))
 
     def checkpoints(self) -> list[Path]:
         return sorted(self.project.root.glob(".pfl/checkpoints/*/round-*"))

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipeline.report.table.cells import Cell
-from pipeline.report.table.layout import Key, Layout, headed, short
+from pipeline.report.table.cells import Cell, Key
+from pipeline.report.table.layout import Layout, headed, short
 from pipeline.report.table.results import Results
 
 _ROOM = 0.1 - 1e-9

@@ -13,10 +13,8 @@ from matplotlib.figure import Figure
 from pipeline.report.drawing.arrangement import Arrangement, arrange
 from pipeline.report.drawing.panels import Style, add_legend, grid_shape, panel_grid, styles_of, with_room
 from pipeline.report.drawing.sections import counted
-from pipeline.report.table.cells import Cell
-from pipeline.report.table.layout import Key, short
-from pipeline.report.table.measured import Value
-from pipeline.report.table.printed import ACCURACY
+from pipeline.report.table.cells import ACCURACY, Cell, Key, Value
+from pipeline.report.table.layout import short
 from pipeline.report.table.results import Results
 
 NOTHING = "No number of this table has been obtained yet."

@@ -12,15 +12,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pflcore.artifacts import read_table
-from pflcore.protocols import curve
 from pipeline.report.drawing.panels import Placed, Style, columns_of, draw_columns, panel_grid, with_room
 from pipeline.report.drawing.svg import Drawing, svg_with_boxes
 from pipeline.report.formats import csv_text
-from pipeline.report.table.cells import Cell
-from pipeline.report.table.layout import Key, Layout
-from pipeline.report.table.measured import Measured
-from pipeline.report.table.results import Results
+from pipeline.report.table.cells import Cell, Key
+from pipeline.report.table.layout import Layout
+from pipeline.report.table.results import Measured, Results
 
 
 @dataclass(frozen=True)
@@ -81,15 +78,8 @@ def curves_alt(layout: Layout, curves: list[Curve]) -> str:
 
 
 def _series(cell: Cell, runs: dict[str, Measured]) -> list[pd.Series[float]]:
-    measured = [runs[run] for run in cell.runs if runs[run].rounds_path.is_file()]
-    if cell.client is None:
-        return [_points(run) for run in measured]
-    return [run.clients[cell.client].curve for run in measured if cell.client in run.clients]
-
-
-def _points(run: Measured) -> pd.Series[float]:
-    rounds, accuracy, _ = curve(read_table(run.rounds_path, "rounds/2")[0])
-    return pd.Series(accuracy, index=rounds)
+    measured = [run.curve(cell.client) for run in (runs[name] for name in cell.runs) if run.facts]
+    return [points for points in measured if cell.client is None or len(points)]
 
 
 def _draw(layout: Layout, curves: list[Curve]) -> Figure:

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.cells import Key
+from pipeline.report.table.layout import Layout
 
 MAX_PANELS = 8
 _LEGEND_LINES = 3

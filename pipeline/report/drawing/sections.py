@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from pipeline.report.drawing.panels import Placed
 from pipeline.report.drawing.svg import svg_and_png
-from pipeline.report.table.layout import Key, Layout
+from pipeline.report.table.cells import Key
+from pipeline.report.table.layout import Layout
 
 NO_VALUE = "—"
 

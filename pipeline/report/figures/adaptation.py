@@ -11,9 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from pipeline.report.drawing.panels import Placed, Style, columns_of, draw_columns, with_room
 from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture, labelled
-from pipeline.report.table.findings import Findings
-from pipeline.report.table.layout import Key, Layout
-from pipeline.report.table.results import Results
+from pipeline.report.table.cells import Key
+from pipeline.report.table.layout import Layout
+from pipeline.report.table.results import Findings, Results
 
 _TEXT = (
     "The share of the novel clients' test samples that are classified correctly while one part of the model is tuned "

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from pipeline.report.drawing.chart import NOTHING, chart, draw_values
 from pipeline.report.drawing.panels import Style
 from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, draw_picture, line_per_cell
-from pipeline.report.table.cells import Cell
-from pipeline.report.table.measured import Value
+from pipeline.report.table.cells import Cell, Value
 from pipeline.report.table.results import Results
 
 TITLE = "Spread over the runs"

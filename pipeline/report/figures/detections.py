@@ -12,9 +12,8 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from pipeline.report.drawing.sections import Section, counted, draw_picture
-from pipeline.report.table.findings import Findings
-from pipeline.report.table.layout import Key
-from pipeline.report.table.results import Results
+from pipeline.report.table.cells import Key
+from pipeline.report.table.results import Findings, Results
 
 MAX_IMAGES = 6
 _TEXT = (

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 
 from pipeline.report.drawing.panels import MAX_PANELS, add_legend, panel_grid, styles_of
 from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, counted, draw_picture, line_per_cell
-from pipeline.report.table.findings import Findings
 from pipeline.report.table.layout import Layout
-from pipeline.report.table.results import Results
+from pipeline.report.table.results import Findings, Results
 
 _MAX_NAMED = 40  # groups that a legend is made for
 _TEXT = (

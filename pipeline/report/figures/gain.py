@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
 from pipeline.report.drawing.sections import OfCell, Section, all_points, counted, draw_picture, line_per_cell
-from pipeline.report.table.clients import client_accuracies, closest
-from pipeline.report.table.layout import Key
-from pipeline.report.table.measured import Measured
+from pipeline.report.table.cells import Key
 from pipeline.report.table.printed import signed
-from pipeline.report.table.results import Results
+from pipeline.report.table.results import Measured, Results, closest
 
 TITLE = "Gain of the clients over Local"
 
@@ -97,7 +95,7 @@ def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _points(run: Measured, local: Measured) -> pd.DataFrame:
-    gained = (client_accuracies(run) - client_accuracies(local)).dropna()
+    gained = (run.clients - local.clients).dropna()
     return pd.DataFrame({"run": run.id, "local": local.id, "client": gained.index, "gain": gained.to_numpy()})
 
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section, labelled
-from pipeline.report.table.findings import Findings
-from pipeline.report.table.results import Results
+from pipeline.report.table.results import Findings, Results
 
 _TEXT = (
     "The weights that clients give to the kinds of attention at each position in the network; those of a position sum "

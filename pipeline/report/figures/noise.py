@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from pflcore.artifacts import read_meta
-from pflcore.data.assignment_files import SCHEMA
-from pflcore.errors import UserError
 from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
 from pipeline.report.drawing.sections import OfCell, Section, all_points, counted, draw_picture, line_per_cell
-from pipeline.report.table.clients import client_accuracies
-from pipeline.report.table.layout import Key
-from pipeline.report.table.printed import ACCURACY
+from pipeline.report.table.cells import ACCURACY, Key
 from pipeline.report.table.results import Results
-from pipeline.workspace import partition_path
 
 TITLE = "Accuracy and noise"
 NEEDS = "partitions"
@@ -70,9 +62,9 @@ def collect_clouds(results: Results) -> list[Cloud]:
     for row, column in results.layout.places:
         points = []
         for run in results.measured(row, column):
-            noise = _noise(results.root / partition_path(run.resolved.federation_id))
+            noise = pd.Series(run.facts["noise"]) if "noise" in run.facts else None
             if noise is not None:
-                accuracy = client_accuracies(run).rename("accuracy")
+                accuracy = run.clients.rename("accuracy")
                 own = accuracy.rename_axis("client").reset_index()
                 own.insert(1, "noise", noise.reindex(own["client"]).to_numpy())
                 own.insert(0, "run", run.id)
@@ -80,19 +72,6 @@ def collect_clouds(results: Results) -> list[Cloud]:
         if points:
             clouds.append(Cloud(row, column, pd.concat(points, ignore_index=True)))
     return clouds
-
-
-def _noise(path: Path) -> pd.Series[float] | None:
-    """Standard deviation by client; None where the partition has no noise, or has not been made."""
-    if not path.is_file():
-        return None
-    noise = read_meta(path, SCHEMA).get("noise")
-    if noise is None:
-        return None
-    try:
-        return pd.Series([float(std) for std in noise["std"]])
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path}: damaged metadata, noise: {noise}; delete it and run `dvc repro`") from None
 
 
 def _numbers(cloud: Cloud, decimals: int) -> tuple[str, ...]:

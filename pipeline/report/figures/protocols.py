@@ -15,13 +15,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.report.claims.claims import judge_claims
+from pipeline.report.claims import judge_claims
 from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
 from pipeline.report.drawing.sections import NO_VALUE, OfCell, PlainTable, Section, all_points, counted, draw_picture
-from pipeline.report.table.layout import Key, Layout
-from pipeline.report.table.measured import Value
-from pipeline.report.table.printed import TIED, format_value
-from pipeline.report.table.ranks import printed_rank, ranks_as_printed
+from pipeline.report.table.cells import Key, Value
+from pipeline.report.table.layout import Layout
+from pipeline.report.table.printed import TIED, format_value, printed_rank
 from pipeline.report.table.results import Results
 
 TITLE = "Under other protocols"
@@ -94,7 +93,7 @@ def collect_standings(by_protocol: Mapping[str, Results]) -> list[OfCell]:
     standings: list[OfCell] = []
     for layout in [results.layout for results in by_protocol.values()][:1]:
         for column in layout.columns:
-            ranks = {name: ranks_as_printed(results, column) for name, results in by_protocol.items()}
+            ranks = {name: results.ranks(column, by_seeds=False) for name, results in by_protocol.items()}
             for row in layout.rows:
                 lines = [
                     (name, value.mean, value.std, ranks[name][row], cell.tied)

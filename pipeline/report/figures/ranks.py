@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from pipeline.report.drawing.panels import styles_of
 from pipeline.report.drawing.sections import PlainTable, Section, counted, draw_picture
-from pipeline.report.statistics.ranking import Ranking, rank_methods
-from pipeline.report.table.layout import Key
+from pipeline.report.statistics import Ranking, rank_methods
+from pipeline.report.table.cells import Key
 from pipeline.report.table.results import Results
 
 TITLE = "Mean ranks"

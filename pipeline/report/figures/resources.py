@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
-from pipeline.report.table.clients import closest
-from pipeline.report.table.layout import Key, Layout
-from pipeline.report.table.measured import Measured
-from pipeline.report.table.results import Results
+from pipeline.report.table.cells import Key
+from pipeline.report.table.layout import Layout
+from pipeline.report.table.results import Measured, Results, closest
 
 TITLE = "Resources"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,7 +13,6 @@ from pflcore.errors import UserError
 from pflcore.json_text import parse_json
 from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, line_per_cell, told_once
 from pipeline.report.table.results import Results
-from pipeline.workspace import selection_path
 
 TITLE = "Tuning"
 
@@ -53,9 +51,8 @@ def draw(results: Results) -> Section:
         cell = results.layout.cell(row, column)
         runs = cell.runs if cell else ()
         for name in sorted({results.table.tuned[run] for run in runs if run in results.table.tuned}):
-            path = results.root / selection_path(name)
-            if path.is_file():
-                selection = _read(path)
+            if name in results.selections:
+                selection = _read(name, results.selections[name])
                 rounds = results.runs[runs[0]].resolved.training.rounds
                 shown.append(Chosen(row, column, _points(selection), selection, rounds))
     if not shown:
@@ -88,15 +85,15 @@ def _explained(spaces: Spaces, alike: str) -> str:
     return " ".join([*words, f"{told[0].upper()}{told[1:]}."])
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(name: str, content: str) -> dict[str, Any]:
     try:
-        selection: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        selection: dict[str, Any] = parse_json(content)
         kinds = {"space": dict, "size": int, "rounds": int, "trials": list, "chosen": dict}
         if not all(isinstance(selection[key], kind) for key, kind in kinds.items()):
             raise TypeError("types")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         what = type(error).__name__
-        raise UserError(f"{path}: not what a select stage writes ({what}); delete it and run again") from None
+        raise UserError(f"{name}.json: not what a select stage writes ({what}); delete it and run again") from None
     return selection
 
 

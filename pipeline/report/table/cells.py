@@ -1,28 +1,61 @@
-"""The cells of a table: published and obtained value, which is best, and how far they are apart."""
+"""The cells of a table: published and obtained value, which is best, which tie with it, and how far they are apart."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from pipeline.report.statistics.noise import BEYOND, NO_VERDICT, WITHIN, beside_published
-from pipeline.report.table.apart import tied_with
-from pipeline.report.table.measured import Measured, Value
-from pipeline.report.table.printed import ACCURACY, PRECISION
+import pandas as pd
+
+from pipeline.report.frame import ALL, LAST_TEN, Frame
+from pipeline.report.statistics import BEYOND, NO_VERDICT, WITHIN, beside_published, significant
 from pipeline.spec.metrics import BACKBONE, PERCENT, Quantity
-from pipeline.spec.table import Published, ResolvedTable, TableCell
+from pipeline.spec.table import ResolvedTable, TableCell
+
+Key = tuple[str, ...]
+"""Labels on the axes of a side of a table."""
+
+ACCURACY, PRECISION = "accuracy (%)", "mAP (%)"
+"""What heads a column of accuracies, or stands at their axis; the same of detectors."""
 
 MATCH, DIFFERS = "match", "differs"
 """Of a quantity: apart by less than one in the last digit that is printed, which may be rounded or cut off; or not."""
 
+TRIAL, MISSING, DIVERGED = "trial", "missing", "diverged"
 VERDICTS = (
-    *(WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, "trial", "missing", "diverged", "absent", "no published value"),
+    *(WITHIN, BEYOND, NO_VERDICT, MATCH, DIFFERS, TRIAL, MISSING, DIVERGED, "absent", "no published value"),
     "misprint",
 )
 
-_SMOKE = "smoke"
+SMOKE = "smoke"
 """The profile whose numbers mean nothing, so that none of them is called the best one."""
+
+TIES = (
+    "rows that cannot be told apart by their seeds, or are equal as printed, share the mean of their ranks: from the "
+    "best downwards as many as cannot be told apart from it, then anew from the next"
+)
+"""How :func:`rank_cells` gives ranks by seeds. To be tied is not transitive: a group is tied with its first."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A mean and, where one is defined, a standard deviation. Unit: percent and percentage points, by default.
+
+    Attributes:
+        n: Of a run's value: how many measurements, or clients, both are taken over.
+        unit: One of those of :mod:`pipeline.spec.metrics`.
+        printed: What is written in its place: a published quantity as the paper has it.
+    """
+
+    mean: float
+    std: float | None = None
+    n: int | None = field(default=None, compare=False)
+    unit: str = field(default=PERCENT, compare=False)
+    printed: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -33,15 +66,13 @@ class Cell:
         labels: The label on every row and column axis.
         runs: Ids of the runs that belong to it, one per combination of the averaged axes; empty: none is planned.
         n: Runs that the obtained value is made of.
+        noise: By how much obtained and published value may differ by chance; None where there is no verdict on that.
+        last: The obtained value after the last round, where it is the mean of the last ten measurements.
         client: The one client of the runs that it is about; None: all of them.
         by_seed: What the obtained value is made of: the mean over the runs of each seed.
         tied: Whether the obtained value cannot be told apart from the best of its column, by seeds; None: it is that
             one, or there are not two seeds that both have.
-        verdict: One of :data:`VERDICTS`.
-        noise: By how much obtained and published value may differ by chance; None where there is no verdict on that.
-        last: The obtained value after the last round, where it is the mean of the last ten measurements.
         quantity: What it shows in place of an accuracy.
-        step: What one is worth in the last digit that the paper prints of it.
         misprint: What is printed in the paper though it cannot be so; there is no published value then.
         figure: What is measured of a client: accuracy, or mean average precision of detectors.
         explained: Why what is obtained differs from what is published, as far as that is known.
@@ -63,7 +94,6 @@ class Cell:
     by_seed: dict[int, float] = field(default_factory=dict)
     tied: bool | None = None
     quantity: Quantity | None = None
-    step: float = 0.0
     misprint: str = ""
     figure: str = ACCURACY
     explained: str = ""
@@ -81,147 +111,181 @@ class Cell:
         return self.n > 0 and self.n == len(self.runs)
 
     def key(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """The labels on `axes`, in that order."""
+        """Return the labels on `axes`, in that order."""
         return tuple(self.labels[axis] for axis in axes)
 
 
-def collect_cells(table: ResolvedTable, runs: dict[str, Measured]) -> list[Cell]:
-    """The cells of a resolved table in its order, filled in from the runs.
+def collect_cells(table: ResolvedTable, frame: Frame) -> list[Cell]:
+    """Return the cells of a resolved table in its order, filled in from its runs.
 
     A run without a figure leaves its cell missing or made of fewer runs; one that diverged makes the cell diverged,
     because a mean over the survivors alone would flatter the method.
     """
-    cells = in_percent([_cell(planned, runs, table.metric) for planned in table.cells], runs)
-    published = _best(table, cells, lambda cell: cell.published)
-    obtained = [False] * len(cells)
-    tied: list[bool | None] = [None] * len(cells)
-    if table.profile == _SMOKE:
-        cells = [replace(cell, verdict="trial") if cell.obtained else cell for cell in cells]
-    else:
-        obtained, tied = _best(table, cells, lambda cell: cell.obtained), _tied(table, cells)
+    rows = defaultdict[Any, list[Any]](list)
+    for row in planned_values(table, frame).itertuples(index=False):
+        rows[row.cell].append(row)
+    cells = [_cell(table, planned, rows[at]) for at, planned in enumerate(table.cells)]
+    cells = [_judged(cell, planned) for cell, planned in zip(_in_percent(cells, frame), table.cells, strict=True)]
+    printed = _best_of_columns(table, cells, lambda cell: cell.published)
+    cells = [replace(cell, best_published=at in printed) for at, cell in enumerate(cells)]
+    if table.profile == SMOKE:
+        return [replace(cell, verdict=TRIAL) if cell.obtained else cell for cell in cells]
+    best, tied = _best_of_columns(table, cells, lambda cell: cell.obtained), _tied(table, cells)
     return [
-        replace(cell, best_obtained=best, best_published=printed, tied=None if best else same)
-        for cell, best, printed, same in zip(cells, obtained, published, tied, strict=True)
+        replace(cell, best_obtained=at in best, tied=None if at in best else tied.get(at))
+        for at, cell in enumerate(cells)
     ]
 
 
-def _cell(planned: TableCell, runs: dict[str, Measured], metric: str) -> Cell:
-    quantity = planned.quantity
-    metric, unit = (quantity.key, quantity.unit) if quantity else (metric, PERCENT)
-    counted = quantity is not None and quantity.known is not None and quantity.known.source == "plan"
-    diverged = any(runs[run].diverged for run in planned.runs)
-    by_run = [] if diverged else [runs[run].values_of(planned.client) for run in planned.runs]
-    values = [by_protocol[metric] for by_protocol in by_run if metric in by_protocol]
-    published = planned.published
-    cell = Cell(
+def planned_values(table: ResolvedTable, frame: Frame) -> pd.DataFrame:
+    """Return a row per planned run of each cell: cell (its place in the table), run, seed, state, figure, mean, std and
+    final (after the last round); no mean where it is missing."""
+    planned = pd.DataFrame(
+        [
+            (at, run, ALL if cell.client is None else cell.client, cell.quantity.key if cell.quantity else table.metric)
+            for at, cell in enumerate(table.cells)
+            for run in cell.runs
+        ],
+        columns=["cell", "run", "client", "metric"],
+    ).astype({"cell": int, "client": int})
+    at = ["run", "client"]
+    final = frame.values[frame.values["metric"] == "final"].rename(columns={"mean": "final"})
+    rows = planned.merge(frame.runs[["run", "seed", "state", "figure"]], on="run")
+    rows = rows.merge(frame.values, how="left", on=[*at, "metric"]).merge(final[[*at, "final"]], how="left", on=at)
+    return rows.sort_values("cell", kind="stable")
+
+
+def _cell(table: ResolvedTable, planned: TableCell, rows: list[Any]) -> Cell:
+    """Return a cell without a verdict."""
+    diverged = any(row.state == DIVERGED for row in rows)
+    known = [] if diverged else [row for row in rows if not math.isnan(row.mean)]
+    quantity, published = planned.quantity, planned.published
+    unit = quantity.unit if quantity else PERCENT
+    counted = bool(quantity and quantity.known and quantity.known.source == "plan")  # the same for any seed
+    by_seed = defaultdict[int, list[float]](list)
+    for row in known:
+        by_seed[int(row.seed)].append(row.mean)
+    return Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
-        obtained=_average(values[:1], 1) if counted else _average(values, len(planned.runs)),  # the same for any seed
-        n=len(values),
-        by_seed={} if diverged else _by_seed(planned, runs, metric),
-        published=_published(published, unit),
-        misprint=published.printed if published and published.misprint else "",
-        step=published.step if published else 0.0,
+        obtained=_average(known[:1], "mean", 1, unit) if counted else _average(known, "mean", len(rows), unit),
+        n=len(known),
+        published=None
+        if published is None or published.mean is None
+        else Value(published.mean, published.std, unit=unit, printed=published.printed),
         quoted=published is not None and published.quoted,
         note=published.note if published else "",
-        explained=published.explained if published else "",
-        verdict="",
-        last=_average([by_protocol["final"] for by_protocol in by_run if metric in by_protocol], len(planned.runs))
-        if metric == "last_ten"
-        else None,
+        verdict=DIVERGED if diverged else "",
+        last=_average(known, "final", 0, unit) if table.metric == LAST_TEN and not quantity else None,
         client=planned.client,
+        by_seed={seed: statistics.fmean(several) for seed, several in by_seed.items()},
         quantity=quantity,
-        figure=PRECISION if any("figure" in runs[run].facts for run in planned.runs) else ACCURACY,
+        misprint=published.printed if published and published.misprint else "",
+        figure=PRECISION if any(isinstance(row.figure, str) for row in rows) else ACCURACY,
+        explained=published.explained if published else "",
     )
-    return replace(cell, verdict="diverged") if diverged else _judged(cell)
 
 
-def _published(published: Published | None, unit: str) -> Value | None:
-    if published is None or published.mean is None:
-        return None
-    return Value(published.mean, published.std, unit=unit, printed=published.printed)
+def _average(rows: list[Any], column: str, planned: int, unit: str) -> Value | None:
+    """Return the mean of runs; ± is what one of them says of itself only where one is all there is to be."""
+    means = [getattr(row, column) for row in rows]
+    if len(means) < 2:
+        std = rows[0].std if rows and planned == 1 and not math.isnan(rows[0].std) else None
+        return Value(means[0], std, unit=unit) if means else None
+    return Value(statistics.fmean(means), statistics.pstdev(means), unit=unit)
 
 
-def in_percent(cells: list[Cell], runs: dict[str, Measured]) -> list[Cell]:
-    """The cells with those in percent that are shown so: of the cell of another row, or of the backbone."""
+def _in_percent(cells: list[Cell], frame: Frame) -> list[Cell]:
+    """Return the cells with those in percent that are shown so: of the cell of another row, or of the backbone."""
     found = {tuple(sorted(cell.labels.items())): cell.obtained for cell in cells}
-
-    def reference(cell: Cell, quantity: Quantity) -> Value | None:
-        if not quantity.row:
-            return next((runs[run].values.get(BACKBONE) for run in cell.runs), None)
-        return found.get(tuple(sorted({**cell.labels, **quantity.row}.items())))
-
+    backbones = frame.values[frame.values["metric"] == BACKBONE].drop_duplicates("run").set_index("run")["mean"]
     shown = []
     for cell in cells:
         if cell.quantity and cell.quantity.relative:
-            one, other = cell.obtained, reference(cell, cell.quantity)
-            ratio = 100.0 * one.mean / other.mean if one and other and other.mean else None
+            if cell.quantity.row:
+                other = found.get(tuple(sorted({**cell.labels, **cell.quantity.row}.items())))
+                whole = other.mean if other else None
+            else:
+                whole = next((float(backbones[run]) for run in cell.runs if run in backbones), None)
+            ratio = 100.0 * cell.obtained.mean / whole if cell.obtained and whole else None
             less = 100.0 if cell.quantity.added_to else 0.0
-            cell = _judged(replace(cell, obtained=None if ratio is None else Value(ratio - less), by_seed={}))
+            cell = replace(cell, obtained=None if ratio is None else Value(ratio - less), by_seed={})
         shown.append(cell)
     return shown
 
 
-def _by_seed(planned: TableCell, runs: dict[str, Measured], metric: str) -> dict[int, float]:
-    values: dict[int, list[float]] = {}
-    for run in (runs[run] for run in planned.runs):
-        if value := run.values_of(planned.client).get(metric):
-            values.setdefault(run.resolved.seed, []).append(value.mean)
-    return {seed: statistics.fmean(several) for seed, several in values.items()}
-
-
-def _average(values: list[Value], planned: int) -> Value | None:
-    """The mean of runs; ± is what one of them says of itself only where one is all there is to be."""
-    if len(values) < 2:
-        return replace(values[0], std=values[0].std if planned == 1 else None) if values else None
-    means, unit = [value.mean for value in values], values[0].unit
-    return Value(statistics.fmean(means), statistics.pstdev(means), unit=unit)
-
-
-def _judged(cell: Cell) -> Cell:
-    if not cell.runs:
-        return replace(cell, verdict="absent")
-    if cell.obtained is None:
-        return replace(cell, verdict="missing")
-    if cell.published is None:
-        return replace(cell, verdict="misprint" if cell.misprint else "no published value")
-    if cell.quantity:
-        distance = abs(cell.obtained.mean - cell.published.mean)
-        if distance <= 1e-9 or round(distance, 9) < cell.step:
-            return replace(cell, verdict=MATCH)
-        if cell.quantity.known and cell.quantity.known.source == "plan":  # in which chance has no part
-            return replace(cell, verdict=DIFFERS)
-    verdict, noise = beside_published(list(cell.by_seed.values()), cell.published.mean, cell.published.std)
+def _judged(cell: Cell, planned: TableCell) -> Cell:
+    """Return a cell with its verdict."""
+    noise, published = None, planned.published
+    if cell.verdict == DIVERGED:
+        verdict = DIVERGED
+    elif not cell.runs:
+        verdict = "absent"
+    elif cell.obtained is None:
+        verdict = MISSING
+    elif cell.published is None or published is None:
+        verdict = "misprint" if cell.misprint else "no published value"
+    elif cell.quantity and (cell.difference == 0 or round(abs(cell.difference or 0.0), 9) < published.step):
+        verdict = MATCH
+    elif cell.quantity and cell.quantity.known and cell.quantity.known.source == "plan":  # chance has no part in it
+        verdict = DIFFERS
+    else:
+        verdict, noise = beside_published(list(cell.by_seed.values()), cell.published.mean, cell.published.std)
     return replace(cell, verdict=verdict, noise=noise)
 
 
-def _best(table: ResolvedTable, cells: list[Cell], pick: Callable[[Cell], Value | None]) -> list[bool]:
-    """Which cells hold the best picked value of their column; equal as printed is equal."""
-    sign = -1.0 if table.better == "lower" else 1.0
-
-    def score(cell: Cell) -> float | None:
-        value = None if cell.quantity else pick(cell)
-        return None if value is None else sign * round(value.mean, table.decimals)
-
-    best: dict[tuple[str, ...], float] = {}
-    for cell in cells:
-        column, own = cell.key(table.columns), score(cell)
-        if own is not None:
-            best[column] = max(own, best.get(column, own))
-    return [score(cell) is not None and score(cell) == best[cell.key(table.columns)] for cell in cells]
+def _best_of_columns(table: ResolvedTable, cells: list[Cell], pick: Callable[[Cell], Value | None]) -> set[int]:
+    """Return the places of the cells with the best picked value of their column; equal as printed is equal."""
+    scores = pd.DataFrame(
+        [
+            (at, " / ".join(cell.key(table.columns)), round(value.mean, table.decimals))
+            for at, cell in enumerate(cells)
+            if (value := pick(cell)) and not cell.quantity
+        ],
+        columns=["cell", "column", "score"],
+    )
+    best = scores.groupby("column")["score"].transform("min" if table.better == "lower" else "max")
+    return set(scores["cell"][scores["score"] == best])
 
 
-def _tied(table: ResolvedTable, cells: list[Cell]) -> list[bool | None]:
-    """Of each cell that has a value, whether it cannot be told apart from the best of its column."""
-    sign = -1.0 if table.better == "lower" else 1.0
-    tied: list[bool | None] = [None] * len(cells)
-    columns: dict[tuple[str, ...], list[tuple[float, int]]] = {}
-    for index, cell in enumerate(cells):
+def _tied(table: ResolvedTable, cells: list[Cell]) -> dict[int, bool | None]:
+    """Return by place, of each cell beside the best of its column, whether it cannot be told apart from that."""
+    sign = 1.0 if table.better == "lower" else -1.0
+    columns = defaultdict[tuple[str, ...], list[tuple[float, int]]](list)
+    for at, cell in enumerate(cells):
         if cell.obtained and not cell.quantity:
-            columns.setdefault(cell.key(table.columns), []).append((-sign * cell.obtained.mean, index))
+            columns[cell.key(table.columns)].append((sign * cell.obtained.mean, at))
+    tied: dict[int, bool | None] = {}
     for scored in columns.values():
-        best, *others = (index for _, index in sorted(scored))
-        found = tied_with(cells[best].by_seed, [cells[index].by_seed for index in others])
-        for index, same in zip(others, found, strict=True):
-            tied[index] = same
+        best, *others = (at for _, at in sorted(scored))
+        tied |= dict(zip(others, tied_with(cells[best], [cells[at] for at in others]), strict=True))
     return tied
+
+
+def tied_with(one: Cell, others: Sequence[Cell]) -> list[bool | None]:
+    """Return of each of the others whether it cannot be told apart from one; None where they do not share two seeds."""
+    found = significant([(one.by_seed, other.by_seed) for other in others])
+    return [None if differs is None else not differs for differs in found]
+
+
+def rank_cells(
+    cells: Mapping[Key, Cell], decimals: int, *, lower: bool = False, by_seeds: bool = True
+) -> dict[Key, float]:
+    """Return the rank of every complete cell of a column, 1 the best, with the ties of :data:`TIES`.
+
+    Args:
+        cells: By row.
+        lower: Whether lower values are better.
+        by_seeds: Whether seeds make ties; else only what is printed alike ties.
+    """
+    sign = 1.0 if lower else -1.0
+    scores = {row: sign * cell.obtained.mean for row, cell in cells.items() if cell.obtained and cell.complete}
+    left, ranks = sorted(scores, key=scores.__getitem__), dict[Key, float]()
+    while left:
+        printed = [round(scores[row], decimals) for row in left]
+        tied = tied_with(cells[left[0]], [cells[row] for row in left[1:]]) if by_seeds else [False] * (len(left) - 1)
+        same = [True, *(bool(one) or own == printed[0] for one, own in zip(tied, printed[1:], strict=True)), False]
+        size = same.index(False)
+        ranks |= dict.fromkeys(left[:size], len(ranks) + (size + 1) / 2)
+        left = left[size:]
+    return {row: ranks[row] for row in scores}

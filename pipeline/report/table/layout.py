@@ -5,11 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from pipeline.report.table.cells import Cell
-from pipeline.report.table.printed import ACCURACY
+from pipeline.report.table.cells import ACCURACY, Cell, Key
 from pipeline.spec.table import ResolvedTable
-
-Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,11 @@
-"""Numbers as reports print them."""
+"""Numbers as reports print them, and the marks beside them."""
 
 from __future__ import annotations
 
-from pipeline.report.table.measured import Value
+from pipeline.report.table.cells import Value
 from pipeline.spec.metrics import BYTES, COUNT, PERCENT
 
 MINUS = "\N{MINUS SIGN}"
-
-ACCURACY = "accuracy (%)"
-"""What heads a column of accuracies, or stands at their axis."""
-
-PRECISION = "mAP (%)"
-"""The same of detectors."""
 
 MISPRINT = "§"
 """Marks a published value that the paper contradicts itself."""
@@ -25,9 +19,13 @@ TIED = "‡"
 BESIDE = "/"
 """Between the mean over the last measurements and the value after the last round."""
 
+NO_VALUE = "—"
 
-def format_value(value: Value, decimals: int) -> str:
-    """``90.31±0.26``, or ``90.31`` without a deviation; of a quantity ``45.18 K`` or ``45.60 MB``."""
+
+def format_value(value: Value | None, decimals: int) -> str:
+    """Return ``90.31±0.26``, ``90.31`` without a deviation; of a quantity ``45.18 K`` or ``45.60 MB``; "" for None."""
+    if value is None:
+        return ""
     if value.printed:
         return value.printed
     mean = _scaled(value.mean, decimals, value.unit)
@@ -35,13 +33,18 @@ def format_value(value: Value, decimals: int) -> str:
 
 
 def signed(difference: float, decimals: int, unit: str = PERCENT) -> str:
-    """``+0.80`` or ``−0.80``; of a quantity ``+0.26 K``."""
+    """Return ``+0.80`` or ``−0.80``; of a quantity ``+0.26 K``."""
     sign = MINUS if difference < 0 else "+"
     return sign + _scaled(abs(difference), decimals, unit)
 
 
+def printed_rank(rank: float) -> str:
+    """Return ``2`` or ``2.5``; a mean of ranks with at most two decimals."""
+    return f"{rank:.2f}".rstrip("0").rstrip(".")
+
+
 def _scaled(number: float, decimals: int, unit: str) -> str:
-    """In thousands, millions, … where the unit is of that kind; below a thousand such a number is a whole one."""
+    """Return it in thousands, millions, … where the unit is of that kind; below a thousand such a number is whole."""
     if unit not in (COUNT, BYTES):
         return f"{number:.{decimals}f}"
     scale = next((power for power in (12, 9, 6, 3) if round(number / 10**power, decimals) >= 1), 0)

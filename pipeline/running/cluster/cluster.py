@@ -14,7 +14,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,13 +25,17 @@ from pflcore.json_text import parse_json
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.fingerprint import Code
 from pipeline.compile.graph import Stage
+from pipeline.compile.stage_code import code_of_run
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.remote import Content, Missing, Remote
 from pipeline.running.cluster.fleet import GIB, LOOK_EVERY, Fleet, Node, in_words, join, last_line
 from pipeline.running.cluster.node import Order, Refused, perform
 from pipeline.running.jobs import Ended, Event, Job
 from pipeline.running.local import LocalPool
+from pipeline.spec.records import read_run
+from pipeline.spec.run import Run
 from pipeline.spec.schema import Resources
+from pipeline.workspace import RECORDS
 
 SILENCE = 25.0  # seconds without a word after which a node counts as lost; it says something every few
 _FORWARDED = ("PFL_CHECKPOINT_SECONDS",)
@@ -164,16 +168,14 @@ class Cluster:
     def _order(self, job: Job) -> Order:
         """A job as a node needs it; what it reads is in the remote then."""
         stage, root, resources = self.stages[job.address], self.local.root, self.resources[job.address]
-        small = [dep for dep in stage.deps if dep.startswith("stages/")]
-        texts = {path: (root / path).read_text(encoding="utf-8") for path in (*small, stage.file)}
-        code = tuple(path for path in small if path.startswith("stages/code/"))
+        run = read_run(root / RECORDS, stage.subject)
         return Order(
             job=job,
             run=stage.subject,
             workspace=self.workspace,
-            texts=texts | own_sources([texts[path] for path in code]),
-            code=code,
-            inputs={dep: self._give(dep) for dep in stage.deps if dep not in small},
+            record=run.record,
+            texts=own_sources(run, stage.seal),
+            inputs={dep: self._give(dep) for dep in stage.deps},
             remote=self.remote.public,
             cpus=resources.cpus,
             gpus=resources.gpus,
@@ -281,25 +283,21 @@ class Cluster:
         return events
 
 
-def own_sources(fingerprints: Iterable[str]) -> dict[str, str]:
-    """The study's own modules that fingerprints name: path in the study → text. Nodes do not have them.
+def own_sources(run: Run, seal: str) -> dict[str, str]:
+    """Return the study's own modules that train a run, path in the study → text. Nodes do not have them.
 
     Raises:
-        UserError: One has been edited since it was compiled.
+        UserError: The code has been edited since it was compiled.
     """
-    code, texts = Code(source_folder()), {}
-    for fingerprint in fingerprints:
-        contents = {
-            name: content
-            for name, content in code.on_disk(fingerprint).items()
-            if name.startswith(f"{extensions.STUDY}.")
-        }
-        if altered := code.altered(fingerprint, contents):
-            raise UserError(f"{altered} was edited after it was compiled; type the same command again")
-        for name, content in contents.items():
-            path = extensions.place(extensions.modules()[name])
-            assert path is not None
-            texts[path] = content.decode()
+    code = Code(source_folder())
+    fingerprints = {part: part.fingerprint(code) for part in code_of_run("train", run)}
+    if "-".join(part.digest(fingerprint) for part, fingerprint in fingerprints.items()) != seal:
+        raise UserError(f"{run.id}: its code was edited after it was compiled; type the same command again")
+    texts = {}
+    for name in (name for fingerprint in fingerprints.values() for name in code.names(fingerprint)):
+        if name.startswith(f"{extensions.STUDY}."):
+            path = extensions.modules()[name]
+            texts[str(extensions.place(path))] = path.read_text(encoding="utf-8")
     return texts
 
 

@@ -7,6 +7,7 @@ go on from the last checkpoint should this one be lost.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -27,13 +28,17 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import use_study
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import ENGINE, TITLE, Engine
+from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.serialise import to_json
+from pipeline.compile.stage_code import code_of_run
 from pipeline.dvc.finished import Finished
 from pipeline.dvc.program import executables
 from pipeline.dvc.remote import Content, Remote, StoredResult
 from pipeline.running.jobs import Ended, Event, Job, Slot
 from pipeline.running.local import LocalPool
+from pipeline.spec.run import Run
+from pipeline.workspace import RECORDS
 
 BEAT = 3.0  # seconds after which a node that has nothing to tell says so
 MIRROR_EVERY = 1.0  # seconds between two looks for new checkpoints
@@ -50,8 +55,8 @@ class Order:
         job: The stage.
         run: What it trains.
         workspace: Stands for the workspace it belongs to.
-        texts: Small generated files that it reads, and the study's own modules, by path.
-        code: Those of them that are fingerprints of code.
+        record: The settings of the run.
+        texts: The study's own modules, by path.
         inputs: Artifacts that it reads, by path.
         remote: The settings of the remote without secrets: arguments of tasks pass through memory and disks of others.
         cpus, gpus: What it has been given.
@@ -61,8 +66,8 @@ class Order:
     job: Job
     run: str
     workspace: str
+    record: Mapping[str, Any]
     texts: Mapping[str, str]
-    code: tuple[str, ...]
     inputs: Mapping[str, Content]
     remote: Mapping[str, Any]
     cpus: float
@@ -128,11 +133,13 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     for path, text in {**order.texts, "pyproject.toml": _MARKER}.items():
         write_text(folder / path, text)
     use_study(folder)
-    code = Code(source_folder())
-    for path in order.code:
-        if other := _other(code, path, order.texts[path]):
-            said.put(Refused(f"{other} is not the same there as here; install the same version of the project"))
-            return
+    if other := _other(Code(source_folder()), order):
+        said.put(Refused(f"{other} is not the same there as here; install the same version of the project"))
+        return
+    records = folder / RECORDS
+    with FileLock(_lock(records)):
+        known = json.loads(records.read_text(encoding="utf-8")) if records.is_file() else {}
+        write_text(records, to_json({**known, order.run: order.record}, 1) + "\n")
     pool = _pool(folder, variables(order, os.environ))
     log = folder / ".pfl/logs" / f"{order.run}.{os.getpid()}.log"
     log.unlink(missing_ok=True)
@@ -157,11 +164,14 @@ def _execute(order: Order, said: SimpleQueue[Said]) -> None:
     said.put(ended)
 
 
-def _other(code: Code, path: str, text: str) -> str | None:
-    """What of the code that a small file stands for is not so on this node."""
-    if path != ENGINE:
-        return code.altered(text, code.on_disk(text))
-    return Engine.recorded(code).edited(code) or (None if text == f"{TITLE}\n" else "the version of the engine")
+def _other(code: Code, order: Order) -> str | None:
+    """Return what of the code that a job was compiled for is not so on this node."""
+    if edited := Engine.recorded(code).edited(code):
+        return edited
+    digests = order.job.command.split()[-1].split("-")
+    parts = code_of_run("train", Run(dict(order.record)))
+    there = zip(parts, digests, strict=True)
+    return next((part.name for part, digest in there if part.digest(part.fingerprint(code)) != digest), None)
 
 
 def _follow(pool: LocalPool, job: Job, said: SimpleQueue[Said]) -> Ended:

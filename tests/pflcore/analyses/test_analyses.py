@@ -386,7 +386,7 @@ def test_a_run_writes_what_it_was_asked_for(tmp_path: Path) -> None:
         project = analysing(tmp_path / place, "[{name: rollout, clients: [1]}, embeddings]", method_="fedtp")
         compilation = project.compiled()
         project.compile()
-        (stage,) = [stage for name, stage in project.stages().items() if ":train-" in name]
+        (stage,) = [stage for name, stage in project.stages().items() if ":train" in name]
         assert [Path(out).name for out in stage["outs"]] == ["rounds.parquet", "analysis.parquet"]
         codes = [Path(dep).name for dep in stage["deps"] if "/code/" in dep]
         entries = ["method.fedtp.txt", "backbone.tiny_vit.txt", "analysis.embeddings.txt", "analysis.rollout.txt"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,7 @@ from support.project import CONVNET, VIT, Project, make_project, several, spec, 
 from pflcore.errors import UserError
 from pipeline.compile import generated
 from pipeline.compile.generated import Changes, compare, write
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Several specs, compiled; not to be changed."""
-    made = make_project(tmp_path_factory.mktemp("several"), several(), default=["tiny", "hostile"])
-    made.compile()
-    return made
+from pipeline.workspace import CODE, RECORDS
 
 
 @pytest.fixture
@@ -36,45 +30,47 @@ def test_the_same_bytes_whatever_the_folder_the_locale_and_the_order_of_files(pr
 
 def test_a_shared_run_is_one_stage(project: Project) -> None:
     compilation = project.compiled()
-    table = {name: set(compilation.tables[name].runs) for name in ("tiny", "paper/table2.v1")}
-    (shared,) = table["tiny"] & table["paper/table2.v1"]
-    assert compilation.slots == sum(len(table.runs) for table in compilation.tables.values())
-    assert compilation.slots > len(compilation.runs)
-    assert len(compilation.runs) == len(set().union(*(table.runs for table in compilation.tables.values())))
-    assert len([name for name in project.stages() if f":train-{shared}" in name]) == 1
+    (shared,) = set(compilation.tables["tiny"].runs) & set(compilation.tables["paper/table2.v1"].runs)
+    assert compilation.slots == sum(len(table.runs) for table in compilation.tables.values()) > len(compilation.runs)
+    assert len([name for name in project.stages() if name.endswith(f":train@{shared}")]) == 1
 
 
-def test_an_added_value_adds_its_run_only(tiny: Project) -> None:
+def lines(project: Project) -> list[str]:
+    return [line for text in project.generated().values() for line in text.decode().splitlines()]
+
+
+def test_an_added_value_adds_a_line_to_each_of_three_files_and_renames_nothing(tiny: Project) -> None:
+    before, stages = set(lines(tiny)), set(tiny.stages())
     tiny.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}"))
     changes = tiny.compile()
-    assert [Path(name).name.rpartition("-")[0] for name in changes.added if "federations" in name] == [
-        "local-convnet-digits"
+    assert [name for name in changes.written if "federations" not in name] == [
+        *("stages/code.yaml", "stages/dvc.yaml", "stages/records.json", "stages/tables/tiny.json"),
     ]
-    assert [name for name in changes.added if "federations" not in name] == ["stages/code/method.local.txt"]
-    assert [Path(name).name for name in changes.changed] == ["dvc.yaml"] * 3 + ["tiny.json"]
-    assert changes.removed == []
+    (run,) = [name for name in set(tiny.stages()) - stages if "train" in name]
+    id_ = run.partition("@")[2]
+    assert stages < set(tiny.stages()) and id_.startswith("local-convnet-digits-")
+    added = [line.split(":")[0].strip(' "') for line in lines(tiny) if line not in before and "labels" not in line]
+    assert added.count(id_) == 3 and added.count("local") == 1  # stage, record and the table's; the method's digest
+    assert changes.summary == "1 run and 1 code digest added, 1 report changed" and not changes.left
 
 
 def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(tmp_path: Path) -> None:
     project = make_project(tmp_path / "one", several(), default=["tiny", "hostile"])
     project.compile()
-    shards = [project.root / "dvc.yaml", *project.root.glob("stages/**/dvc.yaml")]
     locks = [
-        project.write(str(path.with_name("dvc.lock").relative_to(project.root)), "stages: {}\n") for path in shards
+        project.write(str(path.with_name("dvc.lock").relative_to(project.root)), "stages: {}\n")
+        for path in (project.root / "dvc.yaml", *project.root.glob("stages/**/dvc.yaml"))
     ]
     mine = [project.write(name, "mine") for name in ("notes.txt", "reports/README.md", "stages/.keep")]
-    tables = project.compiled().tables
-    shared = set(tables["tiny"].runs) & set(tables["paper/table2.v1"].runs)
     (project.root / "specs/paper/table2.v1.yaml").unlink()
     changes = project.compile()
-    assert changes.removed and not changes.added and not {Path(name).stem for name in changes.removed} & shared
+    assert (changes.left and changes.summary.endswith("1 report removed")) or "removed" in changes.summary
     gone = [lock for lock in locks if not lock.exists()]
     assert any("-dirichlet-" in lock.parent.name for lock in gone)
     assert not any(lock.with_name("dvc.yaml").exists() for lock in gone)
     assert all(path.read_text(encoding="utf-8") == "mine" for path in mine)
-    for lock in (lock for lock in locks if lock.exists()):
-        lock.unlink()
-    mine[-1].unlink()
+    for path in (*(lock for lock in locks if lock.exists()), mine[-1]):
+        path.unlink()
     rest = {name: text for name, text in several().items() if name != "specs/paper/table2.v1.yaml"}
     other = make_project(tmp_path / "other", rest, default=["tiny", "hostile"])
     other.compile()
@@ -83,13 +79,11 @@ def test_a_removed_spec_takes_its_files_and_locks_along_but_for_shared_runs(tmp_
 
 INVALID: list[tuple[dict[str, str | bytes], str]] = [
     ({"specs/z.yaml": "grid: {base: {method: fedpt}}\n"}, "specs/z.yaml:1: .*did you mean 'fedtp'"),
-    ({"specs/code/a.yaml": spec()}, "specs/code/a.yaml: a folder of specs cannot be called 'code'"),
+    ({"specs/data/a.yaml": spec()}, "specs/data/a.yaml: a folder of specs cannot be called 'data'"),
     ({"specs/dvc.yaml": spec()}, "specs/dvc.yaml: DVC takes"),
-    ({"specs/paper/dvc.yaml": "abstract: true\n"}, "specs/paper/dvc.yaml: DVC takes"),
     ({"specs/tiny/a/b.yaml": spec("[local]")}, "specs/tiny/a/b.yaml: its report would lie inside"),
     ({"pyproject.toml": '[tool.pfl]\ndefault = ["tinny"]\n'}, ".*did you mean 'tiny'"),
     ({"pyproject.toml": '[tool.pfl]\ndefault = "tiny"\n'}, ".*default = 'tiny' must be a list"),
-    ({"pyproject.toml": "[tool]\npfl = 3\n"}, "pyproject.toml: pfl = 3 must be a table"),
     ({"pyproject.toml": b"\xff"}, "pyproject.toml: not readable as TOML"),
 ]
 
@@ -113,33 +107,35 @@ def test_names_of_stage_folders_are_free_for_files_and_the_first_spec_is_the_def
     project = make_project(tmp_path, files)
     project.compile()
     assert (tmp_path / "stages/tables/data.json").is_file() and len(project.compiled().runs) == 4
-    assert project.stages()["dvc.yaml:index"]["cmd"].startswith("pfl stage index stages/tables/data.json --seal ")
-
-
-# --- what is written ------------------------------------------------------------------------------------------------
+    assert project.stages()["dvc.yaml:index"]["cmd"].startswith("pfl stage index data --seal ")
 
 
 def test_only_what_differs_is_written(tiny: Project) -> None:
-    def looks() -> dict[Path, tuple[int, int]]:
+    def stats() -> dict[Path, tuple[int, int]]:
         return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tiny.root.rglob("stages/**/*")}
 
-    before, right = looks(), tiny.generated()
-    assert not tiny.compile() and looks() == before
+    before, right = stats(), tiny.generated()
+    assert not tiny.compile() and stats() == before
     tiny.write("stages/tables/tiny.json", "edited by hand")
-    (tiny.root / "stages/code/evaluate.txt").unlink()
+    records = json.loads(right[RECORDS])
+    run = next(id_ for id_, record in records.items() if "method" in record)
+    tiny.write(RECORDS, json.dumps(records | {run: records[run] | {"seed": 7}, "gone": records[run]}))
+    (tiny.root / CODE).unlink()
     tiny.write("stages/left/over.yaml", "x: 1\n")
-    expected = Changes(["stages/code/evaluate.txt"], ["stages/tables/tiny.json"], ["stages/left/over.yaml"])
-    compilation = tiny.compiled()
-    assert compare(tiny.workspace(), compilation) == expected
-    assert (tiny.root / "stages/left/over.yaml").exists()
-    assert write(tiny.workspace(), compilation) == expected
+    digests = len(tiny.compiled().files[CODE].splitlines()) - 1
+    summary = compare(tiny.workspace(), tiny.compiled()).summary
+    assert summary.startswith(f"{digests - 5} code digests added, 1 run and 1 report changed, 1 run removed"), summary
+    changes = Changes([CODE, RECORDS, "stages/tables/tiny.json"], ["stages/left/over.yaml"], summary)
+    assert compare(tiny.workspace(), tiny.compiled()) == changes and (tiny.root / "stages/left/over.yaml").exists()
+    assert write(tiny.workspace(), tiny.compiled()) == changes
     assert tiny.generated() == right and not (tiny.root / "stages/left").exists()
+    tiny.write("dvc.yaml", "stages: {}\n")
+    assert tiny.compile().summary == "1 stage file changed"
 
 
 def test_an_interrupted_compilation_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = make_project(tmp_path)
-    files, written = project.compiled().files, []
-    original = generated.write_text
+    files, written, original = project.compiled().files, list[Path](), generated.write_text
 
     def stop_at_the_last(path: Path, text: str) -> None:
         if len(written) == len(files) - 1:
@@ -152,25 +148,4 @@ def test_an_interrupted_compilation_is_completed(tmp_path: Path, monkeypatch: py
         project.compile()
     assert not (tmp_path / "dvc.yaml").exists()  # the root file is the last
     monkeypatch.undo()
-    assert project.compile() == Changes(["dvc.yaml"], [], [])
-    assert not list(tmp_path.rglob("*.part"))
-
-
-RUN = "stages/federations/f/r{}.yaml"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (Changes([], [], []), "nothing changed"),
-        (Changes([RUN.format(1), RUN.format(2), "stages/tables/a.json"], [], []), "2 runs and 1 report added"),
-        (
-            Changes(["stages/code/train.a.b.txt"], ["stages/tables/a.json", "stages/tables/b/c.json"], [RUN.format(1)]),
-            "1 code fingerprint added, 2 reports changed, 1 run removed",
-        ),
-        (Changes([], ["stages/federations/f/federation.yaml", "stages/dvc.yaml"], []), "2 stage files changed"),
-    ],
-)
-def test_changes_in_words(changes: Changes, words: str) -> None:
-    assert changes.summary() == words
-    assert bool(changes) == (words != "nothing changed")
+    assert project.compile().written == ["dvc.yaml"] and not list(tmp_path.rglob("*.part"))

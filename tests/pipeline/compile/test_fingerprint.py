@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from support.project import make_project, spec
 
 from pflcore import ENGINE_VERSION
@@ -21,9 +21,10 @@ from pflcore.registry import SHARED
 from pipeline.compile import compiler, fingerprint
 from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.engine import Engine
-from pipeline.compile.fingerprint import PACKAGES, Code
-from pipeline.compile.seal import text_hash
-from pipeline.compile.stage_code import StageCode
+from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
+from pipeline.compile.stage_code import Part, code_of_evaluation, code_of_report, code_of_run, versions
+from pipeline.spec.figures import figure_names
+from pipeline.workspace import CODE
 
 # --- packages made here ---------------------------------------------------------------------------------------------
 
@@ -38,7 +39,8 @@ def source(tmp_path: Path) -> Path:
         "pflcore/part/deep/low.py": "from ... import base\n",  # a package without a file
         "pflcore/alone.py": "ALONE = 1\n",
         "pipeline/__init__.py": "",
-        "pipeline/page.py": "import pflcore.base as base\n",
+        "pipeline/page.py": "import pflcore.base as base, jinja2\n",
+        "pipeline/number.py": "",
         "pipeline/templates/page.md.j2": "# {{ title }}\n",
         "pipeline/templates/notes.txt": "not a template\n",
     }
@@ -52,8 +54,8 @@ def source(tmp_path: Path) -> Path:
 def test_modules_of_a_closure_with_their_packages(source: Path) -> None:
     code = Code(source)
 
-    def named(*roots: str, without: str | None = None) -> list[str]:
-        return code.names(code.fingerprint(*roots, without=without))
+    def named(root: str, without: str | None = None) -> list[str]:
+        return code.names(code.fingerprint(root, without=without))
 
     part = ["pflcore", "pflcore.base", "pflcore.part", "pflcore.part.own"]
     assert named("pflcore.part.own") == named("pflcore.part") == part
@@ -61,8 +63,8 @@ def test_modules_of_a_closure_with_their_packages(source: Path) -> None:
     assert named("pflcore.alone") == ["pflcore", "pflcore.alone"]
     page = ["pflcore", "pflcore.base", "pipeline", "pipeline.page", "pipeline/templates/page.md.j2"]
     assert named("pipeline.page") == page
-    assert named("pipeline.page", "pflcore.alone") == [*page[:1], "pflcore.alone", *page[1:]]
     assert named("pipeline.page", without="pflcore.base") == page[2:]
+    assert named("pipeline.number") == ["pipeline", "pipeline.number"]
     assert named("pflcore.part", without="pflcore.part.own") == [] and named("torch") == []
     assert code.has("pflcore.part.deep.low") and not code.has("pflcore.part.deep") and not code.has("torch")
 
@@ -82,45 +84,42 @@ def test_every_form_of_an_import_is_followed(imported: str, source: Path) -> Non
 
 
 def test_contents_are_compared_by_meaning_and_templates_by_all_their_text(source: Path) -> None:
-    code = Code(source)
-    known = code.fingerprint("pipeline.page", "pflcore.alone")
-    on_disk, name = code.on_disk(known), "pipeline/templates/page.md.j2"
-    assert on_disk["pflcore.alone"] == b"ALONE = 1\n" and on_disk[name] == b"# {{ title }}\n"
-    assert code.altered(known, on_disk) is None
-    assert code.altered(known, {**on_disk, "pflcore.alone": b"ALONE = 1  # one\n", "other": b"X = 2"}) is None
-    assert code.altered(known, {**on_disk, "pflcore.alone": b"ALONE = 2\n"}) == "pflcore.alone"
-    assert code.altered(known, {**on_disk, name: b"# {{ title }}"}) == name
-    (source / "pflcore/alone.py").unlink()
-    assert Code(source).on_disk(known)["pflcore.alone"] == b""
+    code, name = Code(source), "pipeline/templates/page.md.j2"
+    known = code.fingerprint("pipeline.page")
+    here = {module: path.read_bytes() for module, path in code.modules.items()} | {name: b"# {{ title }}\n"}
+    assert code.altered(known, here) is None
+    assert code.altered(known, {**here, "pflcore.base": b"BASE = 1  # one\n", "other": b"X = 2"}) is None
+    assert code.altered(known, {**here, "pflcore.base": b"BASE = 2\n"}) == "pflcore.base"
+    assert code.altered(known, {**here, name: b"# {{ title }}"}) == name
+    del here["pflcore.base"]
+    assert code.altered(known, here) == "pflcore.base"
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "same"),
-    [
-        ("x = 1", "x = 1  # one", True),
-        ("x = [1,\n 2]", "x = [1, 2]", True),
-        ("x = 'a'", 'x = "a"', True),
-        ("'A docstring.'\nx = 1", "x = 1", True),
-        ("class A:\n 'A docstring.'\n x = 1", "class A:\n x = 1", True),
-        ("x = 1", "x = 2", False),
-        ("x = 1", "x = 1.0", False),
-        ("x = 1", "x = True", False),
-        ("x = 'a'", "x = b'a'", False),
-        ("x = None", "x = ...", False),
-        ("x = 1\n'Not a docstring.'", "x = 1", False),
-        ("def f(a, /): 0", "def f(a): 0", False),
-        ("def f(a, *, b): 0", "def f(a, b): 0", False),
-        ("x: int = 1", "x = 1", False),
-        ("import a.b", "from a import b", False),
-        ("x = '\\ud800'", "x = '\\ud801'", False),
-    ],
-)
-def test_meaning_is_what_is_hashed(source: Path, first: str, then: str, same: bool) -> None:
+SAME = [
+    ("x = [1,\n 2]", "x = [1, 2]  # one"),
+    ("x = 'a'", 'x = "a"'),
+    ("'A docstring.'\nx = 1", "x = 1"),
+    ("class A:\n 'A docstring.'\n x = 1", "class A:\n x = 1"),
+]
+OTHER = [
+    *(("x = 1", f"x = {value}") for value in ("2", "1.0", "True")),
+    ("x = 'a'", "x = b'a'"),
+    ("x = None", "x = ..."),
+    ("x = 1\n'Not a docstring.'", "x = 1"),
+    ("def f(a, /): 0", "def f(a): 0"),
+    ("x: int = 1", "x = 1"),
+    ("import a.b", "from a import b"),
+    ("x = '\\ud800'", "x = '\\ud801'"),
+]
+
+
+@pytest.mark.parametrize(("first", "then"), [*SAME, *OTHER])
+def test_meaning_is_what_is_hashed(source: Path, first: str, then: str) -> None:
     def hashed(text: str) -> str:
         (source / "pflcore/alone.py").write_text(text, encoding="utf-8")
         return Code(source).fingerprint("pflcore.alone")
 
-    assert (hashed(first) == hashed(then)) is same
+    assert (hashed(first) == hashed(then)) is ((first, then) in SAME)
 
 
 def test_what_was_parsed_is_remembered_by_content(
@@ -139,18 +138,10 @@ def test_what_was_parsed_is_remembered_by_content(
     first = Code(source).fingerprint("pflcore.part")
     assert read()[0] == first and read() == (first, 0)
     module.write_text(module.read_text() + "A = 1\n")
-    before = known.read_text()
     edited, parsed = read()
     assert edited != first and parsed == 1
-    assert set(json.loads(known.read_text())) > set(json.loads(before))  # what others use is not forgotten
-    for damage in ("", "[]", "{", '{"2 a": 3}', '{"2 a": ["b", ["c"], "d"]}', "\udcff"):
-        known.write_text(damage, errors="surrogateescape")
-        assert read()[0] == edited
-    entry = json.loads(known.read_text())
-    known.write_text(json.dumps(entry | {f"2 {number}": ["0" * 16, []] for number in range(2000)}))
-    module.write_text("A = 2\n")
-    read()
-    assert len(json.loads(known.read_text())) < 10  # of what is too much, none but what was used now
+    known.write_text("{")
+    assert read()[0] == edited
 
 
 # --- a copy of the packages -----------------------------------------------------------------------------------------
@@ -169,7 +160,7 @@ FORMS: list[Callable[[str], str]] = [
     other_docstrings,  # in another layout, too
     lambda text: "# first\n" + text.replace("\ndef ", "\n# a comment\ndef ").replace("\n\n", "\n\n\n\n") + "\n# last\n",
 ]
-STAGES = ("describe", "evaluate", "report", "index")  # all but those of the engine
+STAGES = ("stage.describe", "stage.evaluate", "stage.report", "stage.index")  # all but those of the engine
 
 
 def grid() -> str:
@@ -197,14 +188,15 @@ class Copy:
             shutil.copytree(source_folder() / package, self.source / package, ignore=ignored)
         self.project = make_project(folder / "project", {"specs/all.yaml": grid()})
         self.originals: dict[Path, str] = {}
-        self.before = self.fingerprints()
+        self.before = self.digests()
 
-    def fingerprints(self) -> dict[str, str]:
-        """Name → text of each fingerprint that the project needs."""
+    def digests(self) -> dict[str, str]:
+        """``kind.name`` → digest of each part of the code that the project needs."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compiler, "source_folder", lambda: self.source)
-            files = compile_workspace(self.project.workspace()).files
-        return {Path(name).stem: text for name, text in files.items() if name.startswith("stages/code/")}
+            known = yaml.safe_load(compile_workspace(self.project.workspace()).files[CODE])
+        engine = known.pop("engine")
+        return {"engine": engine} | {f"{kind}.{name}": own[name] for kind, own in known.items() for name in own}
 
     def edit(self, path: Path, change: Callable[[str], str]) -> None:
         before = self.originals.setdefault(path, path.read_text(encoding="utf-8"))
@@ -212,8 +204,8 @@ class Copy:
         assert change(before) != before
 
     def concerned(self) -> set[str]:
-        """The fingerprints that differ from those at the beginning."""
-        after = self.fingerprints()
+        """Whose digests differ from those at the beginning."""
+        after = self.digests()
         assert set(after) == set(self.before)
         return {name for name, text in after.items() if text != self.before[name]}
 
@@ -231,18 +223,21 @@ def copy(made: Copy) -> Iterator[Copy]:
         path.write_text(text, encoding="utf-8")
 
 
-def test_the_copy_has_the_fingerprints_of_the_original(copy: Copy) -> None:
-    assert copy.before["evaluate"] == Code(source_folder()).fingerprint("pipeline.stages.evaluate")
+def test_what_a_stage_has_is_not_said_again_of_its_entries(copy: Copy) -> None:
+    code = Code(source_folder())
+    assert copy.before["stage.evaluate"] == text_hash(code.fingerprint("pipeline.stages.evaluate"))[:12]
     kinds = {name.partition(".")[0] for name in copy.before}
-    assert kinds == {"engine", *STAGES, "dataset", "partition", "backbone", "method"}
+    assert kinds == {"engine", "stage", "dataset", "partition", "backbone", "method"}
     assert {f"method.{name}" for name in METHODS.names()} < copy.before.keys()
-    # What a stage has is not said again of its entries.
-    modules = {name: {line.split()[0] for line in text.splitlines()} for name, text in copy.before.items()}
-    trained = set(Engine.recorded(Code(copy.source)).fingerprint("train").split())
+    trained = {*code.names(Engine.recorded(code).fingerprint("train"))}
     assert {"pflcore.engine.client", "pflcore.method"} <= trained
-    assert modules["method.fedprox"] == {"pflcore.methods.fedprox"}
-    assert modules["method.fedtp"] > {"pflcore.methods.fedtp", "pflcore.operators.hypernetworks"}
-    assert not any(trained & modules[name] for name in modules if name.startswith(("method.", "backbone.")))
+
+    def own(method: str) -> set[str]:
+        return {*code.names(code.fingerprint(f"pflcore.methods.{method}", "pipeline.stages.train"))}
+
+    fedprox, fedtp = own("fedprox"), own("fedtp")
+    assert fedprox == {"pflcore.methods.fedprox"} and not fedtp & trained
+    assert fedtp > {"pflcore.methods.fedtp", "pflcore.operators.hypernetworks"}
 
 
 def test_cosmetics_are_not_seen(copy: Copy) -> None:
@@ -265,9 +260,10 @@ SIMPLE = [f"method.{name}" for name, module in SHARED["pflcore.methods"].items()
         ("pflcore/backbones/convnet.py", ["backbone.convnet"]),
         ("pflcore/datasets/digits.py", ["dataset.digits"]),
         ("pflcore/partitions/dirichlet.py", ["partition.dirichlet"]),
-        ("pflcore/protocols.py", ["evaluate", "report"]),
-        ("pipeline/report/drawing/svg.py", ["describe", "report"]),
-        ("pipeline/report/templates/report.md.j2", ["describe", "report"]),
+        ("pflcore/protocols.py", ["stage.evaluate", "stage.report"]),
+        ("pipeline/report/drawing/svg.py", ["stage.describe", "stage.report"]),
+        ("pipeline/report/templates/report.md.j2", ["stage.describe", "stage.report"]),
+        ("pipeline/report/frame.py", ["stage.evaluate"]),
         ("pipeline/compile/compiler.py", []),
         ("pflcore/artifacts.py", STAGES),
     ],
@@ -277,54 +273,49 @@ def test_whom_a_module_concerns(copy: Copy, module: str, concerned: list[str]) -
     assert copy.concerned() == set(concerned)
 
 
+STAGE_MODULES = [f"pipeline.stages.{kind}" for kind in ("data", "train", "evaluate", "report")]
+
+
 @pytest.mark.parametrize(
-    "roots",
-    [
-        pytest.param(("pipeline.stages.data", "pflcore.datasets.cifar10"), marks=pytest.mark.matrix),
-        ("pipeline.stages.train", "pflcore.methods.fedtp", "pflcore.backbones.tiny_vit"),
-        pytest.param(("pipeline.stages.evaluate",), marks=pytest.mark.matrix),
-        pytest.param(("pipeline.stages.report", "pipeline.report.pages.build"), marks=pytest.mark.matrix),
-    ],
-    ids=lambda roots: roots[0],
+    "root", ["pflcore.methods.fedtp", *(pytest.param(root, marks=pytest.mark.matrix) for root in STAGE_MODULES)]
 )
-def test_all_that_is_imported_is_in_the_fingerprint(roots: tuple[str, ...]) -> None:
-    program = f"import sys, {', '.join(roots)}; print(*sys.modules)"
+def test_all_that_is_imported_is_in_the_fingerprint(root: str) -> None:
+    program = f"import sys, {root}; print(*sys.modules)"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     imported = {name for name in output.split() if name.partition(".")[0] in PACKAGES}
-    assert imported >= set(roots)
-    assert imported <= {line.split()[0] for line in Code(source_folder()).fingerprint(*roots).splitlines()}
+    assert root in imported and imported <= {*Code.names(Code(source_folder()).fingerprint(root))}
 
 
-# --- what stands for the code of a stage ----------------------------------------------------------------------------
+# --- the code of a stage --------------------------------------------------------------------------------------------
 
 
 def test_runs_go_by_the_version_of_the_engine_and_what_is_of_their_own() -> None:
-    code = StageCode(
-        SimpleNamespace(  # type: ignore[arg-type]
-            fingerprint=lambda root, without=None: f"{root} without {without}\n",
-            outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "",
-        ),
-        SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)})),  # type: ignore[arg-type]
-    )
     run: Any = SimpleNamespace(
-        dataset="digits", partition="iid", method="fedper", backbone="convnet", analyses=("rollout",), tuned=None
+        dataset="digits", partition="iid", method="fedper", backbone="convnet", analyses=("rollout",)
     )
 
-    def paths(*names: str) -> list[str]:
-        return [f"stages/code/{name}.txt" for name in names]
+    def names(parts: list[Part]) -> list[str]:
+        return [part.name for part in parts]
 
-    assert code.of_run("data", run) == paths("engine", "dataset.digits")
-    assert code.of_run("partition", run) == paths("engine", "partition.iid")
-    train = paths("engine", "method.fedper", "backbone.convnet")
-    assert code.of_run("train", run) == [*train, *paths("analysis.rollout")]
-    assert code.of_stage("describe", ("partition", "iid")) == paths("describe", "partition.iid")
-    assert code.of_figure("curves") == "stages/code/figure.curves.txt"
-    assert code.texts["stages/code/engine.txt"] == f"engine version {ENGINE_VERSION}\n"
-    assert code.texts["stages/code/method.fedper.txt"] == "pflcore.methods.simple without pipeline.stages.train\n"
-    run.analyses = ()
-    other = SimpleNamespace(**{**vars(run), "method": "own"})
-    assert code.of_counts([run, other, run]) == [*train, *paths("method.own", "counting")]
-    # A kept result is known by versions; an entry of a study by its source.
-    versions = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
-    assert code.versions(run) == {**versions, "method.fedper": "6"}
-    assert code.versions(other) == {**versions, "method.own": text_hash("study.methods.own 12ab\n")[:12]}
+    assert names(code_of_run("data", run)) == ["engine", "dataset.digits"]
+    assert names(code_of_run("partition", run)) == ["engine", "partition.iid"]
+    train = code_of_run("train", run)
+    assert names(train) == ["engine", "method.fedper", "backbone.convnet", "analysis.rollout"]
+    assert train[1] == Part("method.fedper", "pflcore.methods.simple", "pipeline.stages.train")
+    assert train[0].digest("whatever") == str(ENGINE_VERSION) and train[1].digest("a 1\n") == text_hash("a 1\n")[:12]
+    table: Any = SimpleNamespace(counted=True, drawn=["curves", "tuning", "rollout"])
+    other = SimpleNamespace(**{**vars(run), "method": "local", "analyses": ()})
+    counted = names(code_of_evaluation(table, [run, other, run]))
+    assert counted == ["stage.evaluate", *names(train), "method.local", "stage.counting"]
+    table.counted = False
+    assert names(code_of_evaluation(table, [run])) == ["stage.evaluate"]
+    figures = [f"figure.{name}" for name in table.drawn if name in figure_names()]
+    assert figures and names(code_of_report(table)) == ["stage.report", *figures]
+
+
+def test_a_kept_result_is_known_by_versions_and_an_entry_of_a_study_by_its_source() -> None:
+    code: Any = SimpleNamespace(outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "")
+    catalog: Any = SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)}))
+    run: Any = SimpleNamespace(dataset="digits", partition="iid", method="own", backbone="convnet")
+    expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
+    assert versions(code, catalog, run) == {**expected, "method.own": text_hash("study.methods.own 12ab\n")[:12]}

@@ -1,179 +1,113 @@
-"""What a stage makes sure of before and after its work, with stage files written by hand."""
+"""What a stage makes sure of before and after its work."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+from support.project import BIN, make_project, spec
 
+from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import ENGINE, TITLE
+from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
-from pipeline.compile.seal import command, seal, sealed, text_hash
+from pipeline.compile.seal import sealed
+from pipeline.compile.stage_code import ENGINE, Part, code_of
 
-RECORD, CODE = Path("stages/a/run.yaml"), "stages/code/mine.txt"
-OUTS = ["artifacts/out", "artifacts/file", "../outside"]
-
-
-@dataclass
-class Place:
-    """A folder with one stage file; the stage reads two inputs and writes two outputs, and one that lies outside."""
-
-    root: Path
-
-    def write(self, name: str | Path, text: str) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    def compile(self, code: str, file: str = CODE) -> str:
-        """Write what a compilation would, with this for the code of the stage; the seal."""
-        texts = {RECORD.as_posix(): "lr: 0.1\n", file: code}
-        for name, text in texts.items():
-            self.write(name, text)
-        mark = seal({name: text_hash(text) for name, text in texts.items()})
-        one = {
-            "cmd": command("train", [RECORD.as_posix()], mark),
-            "deps": [*texts, "artifacts/in", "artifacts/many"],
-            "outs": OUTS,
-        }
-        other = {"cmd": command("train", ["stages/a/other.yaml"], mark), "deps": [], "outs": []}
-        self.stages(other=other, one=one)
-        return mark
-
-    def stages(self, **stages: dict[str, Any]) -> None:
-        self.write("stages/a/dvc.yaml", yaml.safe_dump({"stages": stages}, sort_keys=False))
-
-    def work(self) -> None:
-        """What the stage writes."""
-        for name in ("artifacts/out/a", "artifacts/file", "../outside"):
-            self.write(name, "made")
-
-    @property
-    def left(self) -> list[str]:
-        return [out for out in OUTS if (self.root / out).exists()]
+ERRORS = Part("mine", "pflcore.errors")
+DIGEST = ERRORS.digest(ERRORS.fingerprint(Code(source_folder())))
+INPUTS = ["in", "many"]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    made = Place(tmp_path / "root")
-    for name in ("artifacts/in", "artifacts/many/a", "artifacts/many/b/c"):
-        made.write(name, "input")
-    monkeypatch.chdir(made.root)
-    return made
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("in", "many/a", "many/b/c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("input")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-ERRORS = Code(source_folder()).fingerprint("pflcore.errors")
-
-
-def test_a_stage_knows_what_it_was_compiled_from(place: Place) -> None:
-    mark = place.compile(ERRORS)
-    for given in (mark, None):  # by hand the seal in the stage file is gone by
-        with sealed("train", [RECORD], given) as stage:
-            place.work()
-        assert stage.fingerprints == {CODE: ERRORS}
-        assert stage.inputs == [Path("artifacts/in"), Path("artifacts/many")]
-        assert stage.command == f"pfl stage train {RECORD} --seal {mark}"
-        assert place.left == OUTS
-    assert (place.root / ".pfl/fingerprints.json").is_file(), "the next process need not parse it"
-
-
-def test_a_seal_stays_as_it_is() -> None:
-    """Or all that is recorded would be stale."""
-    assert seal({"b": text_hash("2"), "a": text_hash("1")}) == "ee5c1ded56b3"
-    assert command("report", ["x.json", "y"], "abc") == "pfl stage report x.json y --seal abc"
-
-
-def test_what_was_not_compiled_for_this_is_refused(place: Place) -> None:
-    mark = place.compile(ERRORS)
-    with (
-        pytest.raises(UserError, match=r"^stages/b\.yaml: no such file; run"),
-        sealed("train", [Path("stages/b.yaml")], mark),
+def test_a_stage_is_of_the_code_that_its_command_names(folder: Path) -> None:
+    engine = Part(ENGINE, "pipeline.stages.partition")
+    for code, content, seal in (
+        ([ERRORS], "", DIGEST),
+        ([ERRORS], "0123abcd", f"0123abcd-{DIGEST}"),
+        ([engine, ERRORS], "", f"{ENGINE_VERSION}-{DIGEST}"),
     ):
-        pass
-    other = place.write("stages/a/third.yaml", "").relative_to(place.root)
-    with (
-        pytest.raises(UserError, match=r"^stages/a/third\.yaml: no stage of stages/a/dvc\.yaml"),
-        sealed("train", [other], None),
-    ):
-        pass
-    with pytest.raises(UserError, match=r"compiled anew after DVC had read it"), sealed("train", [RECORD], "0" * 12):
-        pass
-    place.write(RECORD, "lr: 0.2\n")
-    with (
-        pytest.raises(UserError, match=r"^stages/a/run\.yaml: edited by hand, or of another commit than"),
-        sealed("train", [RECORD], mark),
-    ):
-        pass
+        for given in (seal, None):  # by hand it is that of the code that lies here
+            with sealed(code, given, INPUTS, content) as stage:
+                stage.confirm()
+            assert stage.seal == seal
+    assert (folder / ".pfl/fingerprints.json").is_file(), "the next process need not parse it"
 
 
 @pytest.mark.parametrize(
-    ("code", "named"), [(ERRORS[:-3] + "00\n", "pflcore.sources"), (ERRORS + "pflcore.gone 00\n", "pflcore.gone")]
+    ("seal", "named"),
+    [
+        (f"0-{ENGINE_VERSION}-{'0' * 12}", "the code of mine"),
+        (f"0-{ENGINE_VERSION + 1}-{DIGEST}", "the code of engine"),
+        (f"1-{ENGINE_VERSION}-{DIGEST}", "its table"),
+        (f"0-{ENGINE_VERSION}", "what it works with"),
+    ],
 )
-def test_other_code_is_refused_by_who_works_with_it(place: Place, code: str, named: str) -> None:
-    mark = place.compile(code)
-    told = rf"^{named} was edited after {CODE} had been compiled; undo the edit, or type the same command again"
-    with pytest.raises(UserError, match=told), sealed("train", [RECORD], mark):
+def test_another_code_than_that_of_the_command_is_refused(folder: Path, seal: str, named: str) -> None:
+    parts = [Part(ENGINE, "pipeline.stages.partition"), ERRORS]
+    with pytest.raises(UserError, match=f"^{named} was edited after") as error, sealed(parts, seal, content="0"):
+        pass
+    assert "\n" not in str(error.value)
+
+
+def test_code_that_was_imported_before_an_edit_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Part, "fingerprint", lambda part, code: "pflcore.errors 0000000000000000\n")
+    with pytest.raises(UserError, match=r"^pflcore\.errors was edited after this stage began"), sealed([ERRORS], None):
+        pass
+    monkeypatch.setattr(Part, "fingerprint", lambda part, code: "pflcore.gone 0000000000000000\n")
+    with pytest.raises(UserError, match=r"^pflcore\.gone was edited after"), sealed([ERRORS], None):
         pass
 
 
-def test_another_engine_than_the_one_that_is_here(place: Place) -> None:
-    mark = place.compile("engine version 99\n", ENGINE)
-    with pytest.raises(UserError, match=f"^{ENGINE}: not the {TITLE} of"), sealed("train", [RECORD], mark):
-        pass
+def rewrite(folder: Path) -> None:
+    (folder / "in").write_text("inputs")
 
 
-def edit_the_record(place: Place) -> None:
-    place.write(RECORD, "lr: 0.3\n")
-
-
-def compile_anew(place: Place) -> None:
-    text = (place.root / "stages/a/dvc.yaml").read_text("utf-8")
-    place.write("stages/a/dvc.yaml", text.replace("--seal", "--seal x"))
-
-
-def rewrite_an_input(place: Place) -> None:
-    place.write("artifacts/in", "inputs")
-
-
-def replace_an_input(place: Place) -> None:
-    """By one of the same size and time."""
-    path = place.root / "artifacts/many/a"
-    stat, other = path.stat(), place.write("other", "INPUT")
-    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+def replace_by_one_of_the_same_size_and_time(folder: Path) -> None:
+    path, other = folder / "many/a", folder / "other"
+    other.write_text("INPUT")
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
     other.replace(path)
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (edit_the_record, r"^stages/a/run\.yaml: changed while this stage ran, so nothing is recorded"),
-        (compile_anew, r"^stages/a/dvc\.yaml: changed while this stage ran"),
-        (rewrite_an_input, r"^artifacts/in: replaced while this stage read it"),
-        (replace_an_input, r"^artifacts/many/a: replaced while this stage read it"),
-    ],
-)
-def test_what_is_changed_meanwhile_leaves_no_result(place: Place, change: Any, told: str) -> None:
-    mark = place.compile(ERRORS)
-    with pytest.raises(UserError, match=told), sealed("train", [RECORD], mark):
-        place.work()
-        place.write("artifacts/many/later", "input")  # which is nobody's
-        change(place)
-    assert place.left == ["../outside"], "nothing is removed that lies elsewhere"
+@pytest.mark.parametrize(("change", "named"), [(rewrite, "in"), (replace_by_one_of_the_same_size_and_time, "many/a")])
+def test_a_replaced_input_is_noticed(folder: Path, change: Callable[[Path], None], named: str) -> None:
+    with pytest.raises(UserError, match=f"^{named}: replaced while this stage read it"), sealed([ERRORS], None, INPUTS):
+        (folder / "many/later").write_text("of nobody")
+        change(folder)
 
 
-@pytest.mark.parametrize("text", ["stages: [", "stages: {a: {}}", "stages: {a: {cmd: 1}}"])
-def test_a_damaged_stage_file_is_one_line(place: Place, text: str) -> None:
-    mark = place.compile(ERRORS)
-    place.write("stages/a/dvc.yaml", text)
+def test_a_stage_works_with_the_engine_that_was_tested(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.recorded(Code(source_folder()))
+    other = {**engine.sources, "pflcore.method": "0000000000000000 train"}
+    monkeypatch.setattr(Engine, "recorded", lambda code: replace(engine, sources=other))
+    with sealed(code_of("data"), None):  # which does not import it
+        pass
     with (
-        pytest.raises(UserError, match=r"^stages/a/dvc\.yaml: not what `pfl compile` writes; run it$"),
-        sealed("train", [RECORD], mark),
+        pytest.raises(UserError, match=r"^pflcore\.method was edited after regression runs had seen it; undo"),
+        sealed(code_of("train"), None),
     ):
         pass
+
+
+def test_a_data_stage_does_not_import_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pipeline.compile.seal import sealed; from pipeline.compile.stage_code import code_of\n"
+        "with sealed(code_of('data'), None): pass\n"
+        "print('torch' in sys.modules, 'pflcore.datasets._stand_in' in sys.modules)"
+    )
+    project = make_project(tmp_path, {"specs/tiny.yaml": spec("[fedavg]")})
+    done = project.call(str(BIN / "python"), "-c", program, PYTHONPATH=str(source_folder()))
+    assert done.stdout == "False True\n", done.stderr

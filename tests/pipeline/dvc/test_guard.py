@@ -22,7 +22,7 @@ from pipeline.stages import guard
 
 ROOT = source_folder()
 MORE = "{FedAvg: fedavg, FedPer: fedper, FedProx: fedprox}"
-STOPPED = "specs or code changed: 1 run and 1 code fingerprint added, 1 report changed. Compiled; type `dvc repro`"
+STOPPED = "specs or code changed: 1 run and 1 code digest added, 1 report changed. Compiled; type `dvc repro`"
 
 
 def stop(project: Project) -> str:
@@ -76,7 +76,7 @@ SCHEMAS = {
     "data/*.parquet": "dataset/2",
     "partitions/*.parquet": "partition/2",
     "runs/*/rounds.parquet": "rounds/2",
-    "runs/*/evaluation.parquet": "evaluation/1",
+    "tables/tiny/runs.parquet": "frame.runs/1",
 }
 
 
@@ -87,7 +87,7 @@ def test_dvc_makes_every_artifact(original: Project) -> None:
         paths = list(artifacts.glob(pattern))
         counts[schema.partition("/")[0]] = len(paths)
         assert all(read_table(path, schema)[0].num_rows > 0 for path in paths)
-    assert list(counts.values()) == [1, 1, 2, 2]
+    assert list(counts.values()) == [1, 1, 2, 1]
     report = (original.root / "reports/tiny/report.md").read_text(encoding="utf-8")
     metrics = {path.stem: json.loads(path.read_text("utf-8")) for path in original.root.glob("reports/tiny/metrics/*")}
     assert set(metrics) == {"FedAvg", "FedPer"}
@@ -119,13 +119,13 @@ def test_an_added_value_trains_its_run_and_its_removal_trains_none(reproduced: P
     second = reproduced.repro()
     assert second.code == 0, second.output
     run = "fedprox-convnet-digits"
-    assert names(second.ran) == ["guard", f"train-{run}", f"evaluate-{run}", "tiny", "index"]
+    assert names(second.ran) == ["guard", f"train@{run}", "evaluate-tiny", "tiny", "index"]
     assert "FedProx" in (reproduced.root / "reports/tiny/report.md").read_text(encoding="utf-8")
     reproduced.write("specs/tiny.yaml", spec())
     assert reproduced.repro().ran == ["guard"]
     third = reproduced.repro()
     assert third.code == 0, third.output
-    assert set(third.ran) <= {"guard", "tiny", "index"}
+    assert set(third.ran) <= {"guard", "evaluate-tiny", "tiny", "index"}
     assert "FedProx" not in (reproduced.root / "reports/tiny/report.md").read_text(encoding="utf-8")
 
 
@@ -171,7 +171,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> No
     assert resumed and 3 <= int(resumed[1]) < 120
     assert not list(killed.root.glob(".pfl/checkpoints/*/round-*"))
     calm.execute(calm.compiled())
-    for name in ("rounds.parquet", "weights.safetensors", "evaluation.parquet"):
+    for name in ("rounds.parquet", "weights.safetensors"):
         (one,), (other,) = (list(project.root.glob(f"artifacts/runs/*/{name}")) for project in (killed, calm))
         assert one.read_bytes() == other.read_bytes()
     assert (killed.root / "reports/a/report.md").read_bytes() == (calm.root / "reports/a/report.md").read_bytes()
@@ -193,4 +193,4 @@ def test_an_upgrade_is_noticed_by_a_study_that_watches(tmp_path: Path) -> None:
     method.write_text(method.read_text(encoding="utf-8") + "\nUPGRADED = True\n", encoding="utf-8")
     stopped = project.repro(PYTHONPATH=site)
     assert (stopped.code, stopped.ran) == (255, ["guard"])
-    assert "specs or code changed: 1 code fingerprint changed. Compiled; type `dvc repro` again" in stopped.output
+    assert "specs or code changed: 1 code digest changed. Compiled; type `dvc repro` again" in stopped.output

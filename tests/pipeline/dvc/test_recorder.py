@@ -247,32 +247,21 @@ def test_what_is_in_the_way_of_one_stage(study: Study) -> None:
     assert study.recorder.stale([A])[A]
 
 
-def test_a_lock_file_is_not_written_beside_stages_that_were_compiled_anew(study: Study) -> None:
-    study.begin(A)
-    study.write("out/a", "made")
-    study.compile(a="pfl stage other")
-    study.recorder.record([A])
-    study.again()
-    assert study.locked() == []
-
-
-def test_stages_beside_those_that_were_compiled_anew_are_recorded(study: Study) -> None:
+def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study: Study) -> None:
     study.make(A, "1")  # at once; what follows within seconds, at the end
     study.make(B, "1")
+    study.make(C, "1")
     assert study.locked() == ["a"]
     study.compile(a="pfl stage other")  # as `pfl results keep` does with runs that have ended
     study.again()
     assert study.locked() == ["a", "b"]
-    assert A in study.recorder.stale([A, B]) and B not in study.recorder.stale([A, B])
-
-
-@pytest.mark.parametrize("left", [None, "", "{", "stages: 3"])
-def test_nothing_is_recorded_beside_what_is_no_stage_file_any_more(study: Study, left: str | None) -> None:
-    study.make(A, "1")
-    study.make(B, "1")
-    study.root.joinpath("dvc.yaml").unlink() if left is None else study.write("dvc.yaml", left)
+    assert study.recorder.stale([A, B]) == {A: "its command changed"}
+    study.begin(A)
+    study.write("out/a", "made")
+    study.recorder.record([A])
+    (study.root / "dvc.yaml").unlink()
     study.again()
-    assert study.locked() == ["a"]
+    assert study.locked() == ["a", "b"]
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"write": 3'])

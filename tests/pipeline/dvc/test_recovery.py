@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +41,7 @@ def heal(project: Project, program: str) -> set[str]:
     if program == "dvc":
         done = project.repro(PFL_DEVICE="cpu")
         assert done.code == 0, done.output
-        return {name.split("-")[0] for name in done.ran}
+        return {re.split("[-@]", name)[0] for name in done.ran}
     assert run_specs(project.workspace(), Wish(jobs=1)) == 0
     board = Board.load(status_path(project.workspace()))
     assert board
@@ -57,7 +58,7 @@ DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
     ("artifacts/data/*.parquet", flip),
     ("artifacts/partitions/*.parquet", flip),
     ("artifacts/runs/fedper-*/rounds.parquet", flip),
-    ("artifacts/runs/fedper-*/evaluation.parquet", cut),
+    ("artifacts/tables/tiny/values.parquet", cut),
     ("reports/tiny/metrics/FedAvg.json", cut),
     ("reports/tiny/report.md", add_a_remark),
     ("reports/tiny/figures/curves.svg", Path.unlink),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from support.project import Project, make_project, spec
 
 from pflcore.errors import UserError
@@ -21,9 +20,9 @@ def test_a_split_goes_out_and_comes_back_as_a_spec(original: Project, tmp_path: 
     project.write("specs/own/split.csv", origin.read_text())
     project.write("specs/own.yaml", spec("[fedavg]", partition="{name: from_file, path: specs/own/split.csv}"))
     project.compile()
-    (record,) = project.root.glob("stages/federations/*/federation.yaml")
-    assert yaml.safe_load(record.read_text())["partition"]["content"].startswith("sha256:")
-    done = project.repro(f"{record.parent.relative_to(project.root)}/dvc.yaml:partition", PFL_DEVICE="cpu")
+    (run,) = project.compiled().runs.values()
+    assert run.record["partition"]["content"].startswith("sha256:")
+    done = project.repro(f"stages/federations/{run.federation_id}/dvc.yaml:partition", PFL_DEVICE="cpu")
     assert done.code == 0, done.output
     done = project.call("pfl", "export-split", "own", "--out", "again")
     assert done.returncode == 0, done.stderr

@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from support.command import Pfl
 from support.command import pfl as pfl
 from support.figure_demo import demo as figures
@@ -17,6 +19,7 @@ from support.pages import HOSTILE, Document, squeezed
 from support.paper_specs import SPECS
 from support.project import Project, make_project, spec
 from support.report_demo import (
+    EVALUATION,
     RECORD,
     cell,
     changed,
@@ -28,30 +31,26 @@ from support.report_demo import (
     table,
     with_note,
     with_records,
-    write_evaluation,
     write_metrics,
     write_run,
 )
 
-from pflcore.artifacts import read_meta, read_table, write_table
+from pflcore.artifacts import read_table, write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pflcore.protocols import summarise
-from pflcore.settings import Evaluation
+from pflcore.protocols import summarise as summary_of
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as papers_module
-from pipeline.papers import paper_page
 from pipeline.papers.contents import Place, read_contents
-from pipeline.papers.coverage import Claims, Coverage, cover
 from pipeline.papers.obtained import Obtained, collect_obtained, count_published
-from pipeline.papers.pages import Papers
-from pipeline.papers.paper import Brief, Paper, Summary, papers_of, summary
-from pipeline.papers.paper_page import write_paper
+from pipeline.papers.pages import Papers, summarise, write_paper
+from pipeline.papers.paper import Brief, Paper, Summary, papers_of
 from pipeline.papers.refresh import refresh
-from pipeline.report.claims.agreement import Agreement
+from pipeline.report.agreement import Agreement
+from pipeline.report.coverage import cover
 from pipeline.report.drawing.hover import hover_data
-from pipeline.report.pages.study import examine
-from pipeline.report.statistics.noise import BEYOND, NO_VERDICT
+from pipeline.report.statistics import BEYOND, NO_VERDICT
+from pipeline.report.study import Study
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import run_path
 
@@ -125,8 +124,7 @@ def test_coverage_counts_every_kind_of_cell_once(tmp_path: Path) -> None:
         cell({"method": "hole"}, []),  # excluded from the grid: nobody expects anything
     ]
     found = cover(results_of(table(cells, ["method"], []), tmp_path).cells)
-    assert found == Coverage(done=1, partly=1, missing=1, diverged=1, quoted=1, unplanned=1)
-    assert (found + found).total() == 12
+    assert found == Counter(done=1, partly=1, missing=1, diverged=1, quoted=1, unplanned=1)
 
 
 CONTENTS_OF_ONE = """\
@@ -188,11 +186,11 @@ def test_the_papers_contents_name_every_table_and_figure_of_their_specs() -> Non
 
 
 def test_summary_of_the_demo_survives_json(tmp_path: Path) -> None:
-    told = summary(only_paper(tmp_path, demo(tmp_path)), tmp_path)
-    assert told.coverage == Coverage(done=20, missing=2, diverged=2, quoted=4)
-    assert told.claims == Claims({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
-    assert list(told.claims.numbers) == ["one seed: undecided", "not yet", "contradicted"]
-    assert Summary.from_json(json.loads(json.dumps(told.to_json()))) == told
+    found = summarise(only_paper(tmp_path, demo(tmp_path)), tmp_path)
+    assert found.coverage == Counter(done=20, missing=2, diverged=2, quoted=4)
+    assert found.claims == Counter({"not yet": 1, "one seed: undecided": 1, "contradicted": 1})
+    kinds = TypeAdapter(Summary)
+    assert kinds.validate_json(kinds.dump_json(found)) == found
 
 
 def test_a_page_has_what_the_specs_reports_have(tmp_path: Path) -> None:
@@ -230,7 +228,7 @@ def test_a_page_has_what_the_specs_reports_have(tmp_path: Path) -> None:
 def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper_page, "MOST_TABLES", 1)
+    monkeypatch.setattr(papers_module, "MOST_TABLES", 1)
     href = "../partitions/digits-iid-n3-s0-00000000/index"
     for name in (f"reports/papers/{href}.html", "reports/demo/t1/report.html"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -256,23 +254,24 @@ def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(
 def test_details_of_a_cell_and_its_runs(tmp_path: Path) -> None:
     data = data_of(write(tmp_path, with_note(demo(tmp_path), 1, "printed twice"))["html"])
     cells = data["tables"]["s1"]["cells"]
-    fedtp = cells[5][2]
-    assert fedtp["title"] == "FedTP · CIFAR-10 · Dirichlet · clients = 50" and fedtp["runs"] == ["fedtp-d50"]
-    run = data["runs"]["fedtp-d50"]
-    path = tmp_path / run_path("fedtp-d50", "evaluation.parquet")
-    metrics = read_meta(path, "evaluation/1")["protocols"]["last_rounds"]
-    assert run["values"]["last_rounds"] == [metrics["mean"], metrics["std"]]
-    assert run["facts"]["device"] == "cpu" and run["facts"]["data (SHA-256)"] == "d" * 64
-    assert cells[0][1]["obtained"] == "diverged" and data["runs"]["local-t-p100"]["diverged"]["client"] == 3
-    assert cells[0][1]["note"] == "printed twice"
-    assert cells[6][0]["quoted"] and "runs" not in cells[6][0]
+    fedtp, diverged, quoted = cells[5][2], cells[0][1], cells[6][0]
+    assert fedtp["title"] == "FedTP · CIFAR-10 · Dirichlet · clients = 50"
+    rounds, _ = read_table(tmp_path / run_path("fedtp-d50", "rounds.parquet"), "rounds/2")
+    metrics = summary_of(rounds, EVALUATION, 100)["last_rounds"]
+    number = f"{metrics['mean']:.2f}±{metrics['std']:.2f}"
+    assert fedtp["runs"] == [["fedtp-d50", f"seed 0: {number}"]] and ["obtained", number] in fedtp["facts"]
+    facts = dict(data["runs"]["fedtp-d50"]["facts"])
+    assert (facts["device"], facts["data (SHA-256)"], facts["metric last_rounds"]) == ("cpu", "d" * 64, number)
+    assert dict(diverged["facts"])["obtained"] == "diverged" and "in round" in diverged["runs"][0][1]
+    assert dict(diverged["facts"])["note"] == "printed twice"
+    assert "quoted" in dict(quoted["facts"])["published"] and not quoted["runs"]
     assert data["tables"]["s1"]["command"] == "pfl run demo/table2"
     assert len(data["parts"]) == 6  # what all runs share is there once
 
 
 def test_hover_points_lie_where_the_curves_are_drawn(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
-    study = examine(resolved, runs_of(resolved, tmp_path), tmp_path)
+    study = Study(results_of(resolved, tmp_path))
     found = hover_data(study.results.layout, study.curves, study.drawn)
     assert len(found["panels"]) == 4 and found["panels"][2]["title"] == "CIFAR-10 · Dirichlet · clients = 50"
     panel = found["panels"][2]
@@ -310,11 +309,12 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def artifact(project: Project, name: str, mean: float = 80.0) -> str:
+def artifact(project: Project, name: str) -> str:
     """The first run of a spec gets artifacts; its id."""
     workspace = project.workspace()
-    run = next(iter(compile_workspace(workspace, [name]).tables[name].runs))
-    write_run(workspace.root, run, mean)
+    compilation = compile_workspace(workspace, [name])
+    run = next(iter(compilation.tables[name].runs))
+    measured(workspace.root, run, [80] * compilation.runs[run].training.rounds)
     return run
 
 
@@ -416,13 +416,18 @@ def measured(root: Path, run: str, percents: list[int]) -> None:
     correct = [percent for percent in percents for _ in range(2)]
     made = rounds_table(rounds, [0, 1] * len(percents), correct, [100] * len(rounds), [1.0] * len(rounds))
     write_table(root / "artifacts/runs" / run / "rounds.parquet", made, "rounds/2", run=run, diverged=None)
-    write_evaluation(root, run, summarise(made, Evaluation(every=1, window=0, curve_every=1), len(percents)))
 
 
 def of_seeds(root: Path, runs: list[str], published: Any, metric: str = "final") -> ResolvedTable:
     """A table of one cell that shows the last round of some runs, each with a seed of its own."""
     one = table([cell({"method": "FedTP"}, runs, published)], ["method"], [], metric=metric)
-    return with_records(root, one, {run: {**RECORD, "seed": seed} for seed, run in enumerate(runs)})
+    records = {}
+    for seed, run in enumerate(runs):
+        path = root / run_path(run, "rounds.parquet")
+        rounds = read_table(path, "rounds/2")[0]["round"].to_pylist()[-1] if path.is_file() else 1
+        evaluation = {"every": 1, "window": 0, "curve_every": 1}
+        records[run] = {**RECORD, "seed": seed, "training": {"rounds": rounds}, "evaluation": evaluation}
+    return with_records(root, one, records)
 
 
 def only(resolved: ResolvedTable, root: Path) -> Obtained:
@@ -484,19 +489,18 @@ def test_what_is_not_published_or_not_obtained_is_left_out_and_clients_count_by_
 
 def some(difference: float) -> Obtained:
     return Obtained(
-        "p/table1", ("x",), "1.00", "2.00", "", difference, NO_VERDICT, None, (1, 1), False, {"window": 1.5}, "", ("a",)
+        ("x",), "1.00", "2.00", "", difference, NO_VERDICT, None, (1, 1), False, {"window": 1.5}, "", ("a",)
     )
 
 
 def test_a_paper_counts_each_of_its_tables_once() -> None:
     briefs = [
-        Brief("p/table1", "", Coverage(), Claims(), 30, (some(1.0),), Agreement(30, (1.0,))),
-        Brief("p/table1_again", "", Coverage(), Claims(), 30, (some(3.0),), Agreement(30, (3.0,))),
-        Brief("p/own", "", Coverage(), Claims(), 7),
+        Brief("p/table1", "", published=30, obtained=(some(1.0),), agreement=Agreement(30, [1.0])),
+        Brief("p/table1_again", "", published=30, obtained=(some(3.0),), agreement=Agreement(30, [3.0])),
+        Brief("p/own", "", published=7),
     ]
     places = [Place("Table 1", "all", ("table1", "table1_again"))]
     paper = Summary("p", "P", "Somebody", briefs, places)
     assert paper.published == 30 and len(paper.obtained) == 2
-    assert paper.agreement == Agreement(30, (1.0, 3.0))
+    assert paper.agreement == Agreement(30, [1.0, 3.0])
     assert Summary("p", "P", "Somebody", briefs).published == 67
-    assert Summary.from_json(json.loads(json.dumps(paper.to_json()))) == paper

@@ -16,8 +16,8 @@ from support.figure_demo import record
 from support.pages import HOSTILE
 from support.report_demo import changed, demo, report, runs_of, with_note, with_records
 
+from pipeline.papers.pages import write_paper
 from pipeline.papers.paper import papers_of
-from pipeline.papers.paper_page import write_paper
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [pytest.mark.matrix, pytest.mark.skipif(not CHROMIUM, reason="no Chromium here")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -15,9 +14,8 @@ from support.claim_demo import Printed, Rows, a_and_b, by_seed, judge, within
 from support.figure_demo import TOTAL, record, study, write_rounds
 from support.report_demo import RECORD, cell, changed, claim, report, results_of, table, with_records, write_metrics
 
-from pipeline.report.claims.agreement import Agreement, count_within
-from pipeline.report.claims.claims import Evidence, Judgement, judge_claims
-from pipeline.report.claims.form import Pair
+from pipeline.report.agreement import Agreement, count_within
+from pipeline.report.claims import Evidence, Judgement, Pair, judge_claims
 from pipeline.spec.table import ResolvedTable, TableClaim
 
 A_BEATS = claim({"method": ["A"]}, {"method": ["B", "C"]})
@@ -44,11 +42,10 @@ def test_seeds_are_paired(tmp_path: Path) -> None:
     # The seeds are twenty points apart, and A is ahead by 1, 2 and 3 on them: t is 2 / (1 / √3).
     rows: Rows = {"A": {"x": [91.0, 72.0, 83.0]}, "B": {"x": [90.0, 70.0, 80.0]}}
     found = against(tmp_path, rows)
-    pair = found.obtained.worst
-    assert pair
-    assert (pair.difference, pair.chance.seeds) == (pytest.approx(2.0), 3)
-    assert (pair.chance.low, pair.chance.high) == pytest.approx((2 - T2 / math.sqrt(3), 2 + T2 / math.sqrt(3)))
-    assert pair.chance.p == pytest.approx(stats.ttest_rel([91, 72, 83], [90, 70, 80]).pvalue)
+    pair = found.obtained.judged[0]
+    assert (pair.effect.difference, pair.effect.n) == (pytest.approx(2.0), 3)
+    assert (pair.effect.low, pair.effect.high) == pytest.approx((2 - T2 / math.sqrt(3), 2 + T2 / math.sqrt(3)))
+    assert pair.effect.p == pytest.approx(stats.ttest_rel([91, 72, 83], [90, 70, 80]).pvalue)
     assert found.obtained.verdict == "within noise"  # 2.48 of chance
     rows = {"A": {"x": [91.5, 72.0, 82.5]}, "B": {"x": [90.0, 70.0, 80.0]}}
     assert against(tmp_path / "b", rows).obtained.verdict == "holds"  # 1.5, 2, 2.5
@@ -71,8 +68,8 @@ def test_one_seed_is_never_certain(tmp_path: Path) -> None:
 
 def test_only_shared_seeds_count(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [80.0, 81.0, 82.0, 70.0]}, "B": {"x": [79.0, 80.5, 81.0]}}
-    found = against(tmp_path, rows).obtained.worst
-    assert found and (found.chance.seeds, found.difference) == (3, pytest.approx(2.5 / 3))  # though the mean is lower
+    found = against(tmp_path, rows).obtained.judged[0]
+    assert (found.effect.n, found.effect.difference) == (3, pytest.approx(2.5 / 3))  # though the mean is lower
     apart = by_seed(tmp_path / "b", {"A": {"x": [80.0, 81.0]}}, A_BEATS)
     other = by_seed(tmp_path / "b", {"B": {"x": [70.0, 70.5]}}, first=7)
     labels = {"method": ["A", "B"], "setting": ["x"]}
@@ -89,12 +86,11 @@ def test_one_failing_pair_fails_the_claim_and_is_the_worst(tmp_path: Path) -> No
         "C": {"y": [70.0, 80.0, 78.0], "x": [None, None, None]},  # farther away, but within noise; and not run yet
     }
     found = against(tmp_path, rows).obtained
-    assert (found.verdict, found.pairs, found.lacking) == ("fails", 4, 1)
-    assert found.worst is not None
-    assert found.worst.labels == {"setting": "y"}
-    assert (found.worst.better, found.worst.than) == ({"method": "A"}, {"method": "B"})
-    assert found.worst.difference == pytest.approx(-2.01)
-    assert found.worst.corrected == pytest.approx(3 * found.worst.chance.p)  # of three that can be judged
+    assert (found.verdict, found.pairs, found.pairs - len(found.judged)) == ("fails", 4, 1)
+    assert found.judged[0].labels == {"setting": "y"}
+    assert (found.judged[0].better, found.judged[0].than) == ({"method": "A"}, {"method": "B"})
+    assert found.judged[0].effect.difference == pytest.approx(-2.01)
+    assert found.judged[0].corrected == pytest.approx(3 * found.judged[0].effect.p)  # of three that can be judged
 
 
 def test_of_many_pairs_one_falls_behind_by_chance(tmp_path: Path) -> None:
@@ -107,14 +103,14 @@ def test_of_many_pairs_one_falls_behind_by_chance(tmp_path: Path) -> None:
         rows["A"][setting], rows["B"][setting] = [90.0, 91.0, 92.5], [80.0, 80.0, 80.0]
     found = against(tmp_path / "b", rows).obtained
     assert found.verdict == "within noise"
-    assert found.worst and found.worst.corrected == pytest.approx(4 * (1 - 27**0.5 / 29**0.5))
+    assert found.judged[0].corrected == pytest.approx(4 * (1 - 27**0.5 / 29**0.5))
     assert [pair.verdict for pair in found.judged] == ["within noise", "holds", "holds", "holds"]
 
 
 def test_not_yet_while_a_value_is_missing(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [90.0, 91.0]}, "B": {"x": [80.0, 81.001]}, "C": {"x": [None, None]}}
     found = against(tmp_path, rows).obtained
-    assert (found.verdict, found.lacking) == ("not yet", 1)
+    assert (found.verdict, found.pairs - len(found.judged)) == ("not yet", 1)
     half: Rows = {"A": {"x": [90.0, None]}, "B": {"x": [80.0, 81.0]}}
     assert against(tmp_path / "b", half).obtained.verdict == "not yet"
 
@@ -123,7 +119,7 @@ def test_lower_is_better(tmp_path: Path) -> None:
     rows: Rows = {"A": {"x": [1.0, 1.1, 1.2]}, "B": {"x": [2.0, 2.3, 2.2]}}
     found = against(tmp_path, rows, better="lower").obtained
     assert found.verdict == "holds"
-    assert found.worst is not None and found.worst.difference == pytest.approx(3.2 / 3)
+    assert found.judged[0].effect.difference == pytest.approx(3.2 / 3)
     assert against(tmp_path, rows).obtained.verdict == "fails"
 
 
@@ -220,8 +216,8 @@ def test_means_over_an_axis_are_compared_seed_by_seed(tmp_path: Path) -> None:
     found, printed = obtained(tmp_path, rows, a_and_b(over=["setting"]))
     assert found.verdict == "holds"
     pair = only(found)
-    assert (pair.cells, pair.chance.seeds) == (2, 3)
-    assert pair.chance.p == pytest.approx(stats.ttest_1samp([2.0, 2.0, 2.1], 0.0).pvalue)
+    assert (pair.cells, pair.effect.n) == (2, 3)
+    assert pair.effect.p == pytest.approx(stats.ttest_1samp([2.0, 2.0, 2.1], 0.0).pvalue)
     assert (*sides(printed), printed[0]["cells"]) == ("70.37±2.31", "68.33±2.36", "2")
     assert obtained(tmp_path, rows, a_and_b())[0].verdict == "within noise"  # of x and y alone
 
@@ -236,8 +232,8 @@ def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, verdict: 
     assert found.verdict == verdict
     pair = only(found)
     by_hand = stats.ttest_1samp([9 - (high - lowest) for high in (69.0, 70.0, 71.0)], 0.0)
-    assert pair.difference == pytest.approx(9.0 - (70.0 - lowest))
-    assert pair.chance.p == pytest.approx(by_hand.pvalue)
+    assert pair.effect.difference == pytest.approx(9.0 - (70.0 - lowest))
+    assert pair.effect.p == pytest.approx(by_hand.pvalue)
     assert pair.ends == (({"setting": "x"}, {"setting": "y"}), ({"setting": "y"}, {"setting": "x"}))
     assert sides(printed) == (f"{70 - lowest:.2f}±0.82 (y to x)", "9.00±0.00 (x to y)")
     assert (printed[0]["cells"], printed[0]["seeds"]) == ("3", "3")
@@ -251,18 +247,18 @@ def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
     found, printed = obtained(tmp_path, rows, a_and_b("steadier"))
     assert [(pair.labels["setting"], pair.verdict) for pair in found.judged] == [("y", "fails"), ("x", "holds")]
     p = stats.pearsonr(calm + wild, calm - wild).pvalue  # the test of Pitman and Morgan
-    assert [pair.chance.p for pair in found.judged] == pytest.approx([p, p])
+    assert [pair.effect.p for pair in found.judged] == pytest.approx([p, p])
     assert (*sides(printed), printed[0]["at"]) == (f"{wild.std():.2f}", f"{calm.std():.2f}", "y")
     few: Rows = {"A": {"x": [80.0, 80.1]}, "B": {"x": [70.0, 90.0]}}
     found, printed = obtained(tmp_path / "few", few, a_and_b("steadier"))
-    assert (found.verdict, only(found).difference) == ("within noise", pytest.approx(9.95))
+    assert (found.verdict, only(found).effect.difference) == ("within noise", pytest.approx(9.95))
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(6.0, "holds"), (5.4, "within noise"), (2.5, "within noise")])
 def test_a_range_that_is_small(tmp_path: Path, margin: float, verdict: str) -> None:
     rows: Rows = {"A": {"x": [70.0, 70.0, 70.0], "y": [72.0, 73.0, 74.0], "z": [71.0, 71.1, 71.0]}}
     found, printed = obtained(tmp_path, rows, within(margin, "setting"))
-    assert (found.verdict, only(found).difference) == (verdict, pytest.approx(3.0))
+    assert (found.verdict, only(found).effect.difference) == (verdict, pytest.approx(3.0))
     assert sides(printed) == ("73.00±0.82 (y)", "70.00±0.00 (x)")
     names = ("compared", "at", "difference", "margin", "cells", "95 % interval", "detectable")
     assert [printed[0][name] for name in names] == [
@@ -277,7 +273,7 @@ def test_the_ends_of_a_range_are_picked_after_the_fact(tmp_path: Path) -> None:
     rows["A"] |= {"z": [71.0, 71.0, 71.0]}
     found, _ = obtained(tmp_path / "b", rows, within(1.0, "setting"))
     assert found.verdict == "within noise"  # of three pairs the widest
-    assert only(found).chance.p == pytest.approx(3 * stats.ttest_1samp([1.0, 1.4, 1.8], 0.0).pvalue)
+    assert only(found).effect.p == pytest.approx(3 * stats.ttest_1samp([1.0, 1.4, 1.8], 0.0).pvalue)
 
 
 def test_the_published_side_is_judged_by_its_own_rule(tmp_path: Path) -> None:
@@ -330,9 +326,9 @@ def test_clients_of_one_seed_are_told_and_decide_nothing(tmp_path: Path) -> None
     found, printed = of_clients(tmp_path)
     pair = only(found.obtained)
     assert found.obtained.verdict == "one seed: undecided"
-    assert pair.difference == pytest.approx(1.25)
-    assert pair.chance.clients and pair.chance.clients[0] == 4
-    _, low, high = pair.chance.clients
+    assert pair.effect.difference == pytest.approx(1.25)
+    assert pair.effect.clients and pair.effect.clients[0] == 4
+    _, low, high = pair.effect.clients
     assert 1.0 <= low < 1.25 < high <= 2.0  # of 1, 2, 1, 1
     assert printed[0]["95 % interval"] == f"+{low:.2f} to +{high:.2f} (4 clients)" and printed[0]["seeds"] == "1"
 
@@ -378,19 +374,15 @@ def test_distances_are_counted_whatever_the_last_digit_of_a_float() -> None:
 
 def test_of_one_seed_distance_order_and_direction_are_told_and_no_verdict(tmp_path: Path) -> None:
     found = agreement(filled(tmp_path), tmp_path)
-    assert found.published == 6 and found.differences == (11.0, -1.0, 11.5, -2.5, -5.0)
+    assert found.published == 6 and found.differences == [11.0, -1.0, 11.5, -2.5, -5.0]
     (order,) = found.orders
     assert (order.rows, order.spearman, order.kendall) == (5, pytest.approx(1 - 6 * 4 / 120), pytest.approx(0.6))
     # E is ahead of all four, C of B and D but not of E, and F has no value.
-    assert (found.claims, found.compared, found.agree, found.comparisons) == (3, 2, 1, (6, 7))
-    assert found.words == [
-        "Of 6 published accuracies 5 are obtained: 1 within 1 point, 2 within 2.5, 3 within 5; the median distance is "
-        "5.00. None of them has 3 seeds, so there is no verdict on any.",
-        "Order of the rows, obtained against published, rank correlations of Spearman / Kendall: 0.80 / 0.60 of 5 "
-        "rows.",
-        "Of 3 claims 2 can be compared as far as cells are obtained: in 1 every comparison agrees in direction, and 6 "
-        "of all 7 do; with 3 seeds or more none has a verdict.",
-    ]
+    assert found.claims == Counter(stated=3, compared=2, agree=1, comparisons=7, agreeing=6)
+    assert not found.verdicts and not found.decided
+    numbers = dict(found.numbers())
+    assert numbers["distance in points"] == "1 within 1, 2 within 2.5, 3 within 5; median 5.00"
+    assert numbers["order of rows"] == "0.80 / 0.60 of 5 rows"
     report(filled(tmp_path), tmp_path, tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text("utf-8")
     told = text.replace(text[text.index("Noise: a difference") : text.index("have no verdict.")], "")
@@ -404,7 +396,8 @@ def test_with_three_seeds_there_are_verdicts(tmp_path: Path) -> None:
     # Seeds are one apart: without ± noise is 4.3027 / √3 = 2.48, with a ± of 1 it is 3.16.
     assert found.verdicts == Counter({"beyond noise": 4, "within noise": 1})
     # Of a claim the seeds shift both sides alike, which does not tell what is chance.
-    assert found.decided == Counter({"within noise": 1}) and found.words[0].endswith("1 within noise, 4 beyond noise.")
+    assert found.decided == Counter({"within noise": 1})
+    assert dict(found.numbers())["verdicts"] == "1 within noise, 4 beyond noise"
     assert [cell.noise is not None and round(cell.noise, 2) for cell in results_of(resolved, tmp_path).cells] == [
         *(3.16, 2.48, 2.48, 2.48, 2.48),
         False,
@@ -415,13 +408,13 @@ def test_with_three_seeds_there_are_verdicts(tmp_path: Path) -> None:
 
 def test_of_a_trial_nothing_is_told(tmp_path: Path) -> None:
     found = agreement(filled(tmp_path, profile="smoke"), tmp_path)
-    assert not found.differences and not found.orders and not found.compared
+    assert not found.differences and not found.orders and not found.claims["compared"]
 
 
-def test_several_tables_are_told_together_and_kept_as_json(tmp_path: Path) -> None:
+def test_several_tables_together(tmp_path: Path) -> None:
     one = agreement(filled(tmp_path, seeds=3), tmp_path)
     both = Agreement.total([one, one], 9)
-    assert both.differences == one.differences * 2 and both.comparisons == (12, 14) and both.published == 9
-    assert both.verdicts["beyond noise"] == 8
-    assert Agreement.from_json(json.loads(json.dumps(both.to_json()))) == both
-    assert Agreement.total([], 4).words == ["Of 4 published accuracies none is obtained."]
+    assert both.differences == one.differences * 2 and both.published == 9
+    assert (both.claims["agreeing"], both.claims["comparisons"], both.verdicts["beyond noise"]) == (12, 14, 8)
+    assert one.verdicts["beyond noise"] == 4
+    assert Agreement.total([], 4).numbers() == [("published accuracies", "4"), ("obtained", "0")]

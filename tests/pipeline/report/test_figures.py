@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from matplotlib import colormaps
 from support.figure_demo import (
     FIGURES,
@@ -37,7 +38,7 @@ from pflcore.errors import UserError
 from pipeline.report.figures import build_sections
 from pipeline.report.figures.gain import density
 from pipeline.report.figures.rollout import overlaid
-from pipeline.report.pages.render import escape_latex
+from pipeline.report.render import escape_latex
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path
@@ -236,7 +237,7 @@ def test_damaged_analyses(tmp_path: Path, rows: list[Any], words: str) -> None:
     path = write_analysis(tmp_path, "a", rows)
     with pytest.raises(UserError) as error:
         report(tmp_path, {("A", "x"): {"a": record("fedtp")}})
-    assert str(error.value) == f"{path}: {words}; delete it and run `dvc repro`"
+    assert str(error.value) == f"{path.relative_to(tmp_path)}: {words}; delete it and run `dvc repro`"
 
 
 def test_weights_of_mixed_attention(tmp_path: Path) -> None:
@@ -361,13 +362,13 @@ def test_a_spec_says_which_figures_and_the_report_depends_on_what_they_read(tmp_
     tables = {name: json.loads((tmp_path / f"stages/tables/{name}.json").read_text("utf-8")) for name in texts}
     assert [one["figures"] for one in tables.values()] == [["noise", "resources"], None, None, ["gain", "mixing"]]
     stages = project.stages()
-    reads = {name: stages[f"stages/dvc.yaml:{name}"]["deps"] for name in texts}
+    reads = {name: stages[f"stages/dvc.yaml:evaluate-{name}"]["deps"] for name in texts}
     data = {name: [dep for dep in deps if re.search("^artifacts/partitions/|/analysis.parquet$", dep)] for name, deps in
             reads.items()}  # fmt: skip
     assert {name: len(deps) for name, deps in data.items()} == {"a": 1, "b": 0, "c": 2, "d": 2}
-    code = {name: [dep.split("/figure.")[1] for dep in deps if "/figure." in dep] for name, deps in reads.items()}
-    assert code == {"a": ["noise.txt", "resources.txt"], "b": [], "c": ["mixing.txt"], "d": ["gain.txt", "mixing.txt"]}
-    assert (tmp_path / "stages/code/figure.gain.txt").read_text("utf-8").startswith("pipeline.report.figures.gain ")
+    shown = yaml.safe_load((tmp_path / "stages/dvc.yaml").read_text("utf-8"))["stages"]
+    code = {name: re.findall(r"\$\{figure\.(\w+)\}", shown[name]["cmd"]) for name in texts}
+    assert code == {"a": ["noise", "resources"], "b": [], "c": ["mixing"], "d": ["gain", "mixing"]}
     outs = {out for stage in stages.values() for out in stage["outs"]}
     assert {dep for deps in data.values() for dep in deps} <= outs
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import pytest
+import yaml
 from support.fake_catalog import write_specs
 from support.figure_demo import write_analysis
 from support.report_demo import RECORD, cell, report, results_of, table, with_records, write_run
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.report.table.cells import collect_cells
-from pipeline.report.table.measured import Measured, Value
+from pipeline.report.frame import ALL as ALL_CLIENTS
+from pipeline.report.frame import Frame
+from pipeline.report.table.cells import Value, collect_cells
 from pipeline.report.table.printed import format_value, signed
 from pipeline.running.request import Request, Wish
 from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
-from pipeline.spec.run import Run
 from pipeline.spec.table import Published
 from pipeline.workspace import Workspace
 
@@ -96,14 +99,15 @@ def test_counts_are_those_by_hand(workspace: Workspace) -> None:
 
 def test_nothing_is_trained_for_what_is_counted(workspace: Workspace) -> None:
     compilation = compile_workspace(workspace)
-    assert {stage.kind for stage in compilation.stages} == {"guard", "report", "index"}
+    assert {stage.kind for stage in compilation.stages} == {"guard", "evaluate", "report", "index"}
     assert (compilation.runs, compilation.slots, len(compilation.counted)) == ({}, 0, 4)
-    made = next(stage for stage in compilation.stages if stage.kind == "report")
-    # An edit of a method or of what counts makes the report stale.
-    assert {"stages/code/method.ditto.txt", "stages/code/counting.txt", "stages/code/engine.txt"} <= set(made.deps)
+    file = yaml.safe_load(compilation.files["stages/dvc.yaml"])
+    made = next(one["cmd"] for name, one in file["stages"].items() if name.startswith("evaluate-"))
+    # An edit of a method or of what counts makes its numbers stale.
+    assert {"${method.ditto}", "${stage.counting}", "${engine}"} <= set(made.split()[-1].split("-"))
     base = SPEC.partition("  axes:")[0]
     write_specs(workspace.root, {"specs/more.yaml": f"{base}  axes: {{method: [fedavg]}}\n"})
-    trained = {stage.run for stage in compile_workspace(workspace).stages if stage.kind == "train"}
+    trained = {stage.subject for stage in compile_workspace(workspace).stages if stage.kind == "train"}
     assert len(trained) == 1  # of the same runs, as another table shows accuracies
 
 
@@ -171,12 +175,16 @@ def test_learned_weights_by_client_kind_and_position(tmp_path: Path) -> None:
 def published(text: str, mean: float) -> str:
     """The verdict on a count beside what a paper prints."""
     number, step = read_printed(text)
-    value = Published(mean=number, std=None, quoted=False, note="", printed=text, step=step)
+    printed = Published(mean=number, std=None, quoted=False, note="", printed=text, step=step)
     planned = cell({"m": "A"}, ["run"]).model_copy(
-        update={"quantity": Quantity(metric="parameters"), "published": value}
+        update={"quantity": Quantity(metric="parameters"), "published": printed}
     )
-    run = Measured("run", Run(RECORD), {"parameters": Value(mean)}, {}, Path())
-    (one,) = collect_cells(table([planned], ["m"], []), {"run": run})
+    made = table([planned], ["m"], [])
+    about = {"run": "run", "seed": 0, "state": "missing", "figure": None}
+    value = {"run": "run", "client": ALL_CLIENTS, "metric": "parameters", "mean": mean, "std": math.nan, "n": 1}
+    nothing = pd.DataFrame()
+    frame = Frame(pd.DataFrame([about]), pd.DataFrame([value]), nothing, nothing, nothing, nothing)
+    (one,) = collect_cells(made, frame)
     return one.verdict
 
 

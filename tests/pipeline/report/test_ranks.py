@@ -14,9 +14,7 @@ from support.figure_demo import record, write_counts
 from support.pages import Document, squeezed
 from support.report_demo import cell, report, results_of, table, with_records
 
-from pipeline.report.table.apart import tied_with
-from pipeline.report.table.derived import derive
-from pipeline.report.table.ranks import ranks_as_printed, ranks_by_seeds
+from pipeline.report.statistics import significant
 from pipeline.spec.table import ResolvedTable
 
 # Correct of 200 samples per client and seed, so one is half a percent.
@@ -47,7 +45,7 @@ def three(root: Path, derived: list[dict[str, Any]], lacking: str = "", **change
 
 def values(resolved: ResolvedTable, root: Path) -> dict[str, list[float | None]]:
     """By method: the numbers of all derived columns."""
-    (one,) = derive(results_of(resolved, root))
+    (one,) = results_of(resolved, root).derived()
     return {row[0]: [one.values.get((row, at)) for at in range(len(one.groups))] for (row,) in zip(_rows(resolved))}
 
 
@@ -111,9 +109,6 @@ SEEDS = {
 }
 
 
-ONE_SEED = "Where two cells do not share two seeds, their difference is not judged"
-
-
 def results(root: Path, rows: dict[str, Any], **changes: Any) -> ResolvedTable:
     return by_seed(root, {method: {"here": values} for method, values in rows.items()}, **changes)
 
@@ -122,18 +117,15 @@ def test_the_test_is_paired_and_corrected_for_the_comparisons_of_a_column() -> N
     best, *others = (dict(enumerate(values)) for values in SEEDS.values())
     ps = [float(ttest_rel(SEEDS["A"], SEEDS[name]).pvalue) for name in "BCD"]
     assert sorted(ps) == [ps[2], ps[0], ps[1]] and ps[2] < 0.05 / 3 and ps[0] > 0.05 / 2
-    assert tied_with(best, others) == [True, True, False]
+    assert significant([(best, other) for other in others]) == [False, False, True]
     close = {0: 69.5, 1: 79.45, 2: 89.53}  # p is below 5 % and above a third of it
     assert float(ttest_rel(SEEDS["A"], list(close.values())).pvalue) / 2 < 0.05 / 3
-    assert tied_with(best, [close]) == [False]
+    assert significant([(best, close)]) == [True]
 
 
 def test_seeds_are_paired_by_their_number_and_one_decides_nothing() -> None:
-    assert tied_with({0: 70.0, 1: 80.0, 2: 90.0}, [{2: 79.8, 0: 60.0, 1: 70.1}, {2: 10.0}, {3: 1.0, 4: 2.0}]) == [
-        False,
-        None,
-        None,
-    ]
+    others = [{2: 79.8, 0: 60.0, 1: 70.1}, {2: 10.0}, {3: 1.0, 4: 2.0}]
+    assert significant([({0: 70.0, 1: 80.0, 2: 90.0}, other) for other in others]) == [True, None, None]
 
 
 def test_marks_stand_in_every_format(tmp_path: Path) -> None:
@@ -144,7 +136,6 @@ def test_marks_stand_in_every_format(tmp_path: Path) -> None:
     assert "| B | 79.37±8.21‡ |" in lines and "| D | 70.23±8.25 |" in lines
     words = "‡: not told apart from the best of its column"
     assert any(words in line for line in lines)
-    assert not any(ONE_SEED in line for line in lines)
     assert r"B & 79.37$\pm$8.21$\ddagger$ \\" in (tmp_path / "out/report.tex").read_text("utf-8")
     page = (tmp_path / "out/report.html").read_text("utf-8")
     assert '<span class="sd">±8.21</span><span class="tied">‡</span>' in page and page.count('class="tied"') == 2
@@ -153,10 +144,10 @@ def test_marks_stand_in_every_format(tmp_path: Path) -> None:
     assert frame["tied"].to_dict() == {"A": None, "B": True, "C": True, "D": False}
 
 
-def test_one_seed_marks_nothing_and_the_legend_says_so(tmp_path: Path) -> None:
+def test_one_seed_marks_nothing(tmp_path: Path) -> None:
     report(results(tmp_path, {"A": [80.0], "B": [79.99]}), tmp_path, tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text("utf-8")
-    assert ONE_SEED in text and "‡" not in text and "**80.00" in text and "- seeds per cell: 1\n" in text
+    assert "‡ |" not in text and "**80.00" in text and "- seeds per cell: 1\n" in text
 
 
 def test_numbers_of_a_trial_are_neither_best_nor_compared(tmp_path: Path) -> None:
@@ -169,8 +160,8 @@ def test_numbers_of_a_trial_are_neither_best_nor_compared(tmp_path: Path) -> Non
     lines = squeezed((tmp_path / "out/report.md").read_text("utf-8"))
     assert "| A | 80.00±8.16 (**80.00**) |" in lines and "| B | 79.37±8.21 (10.00) |" in lines
     text = "\n".join(lines)
-    assert "4 trial" in text and "Bold: the highest of its column" in text
-    assert not any(word in text for word in ("‡", "no verdict,", "are obtained", "Obtained minus published"))
+    assert "4 trial" in text and "Bold: the best of its column" in text
+    assert not any(word in text for word in ("‡ |", "no verdict,", "- obtained:", "Obtained minus published"))
     page = (tmp_path / "out/report.html").read_text("utf-8")
     assert '"o best"' not in page and "+69.37" not in page
 
@@ -186,5 +177,5 @@ def test_numbers_of_a_trial_are_neither_best_nor_compared(tmp_path: Path) -> Non
 )
 def test_ranks(tmp_path: Path, rows: dict[str, Any], by_seeds: list[float], printed: list[float]) -> None:
     found = results_of(results(tmp_path, rows), tmp_path)
-    assert list(ranks_by_seeds(found, ("here",)).values()) == by_seeds
-    assert list(ranks_as_printed(found, ("here",)).values()) == printed
+    assert list(found.ranks(("here",)).values()) == by_seeds
+    assert list(found.ranks(("here",), by_seeds=False).values()) == printed

@@ -64,8 +64,8 @@ def test_the_page_says_what_was_published_and_what_was_obtained(kept: Project) -
     assert (label, published, runs) == ("FedAvg", "0.50±0.10\\*", "1 of 1")
     assert float(obtained) == accuracy["fedavg"]
     assert float(difference) == pytest.approx(accuracy["fedavg"] - 0.5)
-    assert "Of 2 published accuracies 2 are obtained: 0 within 1 point, 0 within 2.5, 0 within 5; the median" in page
-    assert "None of them has 3 seeds, so there is no verdict on any." in page
+    assert "- distance in points: 0 within 1, 0 within 2.5, 0 within 5; median" in page
+    assert "- verdicts: 2 with fewer seeds" in page
     assert "- FedAvg: it is \\| not so" in page and "- FedPer:" not in page
     assert rows(page, "Mine") == [["Mine", "2", "2", "0", "0", "0", "1"]]
     # The same again, also where nothing else is than specs and the ledger.
@@ -107,11 +107,11 @@ def test_tables_without_published_values_are_shown_for_what_no_other_has(kept: P
     write_report(kept.workspace())
     page = (kept.root / "docs/results.md").read_text(encoding="utf-8")
     assert "FedBABU" not in page  # of which nothing is kept
-    assert "Of 1 published accuracies 1 is obtained" in page
+    assert "- published accuracies: 1\n- obtained: 1\n" in page
     tried = page[page.index("### Tried: Tiny, published") :]
     assert rows(tried, "FedPer") == [["FedPer", f"{last_accuracy(entry):.2f}{EARLIER}"]]
     assert f"{EARLIER}: by an earlier state of the code" in tried
-    assert "2 runs" in tried and "published accuracies" not in tried
+    assert "2 runs" in tried and "- published accuracies" not in tried
 
 
 def test_what_is_somebodys_own_is_left_alone(kept: Project) -> None:
@@ -134,5 +134,5 @@ def test_without_anything_kept_the_page_says_so(reproduced: Project) -> None:
     reproduced.write("specs/mine/table1.csv", PUBLISHED)
     write_report(reproduced.workspace())
     page = (reproduced.root / "docs/results.md").read_text(encoding="utf-8")
-    assert "Of 2 published accuracies none is obtained." in page
+    assert "- published accuracies: 2\n- obtained: 0\n" in page
     assert rows(page, "Mine") == [["Mine", "2", "0", "0", "0", "0", "0"]]

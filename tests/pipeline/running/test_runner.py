@@ -24,7 +24,7 @@ from pipeline.running.board import Board, status_path
 from pipeline.running.request import Wish
 from pipeline.running.runner import _alone, run_specs
 from pipeline.spec.records import read_run
-from pipeline.workspace import Workspace
+from pipeline.workspace import RECORDS, Workspace
 
 FEDTP_NEEDS_A_TRANSFORMER = "{FedTP: fedtp, FedAvg: fedavg}"
 
@@ -108,8 +108,8 @@ def test_only_some_cells(project: Project, capsys: pytest.CaptureFixture[str]) -
     project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}", more="    seed: [0, 7]\n"))
     with chdir(project.root):
         assert run_specs(project.workspace(), Wish(("tiny",), cells=("Fed*",), seeds=(7,))) == 0
-    trained = [path.parent.name for path in project.root.glob("artifacts/runs/*/evaluation.parquet")]
-    records = [read_run(path) for run in trained for path in project.root.glob(f"stages/federations/*/{run}.yaml")]
+    trained = [path.parent.name for path in project.root.glob("artifacts/runs/*/rounds.parquet")]
+    records = [read_run(project.root / RECORDS, run) for run in trained]
     assert sorted((run.method, run.seed) for run in records) == [("fedavg", 7), ("fedper", 7)]
     assert not (project.root / "reports/tiny").exists()
     for wish, line in (

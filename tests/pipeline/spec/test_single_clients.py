@@ -10,12 +10,12 @@ import pytest
 from support.fake_catalog import BASE, resolved, write_specs
 from support.figure_demo import record
 from support.paper_specs import catalog_of_all
-from support.report_demo import cell, results_of, runs_of, table, with_records, write_evaluation
+from support.report_demo import cell, results_of, table, with_records, write_evaluation
 
 from pflcore.artifacts import read_table, write_table
 from pflcore.errors import UserError
-from pipeline.report.pages.study import examine
-from pipeline.report.table.measured import Value
+from pipeline.report.study import Study
+from pipeline.report.table.cells import Value
 from pipeline.spec.resolve import resolve
 from pipeline.spec.specs import load_spec
 from pipeline.spec.table import ResolvedTable
@@ -135,11 +135,11 @@ def test_a_curve_per_client(tmp_path: Path) -> None:
     for run, shares in SHARES.items():
         write_clients(tmp_path, run, shares)
     resolved = study(tmp_path, ["s0", "s1"])
-    made = examine(resolved, runs_of(resolved, tmp_path), tmp_path)
+    made = Study(results_of(resolved, tmp_path))
     assert [(c.column, c.points.tolist()) for c in made.curves] == [
         (("A",), [30.0, 40.0, 70.0]),
         (("B",), [60.0, 60.0, 50.0]),
         (("All",), [45.0, 50.0, 60.0]),
     ]
-    assert made.page.curves_caption.endswith("in cells of one client, its own.")
-    assert ("single clients", "A, B") in made.page.facts
+    assert made.curves_caption.endswith("in cells of one client, its own.")
+    assert ("single clients", "A, B") in made.facts

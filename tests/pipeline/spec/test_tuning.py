@@ -115,7 +115,7 @@ def test_what_is_chosen_comes_before_the_run_and_the_report(tmp_path: Path) -> N
     assert choice in stages[f"train-{final.id}"].deps and choice in stages["tiny"].deps
     select = stages[final.tuned or ""]
     assert select.outs == (choice,) and select.kind == "select" and select.file == "stages/selections/dvc.yaml"
-    assert sum(dep.endswith("/evaluation.parquet") for dep in select.deps) == 12
+    assert sum(dep.endswith("/rounds.parquet") for dep in select.deps) == 12
     trial = next(run for run in compilation.runs.values() if not run.tuned)
     assert not [dep for dep in stages[f"train-{trial.id}"].deps if "selections" in dep]
 

@@ -12,6 +12,8 @@ from support.project import Project, make_project
 from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
 from pipeline.report.figures.detections import _image
+from pipeline.report.frame import read_frame
+from pipeline.workspace import frame_path
 
 SPEC = """\
 title: Shapes
@@ -48,14 +50,15 @@ def folders(project: Project) -> list[Path]:
 
 def test_precision_is_a_column_of_every_round_and_the_figure_of_a_client(project: Project) -> None:
     assert len(folders(project)) == 2
+    frame = read_frame(project.root / frame_path("shapes"))
     for folder in folders(project):
         rounds, _ = read_table(folder / "rounds.parquet", "rounds/2")
         precision = rounds["precision"].to_numpy()
         assert len(precision) == 4 and ((precision >= 0) & (precision <= 1)).all()
-        clients, header = read_table(folder / "evaluation.parquet", "evaluation/1")
+        clients, values = (one[one["run"] == folder.name] for one in (frame.clients, frame.values))
         last = precision[rounds["round"].to_numpy() == 2]
-        assert clients["accuracy"].to_pylist() == last.tolist()
-        assert header["protocols"]["clients"]["mean"] == pytest.approx(100 * last.mean())
+        assert (clients["accuracy"] / 100).to_list() == pytest.approx(last.tolist())
+        assert values.set_index("metric")["mean"]["clients"] == pytest.approx(100 * last.mean())
         assert read_meta(folder / "rounds.parquet", "rounds/2")["figure"] == "mAP"
 
 

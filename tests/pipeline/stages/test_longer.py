@@ -26,7 +26,7 @@ from pipeline.spec.run import Run
 from pipeline.stages.identity import lineage_hash, run_hash
 
 CPU = torch.device("cpu")
-CODE = {"stages/code/train.txt": "engine", "stages/code/analysis.noise.txt": "noise"}
+CODE = "2-noise"
 LAST = Evaluation(window=0, curve_every=0)
 CURVE = Evaluation(window=0, curve_every=1)
 
@@ -42,9 +42,7 @@ def record(entry: Method, settings: Training, evaluation: Evaluation = CURVE) ->
     }
 
 
-def lineage(
-    entry: Method, settings: Training, code: dict[str, str] = CODE, data: str = "d", device: torch.device = CPU
-) -> str:
+def lineage(entry: Method, settings: Training, code: str = CODE, data: str = "d", device: torch.device = CPU) -> str:
     return lineage_hash(Run(record(entry, settings)), code, {"dataset_hash": data}, device)
 
 
@@ -241,7 +239,7 @@ def test_a_lineage_depends_on_data_code_and_device(monkeypatch: pytest.MonkeyPat
     hashes = {
         lineage(entry, settings),
         lineage(entry, settings, data="e"),
-        lineage(entry, settings, {**CODE, "stages/code/train.txt": "edited"}),
+        lineage(entry, settings, "3-noise"),
         lineage(entry, settings, device=torch.device("meta")),
     }
     for place, value in (("torch.__version__", "9.9"), ("torch.backends.cpu.get_cpu_capability", lambda: "AVX9000")):
@@ -256,7 +254,7 @@ def test_a_lineage_depends_on_data_code_and_device(monkeypatch: pytest.MonkeyPat
 
 def made(folder: Path, name: str, backbone: str = CONVNET, **parts: dict[str, Any]) -> Runner:
     one = runner(folder, name, backbone, ", save_weights: true")
-    one.change_record(lambda record: [record[part].update(change) for part, change in parts.items()])
+    one.change(**parts)
     return one
 
 
@@ -275,7 +273,7 @@ def test_a_longer_run_leaves_the_same_files(name: str, backbone: str, tmp_path: 
     whole.train()
     longer = made(tmp_path / "longer", name, backbone, evaluation={"window": 2})
     assert rounds_trained(longer) == 4
-    longer.change_record(lambda record: record["training"].update(rounds=7))
+    longer.change(training={"rounds": 7})
     assert rounds_trained(longer) == 3
     assert tree(longer.out) == tree(whole.out) and set(tree(whole.out)) == {"rounds.parquet", "weights.safetensors"}
     assert longer.said == [f"{longer.run.id}: continued from 4 rounds of an earlier run"]
@@ -285,14 +283,14 @@ def test_a_longer_run_leaves_the_same_files(name: str, backbone: str, tmp_path: 
 def test_another_way_of_measuring_starts_anew(tmp_path: Path) -> None:
     one = made(tmp_path, "knn_per")
     assert rounds_trained(one) == 4 and rounds_trained(one) == 0
-    one.change_record(lambda record: record["method"].update(knn=0.8))
+    one.change(method={"knn": 0.8})
     assert rounds_trained(one) == 4
 
 
 def test_a_method_with_a_schedule_over_all_rounds_starts_anew(tmp_path: Path) -> None:
     one = made(tmp_path, "fedkd")
     assert rounds_trained(one) == 4
-    one.change_record(lambda record: record["training"].update(rounds=5))
+    one.change(training={"rounds": 5})
     assert rounds_trained(one) == 5 and one.said == []
 
 

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from support.project import Project, make_project, spec
+from support.report_demo import RECORD, rounds_table, write_records
 
 from pflcore.artifacts import read_meta, write_table
 from pflcore.errors import UserError
 from pipeline.report.figures.tuning import at_edge
+from pipeline.spec.run import Run, short_hash
 from pipeline.stages import select
-from pipeline.workspace import run_path, selection_path
+from pipeline.workspace import RECORDS, run_path, selection_path
 
 TUNE = """\
     seed: [0, 3]
@@ -93,41 +96,34 @@ def test_the_report_says_what_was_tried(project: Project) -> None:
     assert len(tried) == 6 and tried["chosen"].sum() == 2 and sorted(set(tried["training.lr"])) == [0.001, 0.1, 0.3]
 
 
-def trial(folder: Path, run: str, protocols: dict[str, Any]) -> None:
-    empty = pd.DataFrame({"client": [0]})
-    import pyarrow as pa
-
-    write_table(folder / run / "evaluation.parquet", pa.Table.from_pandas(empty), "evaluation/1", protocols=protocols)
+SHORT = {"training": {"rounds": 7}, "evaluation": {"every": 7, "window": 1, "curve_every": 7}}
 
 
-def choose(folder: Path, accuracies: dict[str, list[float | None]]) -> Any:
-    """What is chosen among learning rates, given the accuracies of the trials of each; None for one that diverged."""
-    lines = ["space: {training.lr: [1]}", "size: 3", "rounds: 9", "trials:"]
+def choose(folder: Path, accuracies: dict[float, list[int | None]]) -> Any:
+    """What is chosen among learning rates, given what trials got right of 100; None for one that diverged."""
+    trials, records = [], {}
     for rate, values in accuracies.items():
-        for index, value in enumerate(values):
-            trial(folder, f"r{rate}-{index}", {} if value is None else {"validation": {"mean": value}})
-        runs = ", ".join(f"r{rate}-{index}" for index in range(len(values)))
-        lines.append(f"- {{chosen: {{training.lr: {rate}}}, runs: [{runs}]}}")
-    record, out = folder / "a.yaml", folder / "out.json"
-    record.write_text("\n".join(lines))
-    select.run(record, folder, out)
-    return json.loads(out.read_text())["chosen"]["training.lr"]
+        runs = [Run(RECORD | SHORT | {"seed": index, "clients": int(1000 * rate)}) for index in range(len(values))]
+        for run, value in zip(runs, values, strict=True):
+            rows = rounds_table([7, 7], [0, 0], [3, value or 0], [100, 100], [1.0, 1.0])
+            rows = rows.set_column(2, "population", pa.array(["test", "validation"]))
+            diverged = {"round": 2, "client": 0} if value is None else None
+            write_table(folder / run.id / "rounds.parquet", rows, "rounds/2", diverged=diverged)
+            records[run.id] = run.record
+        trials.append({"chosen": {"training.lr": rate}, "runs": [run.id for run in runs]})
+    record = {"space": {"training.lr": [1]}, "size": 3, "rounds": 9, "trials": trials}
+    id_ = f"s-{short_hash([record['space'], [[one['chosen'], one['runs']] for one in trials]])}"
+    write_records(folder, records | {id_: record})
+    select.run(id_, folder / RECORDS, folder, folder / "out.json")
+    return json.loads((folder / "out.json").read_text())["chosen"]["training.lr"]
 
 
 def test_which_trial_is_chosen(tmp_path: Path) -> None:
-    assert choose(tmp_path / "means", {"0.1": [50.0, 70.0], "0.2": [61.0, 60.0]}) == 0.2
-    assert choose(tmp_path / "equal", {"0.3": [60.0], "0.1": [60.0], "0.2": [59.0]}) == 0.3  # the first
-    assert choose(tmp_path / "diverged", {"0.1": [99.0, None], "0.2": [10.0, 11.0]}) == 0.2
+    assert choose(tmp_path / "means", {0.1: [50, 70], 0.2: [61, 60]}) == 0.2
+    assert choose(tmp_path / "equal", {0.3: [60], 0.1: [60], 0.2: [59]}) == 0.3  # the first
+    assert choose(tmp_path / "diverged", {0.1: [99, None], 0.2: [10, 11]}) == 0.2
     with pytest.raises(UserError, match="all 2 trials diverged; widen the space"):
-        choose(tmp_path / "none", {"0.1": [None], "0.2": [None]})
-
-
-def test_damage_is_one_line(tmp_path: Path) -> None:
-    trial(tmp_path, "r", {"validation": {"mean": "high"}})
-    (tmp_path / "a.yaml").write_text("{space: {}, size: 1, rounds: 1, trials: [{chosen: {training.lr: 1}, runs: [r]}]}")
-    with pytest.raises(UserError, match=r"evaluation\.parquet: damaged metadata"):
-        select.run(tmp_path / "a.yaml", tmp_path, tmp_path / "out.json")
-    assert not (tmp_path / "out.json").exists()
+        choose(tmp_path / "none", {0.1: [None], 0.2: [None]})
 
 
 def test_the_edges_of_a_space() -> None:
@@ -145,7 +141,7 @@ def test_a_wider_space_trains_only_what_is_new(tmp_path: Path) -> None:
     project.write("specs/tiny.yaml", text.replace("[0.001, 0.3, 0.1]", "[0.001, 0.3, 0.1, 0.0001]"))
     project.compile()
     done = project.repro(PFL_DEVICE="cpu")
-    trained = [name for name in done.ran if name.startswith("train-")]
+    trained = [name for name in done.ran if name.startswith("train")]
     # Two trials; the runs that wait belong to another selection now, but go on from where the same choice had led.
     assert done.code == 0 and len(trained) == 4, done.output
     assert done.output.count("continued from 4 rounds of an earlier run") == 2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,8 +18,10 @@ from support.runner import ROUNDS, runner
 from pflcore.artifacts import read_table
 from pflcore.engine import Progress
 from pflcore.errors import UserError
-from pipeline.spec.run import options
+from pipeline.spec.run import Run, options
+from pipeline.spec.table import read_resolved
 from pipeline.stages import data, index, partition, report
+from pipeline.workspace import frame_path
 
 
 class Interrupted(Exception):
@@ -85,7 +85,7 @@ def test_checkpoints_are_a_minute_apart_and_other_code_does_not_continue_a_run(t
     with pytest.raises(Interrupted):
         changed.train(checkpoint_every=0.0, on_round=stop_after(3))
     assert changed.checkpoints()
-    changed.train(code={"train.txt": "other"})
+    changed.train(code="other")
     assert changed.said == []
 
 
@@ -95,7 +95,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
         one.train()
         one.evaluate()
     assert tree(first.project.root / "artifacts") == tree(second.project.root / "artifacts")
-    assert set(tree(first.out)) == {"rounds.parquet", "evaluation.parquet"}  # no weights unless they are wanted
+    assert set(tree(first.out)) == {"rounds.parquet"}  # no weights unless they are wanted
 
 
 def test_what_a_run_leaves(tmp_path: Path) -> None:
@@ -110,26 +110,27 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert meta["run"] == done.run.id and meta["diverged"] is None and meta["device"].startswith("cpu (")
     assert meta["communicated_up"] == meta["communicated_down"] < 4 * meta["parameters"]  # the head stays
     assert {len(meta[name]) for name in ("dataset_hash", "partition_hash")} == {64}
-    assert meta["code"] == hashlib.sha256(b"one").hexdigest()[:12]
+    assert meta["code"] == "one"
     assert [(progress.round, progress.rounds) for progress in seen] == [(n, ROUNDS) for n in range(1, ROUNDS + 1)]
     names = set(load_file(done.out / "weights.safetensors"))
     assert {f"client.{client}.head.weight" for client in range(3)} <= names and "head.weight" not in names
-    words = done.evaluate()
-    clients, kept = read_table(done.out / "evaluation.parquet", "evaluation/1")
-    figures = kept["protocols"]
-    assert f"last_rounds {figures['last_rounds']['mean']:.2f}±{figures['last_rounds']['std']:.2f}" in words
-    assert clients.num_rows == 3 and kept["run"] == done.run.id
+    frame = done.evaluate()
+    correct, total = (table[name].to_numpy()[-3:].sum() for name in ("correct", "total"))
+    assert frame.values.set_index("metric")["mean"]["final"] == pytest.approx(100 * correct / total)
+    assert len(frame.clients) == 3 and frame.runs["run"].to_list() == [done.run.id]
 
 
 def test_a_diverging_run_ends_and_is_reported(tmp_path: Path) -> None:
     wild = runner(tmp_path)
-    wild.change_record(lambda record: record["training"].update(lr=1e30))
+    wild.change(training={"lr": 1e30})
     wild.train()
     assert len(wild.said) == 1 and "diverged" in wild.said[0]
     _, meta = read_table(wild.out / "rounds.parquet", "rounds/2")
     assert set(meta["diverged"]) == {"round", "client"}
-    assert wild.evaluate() == f"{wild.run.id}: diverged"
-    report.run(wild.project.root / "stages/tables/a.json", wild.project.root, tmp_path / "report")
+    frame = wild.evaluate()
+    assert frame.runs["state"].to_list() == ["diverged"] and frame.values.empty
+    (table,) = wild.project.compiled().tables.values()
+    report.run(table, wild.project.root, tmp_path / "report")
     assert "diverged" in (tmp_path / "report/report.md").read_text(encoding="utf-8")
 
 
@@ -159,9 +160,6 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("dataset", Path.unlink, "no such dataset artifact; run the stage that makes it"),
     ("partition", rows_outside, "is outside the dataset of 1797 samples"),
     ("partition", Path.unlink, "no such partition artifact"),
-    ("record", Path.unlink, "no such file; run `pfl compile`"),
-    ("record", garbage, "expected the keys"),
-    ("record", lambda path: path.write_bytes(b"\xff\xfe\x00") and None, "not YAML"),
 ]
 
 
@@ -177,60 +175,32 @@ def test_damaged_inputs_are_one_error_and_no_output(
     assert tree(damaged.out) == {}
 
 
-CHANGES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
-    (lambda record: record.update(method="fedper"), "method: 'fedper' is not what `pfl compile` writes"),
-    (lambda record: record.update(training=[]), "training: [] is not what `pfl compile` writes"),
-    (lambda record: record.pop("seed"), "expected the keys"),
-    (lambda record: record["method"].update(name="../fedper"), "unknown method '../fedper'"),
-    (lambda record: record["backbone"].update(kernel="big"), "kernel"),
-    (lambda record: record["training"].update(round=1), "unexpected keyword argument 'round'; run `pfl compile`"),
-    (lambda record: record["training"].update(rounds="x"), "Training.rounds = 'x' must be int"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), CHANGES, ids=[message for _, message in CHANGES])
-def test_odd_records_are_one_error_and_no_output(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
-) -> None:
-    odd = runner(tmp_path)
-    odd.change_record(change)
-    with pytest.raises(UserError) as error:
-        odd.train()
-    assert message in str(error.value) and "\n" not in str(error.value)
-    assert tree(odd.out) == {}
-
-
 def test_an_unknown_device_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="device 'tpu9' cannot be used"):
         runner(tmp_path).train(device="tpu9")
 
 
 def test_a_dataset_that_does_not_exist(tmp_path: Path) -> None:
-    record = tmp_path / "d.yaml"
-    record.write_text("name: nothing\nstand_in: null\n", encoding="utf-8")
     with pytest.raises(UserError, match="unknown dataset 'nothing'; known: "):
-        data.run(record, tmp_path / "out.parquet", tmp_path / "data")
+        data.run({"name": "nothing", "stand_in": None}, tmp_path / "out.parquet", tmp_path / "data")
     assert not (tmp_path / "out.parquet").exists()
 
 
 def test_a_stand_in_has_the_size_it_was_asked_for(tmp_path: Path) -> None:
-    record = tmp_path / "d.yaml"
-    record.write_text("name: digits\nstand_in: 80\n", encoding="utf-8")
-    said = data.run(record, tmp_path / "out.parquet", tmp_path / "data")
+    said = data.run({"name": "digits", "stand_in": 80}, tmp_path / "out.parquet", tmp_path / "data")
     assert said.startswith("digits: 100 samples, 10 classes, from stand-in")
     assert read_table(tmp_path / "out.parquet", "dataset/2")[0].num_rows == 100
 
 
 def test_a_partition_that_is_impossible(tmp_path: Path) -> None:
     made = runner(tmp_path)
-    record = tmp_path / "federation.yaml"
-    record.write_text("partition: {name: iid}\nclients: 1000\nseed: 0\n", encoding="utf-8")
+    federation = Run({"partition": {"name": "iid"}, "clients": 1000, "seed": 0})
     with pytest.raises(UserError, match="clients get none of the"):
-        partition.run(record, made.dataset, tmp_path / "out.parquet")
+        partition.run(federation, made.dataset, tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
 
 
-@pytest.mark.parametrize("damage", [truncated, garbage, Path.unlink])
+@pytest.mark.parametrize("damage", [truncated, garbage])
 def test_measurements_that_are_damaged(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     done = runner(tmp_path)
     done.train()
@@ -238,7 +208,7 @@ def test_measurements_that_are_damaged(tmp_path: Path, damage: Callable[[Path], 
     with pytest.raises(UserError) as error:
         done.evaluate()
     assert str(error.value).startswith(str(done.out / "rounds.parquet"))
-    assert not (done.out / "evaluation.parquet").exists()
+    assert not (done.project.root / frame_path("a")).exists()
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"spec": "a"}', "\xff"])
@@ -246,46 +216,21 @@ def test_tables_that_are_damaged(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "table.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    for stage in (lambda: report.run(path, tmp_path, tmp_path / "out"), lambda: index.run([path], tmp_path / "out")):
-        with pytest.raises(UserError) as error:
-            stage()
-        assert str(error.value).startswith(f"{path}: ") and "pfl compile" in str(error.value)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda record: record.pop("backbone"), "expected the keys "),
-        (None, "no such file; run `pfl compile`"),
-    ],
-)
-def test_a_report_reads_the_records_of_its_runs(
-    tmp_path: Path, damage: Callable[[dict[str, Any]], object] | None, words: str
-) -> None:
-    made = runner(tmp_path)
-    if damage:
-        made.change_record(damage)
-    else:
-        made.record.unlink()
-    with pytest.raises(UserError) as error:
-        report.run(made.project.root / "stages/tables/a.json", made.project.root, tmp_path / "out")
-    assert str(error.value).startswith(f"{made.record}: ") and words in str(error.value)
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match=f"^{path}: .*pfl compile"):
+        read_resolved(path)
 
 
 def test_an_index_needs_its_reports(tmp_path: Path) -> None:
     made = runner(tmp_path)
-    table, reports = made.project.root / "stages/tables/a.json", made.project.root / "reports"
+    (table,), reports = made.project.compiled().tables.values(), made.project.root / "reports"
     with pytest.raises(UserError, match=r"table\.parquet: no such table artifact"):
         index.run([table], reports)
     assert not (reports / "index.md").exists()
+    made.evaluate()
     report.run(table, made.project.root, reports / "a")
-    index.run([table], reports)
-    assert "| Tiny | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
-    table.write_text(table.read_text(encoding="utf-8").replace('"Tiny"', '"<script>a|b*"'), encoding="utf-8")
-    index.run([table], reports)
-    assert r"| &lt;script&gt;a\|b\* | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
+    for title, shown in (("Tiny", "Tiny"), ("<script>a|b*", r"&lt;script&gt;a\|b\*")):
+        index.run([table.model_copy(update={"title": title})], reports)
+        assert f"| {shown} | 1 | 1 | [md](a/report.md)" in (reports / "index.md").read_text(encoding="utf-8")
 
 
 def test_lists_in_records_become_tuples() -> None:

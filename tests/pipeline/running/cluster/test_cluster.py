@@ -13,17 +13,20 @@ import psutil
 import pytest
 from support.own_parts import own_parts
 from support.project import Project, make_project, spec, tree
+from support.report_demo import RECORD
 
 pytest.importorskip("ray")
 from support.cluster_nodes import RayCluster, RayNode, free_port, stop
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import ENGINE, Engine
+from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
+from pipeline.compile.stage_code import code_of_run
 from pipeline.running.cluster.fleet import Fleet, Node
 from pipeline.running.cluster.node import Order, _other, variables
 from pipeline.running.jobs import Job
+from pipeline.spec.run import Run
 from pipeline.spec.schema import Resources
 
 ROUNDS = 200
@@ -168,33 +171,26 @@ def test_no_cluster_and_no_remote_are_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2 and "dvc remote add -d NAME URL" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_code_is_compared_module_by_module(tmp_path: Path) -> None:
-    ours = Code(source_folder())
-    code = ours.fingerprint("pipeline.stages.report", "pipeline.report.pages.build")
-    assert ".j2 " in code
-    assert ours.altered(code, ours.on_disk(code)) is None
-    gone = code.replace("pflcore.protocols ", "pflcore.gone ")
-    assert ours.altered(gone, ours.on_disk(gone)) == "pflcore.gone"
+def test_a_node_needs_the_code_that_a_job_was_compiled_for(tmp_path: Path) -> None:
     for package in ("pflcore", "pipeline"):
         shutil.copytree(source_folder() / package, tmp_path / package)
-    (tmp_path / "pflcore/errors.py").write_text("class UserError(Exception): ...\n")
-    theirs = Code(tmp_path)
-    assert theirs.altered(code, theirs.on_disk(code)) == "pflcore.errors"
-    (tmp_path / "pflcore/errors.py").write_bytes((source_folder() / "pflcore/errors.py").read_bytes())
-    (tmp_path / "pipeline/report/templates/report.md.j2").write_text("other")
-    assert theirs.altered(code, theirs.on_disk(code)) == "pipeline/report/templates/report.md.j2"
+    run, here = Run(RECORD), Code(source_folder())
+    seal = "-".join(part.digest(part.fingerprint(here)) for part in code_of_run("train", run))
 
+    def other(seal: str) -> str | None:
+        job = Job("a", f"pfl stage train {run.id} --seal {seal}", "key", (), tmp_path / "log")
+        return _other(Code(tmp_path), Order(job, run.id, "w", run.record, {}, {}, {}, 1, 0, {}))
 
-def test_a_node_needs_a_tested_engine_of_the_same_version(tmp_path: Path) -> None:
-    for package in ("pflcore", "pipeline"):
-        shutil.copytree(source_folder() / package, tmp_path / package)
-    here, there = Engine.recorded(Code(source_folder())), Code(tmp_path)
-    assert _other(there, ENGINE, f"{here.title}\n") is None
-    (tmp_path / "pflcore/errors.py").write_text("class UserError(Exception): ...\n")
-    assert _other(Code(tmp_path), ENGINE, f"{here.title}\n") == "pflcore.errors"
-    Engine.on_disk(Code(tmp_path)).write(there)
-    assert _other(Code(tmp_path), ENGINE, f"{here.title}\n") is None  # spelled otherwise, with the same results
-    assert _other(Code(tmp_path), ENGINE, "engine version 0\n") == "the version of the engine"
+    assert other(seal) is None and other(f"0{seal}") == "engine"
+    method, errors = tmp_path / "pflcore/methods/fedavg.py", tmp_path / "pflcore/errors.py"
+    text = method.read_text()
+    method.write_text(f"{text}\nEDITED = 1\n")
+    assert other(seal) == "method.fedavg"
+    method.write_text(f"{text}\n# a comment\n")
+    errors.write_text(errors.read_text() + "\nEDITED = 1\n")
+    assert other(seal) == "pflcore.errors"
+    Engine.on_disk(Code(tmp_path)).write(Code(tmp_path))
+    assert other(seal) is None  # spelled otherwise, with the same results
 
 
 class _Ray:
@@ -247,7 +243,7 @@ def test_places_are_given_where_there_is_most_room_and_nowhere_else() -> None:
 )
 def test_what_a_run_has_been_given_is_in_its_environment(cpus: float, gpus: float, expected: dict[str, str]) -> None:
     job = Job("a", "pfl stage train a", "0", ("b",), Path("log"))
-    order = Order(job, "a", "w", {}, (), {}, {}, cpus, gpus, {"PFL_CHECKPOINT_SECONDS": "5"})
+    order = Order(job, "a", "w", {}, {}, {}, {}, cpus, gpus, {"PFL_CHECKPOINT_SECONDS": "5"})
     assert variables(order, {}) == {**expected, "PFL_CHECKPOINT_SECONDS": "5"}
     assert variables(order, {"PFL_DEVICE": "tpu", "PFL_CHECKPOINT_SECONDS": "9"}) == {
         **expected,

@@ -1,1 +1,0 @@
-"""A paper's claims as checks on the obtained and on the published values."""

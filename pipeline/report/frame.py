@@ -1,0 +1,232 @@
+"""The tidy frame of a table's runs: all that a report needs of them, as DataFrames, in Parquet files of one folder.
+
+The evaluate stage writes it from what training left, and everything that a report shows is a query over it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pflcore.artifacts import read_meta, read_table, write_table
+from pflcore.data.assignment_files import SCHEMA as PARTITION_SCHEMA
+from pflcore.errors import UserError
+from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise
+from pipeline.ledger import Entry
+from pipeline.report.quantities import quantities_of
+from pipeline.spec.run import Run
+from pipeline.spec.table import ResolvedTable, read_runs
+from pipeline.workspace import partition_path, run_path, selection_path
+
+ALL = -1
+"""In the column `client`: all clients of a run together."""
+
+LAST_TEN, LAST = "last_ten", 10
+"""The protocol of papers that name no round: the mean over so many measurements at the end of a run."""
+
+_TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
+_FACTS = {
+    **dict.fromkeys(("device", "torch", "dataset_hash", "partition_hash", "code", "figure", "kept"), _TEXT),
+    **dict.fromkeys(("parameters", "communicated_up", "communicated_down", "stored", "received", "server"), _INT),
+    **dict.fromkeys(("macs", "positions"), _INT),
+    **dict.fromkeys(("diverged", "chosen", "noise"), _TEXT),
+}
+FACTS_AS_JSON = ("diverged", "chosen", "noise")
+_FINDING = ["analysis", "client", "item", "index", "value"]
+_NO_FINDINGS = pd.DataFrame(columns=_FINDING)
+Row = dict[Any, Any]
+_SCHEMAS = {
+    "runs": pa.schema({"run": _TEXT, "seed": _INT, "state": _TEXT, "settings": _TEXT, **_FACTS}),
+    "values": pa.schema({"run": _TEXT, "client": _INT, "metric": _TEXT, "mean": _FLOAT, "std": _FLOAT, "n": _INT}),
+    "rounds": pa.schema({"run": _TEXT, "client": _INT, "round": _INT, "accuracy": _FLOAT, "loss": _FLOAT}),
+    "clients": pa.schema(
+        {"run": _TEXT, "client": _INT, "correct": _INT, "total": _INT, "accuracy": _FLOAT, "loss": _FLOAT}
+    ),
+    "findings": pa.schema(
+        {"run": _TEXT, "analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
+    ),
+    "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
+}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What there is of a table's runs. Accuracies are in percent.
+
+    Attributes:
+        runs: A row per run: run, seed, state (``measured``, ``diverged`` or ``missing``), settings (the resolved run as
+            JSON), and facts: device, torch, dataset_hash, partition_hash, code, figure (``mAP`` of detectors), kept
+            (the day, if it is from the ledger), parameters, communicated_up, communicated_down (bytes per client and
+            round), stored, received, server (numbers), macs, positions; diverged, chosen and noise as JSON.
+        values: A row per run, client (:data:`ALL`, or one that the table shows) and metric, which is a protocol or the
+            key of a quantity: mean, std, and the n that these are taken over; no std where n is 1.
+        rounds: The pooled test accuracy and loss per run, client and measured round.
+        clients: Test samples per run and client after the last round: correct, total, accuracy, loss.
+        findings: What analyses found: run, analysis, client (-1 for none), item, index, value.
+        selections: What was tried and chosen, as JSON, per selection.
+    """
+
+    runs: pd.DataFrame
+    values: pd.DataFrame
+    rounds: pd.DataFrame
+    clients: pd.DataFrame
+    findings: pd.DataFrame
+    selections: pd.DataFrame
+
+
+def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
+    """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`.
+
+    The same artifacts give the same bytes. Runs that have not been made are there as missing.
+
+    Args:
+        root: The workspace, under which records of runs and their artifacts lie.
+
+    Raises:
+        UserError: A record or an artifact is damaged.
+    """
+    for name, rows in _collect(table, read_runs(table, root), root, {}).items():
+        write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)
+
+
+def read_frame(folder: Path) -> Frame:
+    """Read what :func:`write_frame` wrote. Raises :class:`UserError` if a file is missing or damaged."""
+    names = [field.name for field in fields(Frame)]
+    return _frame({name: read_table(folder / f"{name}.parquet", f"frame.{name}/1")[0] for name in names})
+
+
+def collect_frame(
+    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry] | None = None
+) -> Frame:
+    """Return the frame of a table's runs as far as they have been made.
+
+    Args:
+        runs: These and maybe more, by id.
+        root: The workspace.
+        kept: By run id what stands for artifacts that are not there.
+
+    Raises:
+        UserError: An artifact is damaged.
+    """
+    return _frame(_collect(table, runs, root, kept or {}))
+
+
+def _frame(tables: Mapping[str, pa.Table]) -> Frame:
+    integers = {pa.int64(): pd.Int64Dtype()}.get
+    frames = {name: pd.DataFrame(rows.to_pandas(types_mapper=integers)) for name, rows in tables.items()}
+    for name in ("values", "rounds", "clients", "findings"):  # of which none is missing, but maybe an index
+        whole = [column for column in frames[name].select_dtypes("Int64") if not frames[name][column].hasnans]
+        frames[name] = frames[name].astype(dict.fromkeys(whole, "int64"))
+    return Frame(**frames)
+
+
+def _collect(
+    table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry]
+) -> dict[str, pa.Table]:
+    """Return the rows of each attribute of a frame."""
+    rows: dict[str, list[Row]] = {name: [] for name in _SCHEMAS}
+    for id_ in sorted(table.runs):
+        for name, own in _of_run(table, id_, runs[id_], root, kept).items():
+            rows[name] += own
+    for name in sorted(set(table.tuned.values())):
+        path = root / selection_path(name)
+        if path.is_file():
+            rows["selections"].append({"selection": name, "content": path.read_text(encoding="utf-8")})
+    return {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in _SCHEMAS.items()}
+
+
+def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Mapping[str, Entry]) -> dict[str, list[Row]]:
+    """Return the rows that are about one run."""
+    path, measured, facts, findings = root / run_path(id_, "rounds.parquet"), None, dict[str, Any](), _NO_FINDINGS
+    if path.is_file() and not table.counted:
+        measured, facts = read_table(path, "rounds/2")
+        findings = _findings(table, id_, root)
+    elif id_ in kept and not table.counted:
+        entry = kept[id_]
+        measured, facts = entry.rounds(), {**entry.facts, "kept": entry.obtained}
+        measured = measured.replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # which protocols read
+    state = "missing" if measured is None else "measured" if facts.get("diverged") is None else "diverged"
+    facts = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
+    facts |= {name: json.dumps(facts[name]) for name in FACTS_AS_JSON if facts.get(name) is not None}
+    settings = json.dumps(run.record, ensure_ascii=False)
+    rows: dict[str, list[Row]] = {
+        "runs": [{**facts, "run": id_, "seed": run.seed, "state": state, "settings": settings}],
+        "values": [],
+        "rounds": [],
+        "clients": [],
+        "findings": findings.assign(run=id_).to_dict("records"),
+    }
+    for client in [ALL, *sorted(_single_clients(table, id_))]:
+        about: Row = {"run": id_, "client": client}
+        points, figures = pd.DataFrame(columns=["round", "accuracy", "loss"]), Figures()
+        if measured is not None:
+            shown = measured if client == ALL else _of_client(measured, client)
+            points = pd.DataFrame(dict(zip(points.columns, curve(shown), strict=True)))
+            if state == "measured" and len(points):
+                figures = summarise(shown, run.evaluation, rounds_trained(measured, run.training))
+                figures |= last_ten(points["accuracy"]) if table.metric == LAST_TEN else {}  # no other table needs it
+        if client == ALL or len(points):
+            weights = findings[findings["analysis"] == "mixing"]
+            mixing = weights if client == ALL else weights[weights["client"] == client]
+            accuracy = points.set_index("round")["accuracy"]
+            counted = quantities_of(
+                table, run, root, facts if measured else {}, accuracy, None if weights.empty else mixing
+            )
+            figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
+        rows["rounds"] += [about | point for point in points.to_dict("records")]
+        rows["values"] += [
+            {**about, **figure, "metric": metric, "std": figure["std"] if figure["n"] > 1 else None}
+            for metric, figure in figures.items()
+            if math.isfinite(figure["mean"])
+        ]
+    if measured is not None and state == "measured":
+        last = final_clients(measured).to_pandas()
+        rows["clients"] = last.assign(run=id_, accuracy=100.0 * last["accuracy"]).to_dict("records")
+    return rows
+
+
+def last_ten(accuracy: pd.Series[float]) -> Figures:
+    """Return the figures of the protocol of this name, of pooled accuracies by round."""
+    last = accuracy.to_numpy()[-LAST:]
+    return {LAST_TEN: {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}}
+
+
+def _single_clients(table: ResolvedTable, run: str) -> set[int]:
+    """Return the clients of a run that have cells of their own."""
+    return {cell.client for cell in table.cells if cell.client is not None and run in cell.runs}
+
+
+def _of_client(rounds: pa.Table, client: int) -> pa.Table:
+    """Return the rows of one client, with the validation samples of all, by which rounds are chosen."""
+    own = pc.equal(rounds["client"], client)
+    return rounds.filter(pc.or_(own, pc.equal(rounds["population"].cast(pa.string()), "validation")))
+
+
+def _findings(table: ResolvedTable, run: str, root: Path) -> pd.DataFrame:
+    """Return what a run's analyses found, where the table shows any of it."""
+    path = root / run_path(run, "analysis.parquet")
+    shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
+    if not shown or not path.is_file():
+        return _NO_FINDINGS
+    found = read_table(path, "analysis/1")[0]
+    if not set(_FINDING) <= set(found.column_names):
+        raise UserError(f"{path}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
+    return pd.DataFrame(found.select(_FINDING).to_pandas())
+
+
+def _noise(run: Run, root: Path) -> list[float] | None:
+    """Return the standard deviation of the noise of each client; None where the partition has none, or is not here."""
+    path = root / partition_path(run.federation_id)
+    noise = read_meta(path, PARTITION_SCHEMA).get("noise") if path.is_file() else None
+    try:
+        return None if noise is None else [float(std) for std in noise["std"]]
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path}: damaged metadata, noise: {noise}; delete it and run `dvc repro`") from None

@@ -1,0 +1,112 @@
+"""What stands under a table: fixed sentences on its marks and its protocol, and facts of its runs as name and value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pipeline.report.frame import LAST, LAST_TEN
+from pipeline.report.statistics import LEGEND
+from pipeline.report.table.cells import DIFFERS, MATCH, PRECISION, TIES
+from pipeline.report.table.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
+from pipeline.report.table.results import Results
+
+PROTOCOLS = {
+    "last_rounds": "last_rounds: test accuracy (%) pooled over the samples of all clients, mean over n measurements in "
+    "the last rounds of training; the ± of one run is over these, its own fluctuation (FedTP, section IV-B).",
+    "last_ten": f"last_ten: test accuracy (%) pooled over the samples of all clients, mean over the last {LAST} "
+    "measurements; the ± of one run is over these, its own fluctuation.",
+    "last_position": "last_position: accuracy (%) of the character after each test text, pooled over all clients, mean "
+    "over n measurements in the last rounds of training; the ± of one run is over these, its own fluctuation.",
+    "clients": "clients: mean of the test accuracies (%) of n clients after the last round, each counting the same; "
+    "the ± of one run is over these (FedPerfix).",
+    "worst_tenth": "worst_tenth: mean test accuracy (%) after the last round of the n clients that fare worst, a tenth "
+    "of all, rounded up; the ± of one run is over these.",
+    "final": "final: test accuracy (%) pooled over the samples of all clients, after the last round.",
+    "best_by_validation": "best_by_validation: test accuracy (%) pooled over the samples of all clients, after the "
+    "measured round that is best on validation samples, the earliest of equal ones.",
+}
+TWO_NUMBERS = f"a {BESIDE} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
+
+
+_MARKS = (
+    "Bold: the best of its column.",
+    f"{TIED}: not told apart from the best of its column (moderated paired t tests over the seeds, at 5 % over all "
+    "comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
+    f"{NO_VALUE}: not run yet, not reached, or not to be counted before training.",
+    "diverged: training of at least one run of the cell ended in non-finite numbers.",
+    "[n/m]: n of the cell's m runs are done.",
+    "± of a cell of several runs: population standard deviation over them.",
+)
+_PUBLISHED = (
+    "Published values are in parentheses and have a best of their own; *: the paper quotes it from an earlier paper; "
+    f"{MISPRINT}: printed so, though it cannot be (see Notes); {UNPLANNED}: no run is planned.",
+    LEGEND,
+)
+
+
+def legend(results: Results) -> list[str]:
+    """Return the sentences under a table: on its protocol, and on marks."""
+    table, cells = results.table, results.cells
+    accuracies = not any(cell.quantity for cell in cells)
+    applies = {
+        PROTOCOLS.get(table.metric, ""): accuracies,
+        "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
+        "objects do not count), the mean over clients.": results.layout.figure == PRECISION,
+        "Personalised models of all clients are measured after aggregation.": accuracies,
+        "Counted on the models of a cell's runs; nothing is trained for it.": table.counted,
+        "Single clients: the same on the test samples of one client.": bool(results.layout.client_names),
+        "Early stopping: a run ends when its pooled accuracy on validation samples has not improved for so many "
+        "measurements.": any(run.resolved.training.patience for run in results.runs.values()),
+        TWO_NUMBERS: table.metric == LAST_TEN,
+        f"{MATCH}: apart by less than one in the last digit that is printed; else {DIFFERS}.": not accuracies,
+        f"Rank: within a column, 1 the best; {TIES}.": bool(table.derived),
+    }
+    published = _PUBLISHED if table.claims or any(cell.published or cell.misprint for cell in cells) else ()
+    return [*(sentence for sentence, does in applies.items() if does and sentence), *_MARKS, *published]
+
+
+def facts(results: Results) -> list[tuple[str, str]]:
+    """Return the facts of a table and its runs, several values of one in ascending order."""
+    quantities, metric = _quantities(results), results.table.metric
+    if results.table.counted:
+        return quantities
+    runs = [run.resolved for run in results.runs.values()]
+    cells = [cell for cell in results.cells if cell.runs]
+    windows = {(run.evaluation.window, run.evaluation.every) for run in runs}
+    runs_per_cell = {len(cell.runs) for cell in cells}
+    seeds = {len({results.runs[run].resolved.seed for run in cell.runs}) for cell in cells}
+    days = sorted(run.kept for run in results.runs.values() if run.kept)
+    found = {
+        "protocol": "" if quantities else metric,
+        "n": _listed(value.n for run in results.runs.values() if (value := run.values.get(metric)) and value.n),
+        "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in sorted(windows))
+        if metric in ("last_rounds", "last_position")
+        else "",
+        "rounds": _listed(run.training.rounds for run in runs),
+        "clients": _listed(run.clients for run in runs),
+        "seeds per cell": _listed(seeds),
+        "runs per cell": "" if runs_per_cell == seeds else _listed(runs_per_cell),
+        "early stopping": _listed(run.training.patience for run in runs if run.training.patience),
+        "single clients": ", ".join(results.layout.client_names.values()),
+        "kept results": f"{len(days)} of {len(runs)} runs, {' to '.join(dict.fromkeys([days[0], days[-1]]))}"
+        if days
+        else "",
+    }
+    return [*quantities, *((name, value) for name, value in found.items() if value)]
+
+
+def _quantities(results: Results) -> list[tuple[str, str]]:
+    """Return what the numbers of a table without accuracies are, by the labels that choose among them."""
+    labels: dict[str, dict[str, None]] = {}
+    for cell in results.cells:
+        if cell.quantity and cell.quantity.known:
+            quantity, row = cell.quantity, " · ".join(cell.quantity.row.values())
+            text = cell.quantity.known.words + (f" {quantity.accuracy:g} %" if quantity.accuracy else "")
+            if quantity.relative:
+                text += f"; {'added, ' if quantity.added_to else ''}% of {row or 'the backbone without the method'}"
+            labels.setdefault(text, {})[" · ".join(cell.labels[axis] for axis in results.table.quantities)] = None
+    return [("; ".join(filter(None, of)) or "each number", text) for text, of in labels.items()]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(f"{number:,}" for number in sorted(set(numbers)))

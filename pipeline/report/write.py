@@ -1,0 +1,142 @@
+"""The report stage: a resolved table and the frame of its runs in, a folder of files out."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pflcore.artifacts import write_table
+from pflcore.files import atomic_path, write_text
+from pipeline.escape import escape_markdown
+from pipeline.report.claims_table import claims_csv
+from pipeline.report.drawing.curves import curves_csv
+from pipeline.report.formats import csv_text
+from pipeline.report.frame import read_frame
+from pipeline.report.render import Document, html, latex, markdown
+from pipeline.report.study import Study
+from pipeline.report.table.results import Results
+from pipeline.spec.table import ResolvedTable
+from pipeline.timing import read_timing
+from pipeline.workspace import frame_path, partition_report_path, report_path, timings_path
+
+_META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "decimals"}
+
+
+def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
+    """Write ``report.md .tex .html`` and ``table.csv .parquet`` into `out`, and pictures into its folder ``figures``.
+
+    These are ``curves.svg .png .csv``, ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of every
+    figure that the table asks for, as far as it has a picture and numbers.
+
+    Runs that have not been made are reported as missing, so a report can be built at any time. The same frame gives the
+    same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead.
+
+    Args:
+        root: The workspace, under which the frame of the table's runs lies.
+        out: The folder to write into; made if it does not exist.
+
+    Raises:
+        UserError: The frame is missing or damaged, or an axis has the name of one of the report's own columns.
+    """
+    results = Results.of(table, read_frame(root / frame_path(table.spec)))
+    rows = results.to_arrow()
+    pages = {
+        one.federation: posixpath.relpath(f"{partition_report_path(one.federation)}/index", report_path(table.spec))
+        for one in table.partitions
+        if one.page
+    }
+    study, paper = Study(results, pages=pages), table.paper
+    source = ", ".join(filter(None, (paper.name, paper.table, paper.citation))) if paper else ""
+    document = Document(table.title, table.profile, [study], timings_path(table.spec).as_posix(), source=source)
+    write_text(out / "report.md", markdown("page.md.j2", page=document))
+    write_text(out / "report.tex", latex("page.tex.j2", page=document))
+    write_text(out / "report.html", html("page.html.j2", page=document))
+    write_text(out / "table.csv", csv_text(rows.drop_columns("by_seed").to_pandas()))
+    write_table(out / "table.parquet", rows, "table/2", **table.model_dump(include=_META))
+    write_pictures(study, out / "figures")
+    write_metrics(results, out / "metrics")
+    write_timings(table, root)
+
+
+def put(path: Path, content: str | bytes) -> bool:
+    """Write a file as a whole, unless it has that content already; return whether it was written."""
+    raw = content.encode() if isinstance(content, str) else content
+    if path.is_file() and path.read_bytes() == raw:
+        return False
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(raw)
+    return True
+
+
+def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
+    """Write ``curves.svg .csv``, ``curves.png`` where there are any, ``claims.csv`` likewise, and
+    ``<figure>.svg .png .csv``, as far as a figure has a picture and numbers.
+
+    Args:
+        tidy: Leave out curves of which there are none, and remove pictures that the study no longer has.
+    """
+    files: dict[str, str | bytes] = {}
+    if study.curves or not tidy:
+        files = {"curves.svg": study.drawn.svg, "curves.csv": curves_csv(study.curves)}
+    if study.drawn.png:
+        files["curves.png"] = study.drawn.png
+    if study.judgements:
+        files["claims.csv"] = claims_csv(study.judgements)
+    for section in study.sections:
+        if section.picture:
+            files |= {f"{section.name}.svg": section.picture.svg, f"{section.name}.png": section.picture.png}
+        if not section.data.empty:
+            files[f"{section.name}.csv"] = csv_text(section.data)
+    for name, content in files.items():
+        put(out / name, content)
+    if tidy:
+        for path in (path for kind in ("svg", "png", "csv") for path in out.glob(f"*.{kind}")):
+            if path.name not in files:
+                path.unlink(missing_ok=True)
+
+
+def write_metrics(results: Results, out: Path) -> None:
+    """Write the obtained values as ``dvc metrics`` shows them, ``<row>.json`` for every row that has any, into the
+    folder `out`, which has nothing else then.
+
+    A file is nested as the columns are, by label; a table without columns has one entry, called like its metric.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    metric, taken = results.table.metric, Counter[str]()
+    for row in results.layout.rows:
+        values: dict[str, Any] = {}
+        for column in results.layout.columns:
+            cell = results.layout.cell(row, column)
+            if cell and cell.obtained:
+                *outer, last = column or (metric,)
+                inside = values
+                for label in outer:
+                    inside = inside.setdefault(label, {})
+                inside[last] = round(cell.obtained.mean, 4)
+        if values:
+            name = re.sub(r"[^\w.()+-]+", "_", "-".join(row) or metric, flags=re.ASCII).strip("._")[:80] or "row"
+            taken[name] += 1
+            number = "" if taken[name] == 1 else f"_{taken[name]}"
+            write_text(out / f"{name}{number}.json", json.dumps(values, indent=1) + "\n")
+
+
+def write_timings(table: ResolvedTable, root: Path) -> None:
+    """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any.
+
+    Durations are the only facts that differ when a run is repeated, so they stay out of the report, which can then be
+    reproduced byte for byte.
+    """
+    lines, total = [], 0.0
+    for run in sorted(table.runs):
+        if timing := read_timing(root / ".pfl" / "timings" / f"{run}.json"):
+            total += timing.seconds
+            lines.append(f"| {run} | {escape_markdown(timing.device)} | {timing.seconds:.1f} |\n")
+    if lines:
+        head = f"# Training time of {table.spec}\n\n| run | device | seconds |\n|:---|:---|---:|\n"
+        write_text(root / timings_path(table.spec), head + "".join(lines) + f"| **all** | | {total:.1f} |\n")
