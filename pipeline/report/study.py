@@ -259,7 +259,7 @@ def provenance(runs: Iterable[Measured]) -> tuple[PlainTable, str]:
     A dash stands for what a run does not say; hashes are cut to 12 digits. With kept results there is one column more:
     since when.
     """
-    made = [run for run in runs if run.facts]
+    made = [run for run in runs if run.made]
     kept = ("kept since",) if any(run.kept for run in made) else ()
     names = {
         "data": "dataset_hash",

@@ -78,7 +78,7 @@ def curves_alt(layout: Layout, curves: list[Curve]) -> str:
 
 
 def _series(cell: Cell, runs: dict[str, Measured]) -> list[pd.Series[float]]:
-    measured = [run.curve(cell.client) for run in (runs[name] for name in cell.runs) if run.facts]
+    measured = [run.curve(cell.client) for run in (runs[name] for name in cell.runs) if run.made]
     return [points for points in measured if cell.client is None or len(points)]
 
 

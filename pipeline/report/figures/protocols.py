@@ -195,7 +195,7 @@ def _claims(by_protocol: Mapping[str, Results]) -> list[str]:
             verdicts.setdefault(judgement.obtained.verdict, []).append(_short(name))
         if len(verdicts) > 1:
             words = "; ".join(f"{verdict} under {', '.join(names)}" for verdict, names in verdicts.items())
-            sentences.append(f"Claim “{judgements[0].text}”: {words}.")
+            sentences.append(f"Claim “{judgements[0].claim.text}”: {words}.")
     return sentences or (["Every claim has the same verdict under all protocols."] if claims else [])
 
 

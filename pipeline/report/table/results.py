@@ -65,6 +65,10 @@ class Measured:
     clients: pd.Series[float] = field(default_factory=lambda: pd.Series(dtype=float))
 
     @property
+    def made(self) -> bool:
+        return self.state != "missing"
+
+    @property
     def diverged(self) -> bool:
         return self.state == "diverged"
 
@@ -169,7 +173,7 @@ class Results:
         """Return the runs of a cell that were measured; none when one of them diverged: those left would flatter it."""
         cell = self.layout.cell(row, column)
         runs = [self.runs[run] for run in cell.runs] if cell else []
-        return [] if any(run.diverged for run in runs) else [run for run in runs if run.facts and run.values]
+        return [] if any(run.diverged for run in runs) else [run for run in runs if run.made and run.values]
 
     def found(self, analysis: str) -> Iterator[tuple[Key, Key, list[Findings]]]:
         """Yield row, column and what an analysis found in the cell's measured runs, for the cells in which it did."""
