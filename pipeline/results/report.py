@@ -22,8 +22,8 @@ from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, heading, papers_of
 from pipeline.report.claims.agreement import WITHIN_POINTS, Agreement, count_within
 from pipeline.report.claims.claims import judge_claims
-from pipeline.report.drawing.curves import collect_curves, curves_alt, draw_curves
 from pipeline.report.drawing.sections import NO_VALUE
+from pipeline.report.figures import draw_curves
 from pipeline.report.formats import aligned
 from pipeline.report.pages.legend import TWO_NUMBERS, facts
 from pipeline.report.pages.render import markdown
@@ -104,7 +104,7 @@ def write_report(workspace: Workspace) -> list[Path]:
                 papers.append(_paper(paper, workspace, root, entries, compilation))
     files = {page: _page(papers, entries.values())}
     sections = {section.spec: section for _, several in papers for section in several}
-    files |= {page.parent / section.picture: section.svg for section in sections.values()}
+    files |= {page.parent / section.picture: section.svg for section in sections.values() if section.svg}
     readme = workspace.root / "README.md"
     if readme.is_file():
         files[readme] = _filled(readme.read_text(encoding="utf-8"), sections)
@@ -149,7 +149,7 @@ def _section(
     results: Results, obtained: list[Obtained], agreement: Agreement, entries: Mapping[str, Entry], old: set[str]
 ) -> Section:
     table = results.table
-    curves = collect_curves(results)
+    curves = draw_curves(results)
     runs = list(dict.fromkeys(run for one in obtained for run in one.ids))
     told = [
         *agreement.words,
@@ -164,16 +164,16 @@ def _section(
         cells=_cells(table.axes, obtained, old),
         elsewhere=_elsewhere(table.axes, obtained),
         why=_why(obtained),
-        svg=draw_curves(results.layout, curves).svg,
-        alt=curves_alt(results.layout, curves),
+        svg=curves.svg if curves else "",
+        alt=curves.alt if curves else "",
         small=_small(results, obtained),
     )
 
 
 def _unpublished(results: Results, agreement: Agreement, entries: Mapping[str, Entry], old: set[str]) -> Section:
     """A table of which nothing is published: what was tried to find out why others differ, or a part of one."""
-    table, layout = results.table, results.layout
-    curves = collect_curves(results)
+    table = results.table
+    curves = draw_curves(results)
     cells = _plain(results, old)
     return Section(
         spec=table.spec,
@@ -187,8 +187,8 @@ def _unpublished(results: Results, agreement: Agreement, entries: Mapping[str, E
         cells=cells,
         elsewhere="",
         why=[],
-        svg=draw_curves(layout, curves).svg,
-        alt=curves_alt(layout, curves),
+        svg=curves.svg if curves else "",
+        alt=curves.alt if curves else "",
         small=cells,
     )
 

@@ -20,8 +20,8 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     """Write ``report.md .tex .html`` and ``table.csv .parquet`` into `out`, and pictures into its folder ``figures``.
 
-    These are ``curves.svg .png .csv``, ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of every
-    figure that the table asks for, as far as it has a picture and numbers.
+    These are ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure
+    that the table asks for, as far as it has a picture and numbers.
 
     Runs that have not been made are reported as missing, so a report can be built at any time. The same table and
     artifacts give the same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead.

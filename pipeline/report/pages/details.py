@@ -10,7 +10,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.report.drawing.hover import hover_data
 from pipeline.report.pages.study import Study
 from pipeline.report.pages.view import Text
 from pipeline.report.table.cells import Cell
@@ -42,10 +41,9 @@ class Details:
         self._where: dict[str, int] = {}
         self._runs: dict[str, dict[str, Any]] = {}
         self._tables: dict[str, dict[str, Any]] = {}
-        self._curves: dict[str, dict[str, Any]] = {}
 
     def add(self, key: str, study: Study) -> None:
-        """Add the cells, runs and curves of a study, which the page calls `key`."""
+        """Add the cells and runs of a study, which the page calls `key`."""
         results, table = study.results, study.results.table
         option = "" if table.profile == PAPER else f" --profile {table.profile}"
         for run in results.runs.values():
@@ -64,12 +62,10 @@ class Details:
                 for at, row in zip(results.layout.rows, study.page.rows, strict=True)
             ],
         }
-        if study.drawn.boxes:
-            self._curves[key] = hover_data(results.layout, study.curves, study.drawn)
 
     def script(self) -> Markup:
         """The data as an expression for a script, in which nothing can end the script."""
-        data = {"parts": self._parts, "runs": self._runs, "tables": self._tables, "curves": self._curves}
+        data = {"parts": self._parts, "runs": self._runs, "tables": self._tables}
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         for char in "<>&\u2028\u2029":
             text = text.replace(char, f"\\u{ord(char):04x}")

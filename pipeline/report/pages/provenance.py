@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pflcore.files import write_text
 from pipeline.escape import escape_markdown
-from pipeline.report.drawing.sections import NO_VALUE, PlainTable, told_once
+from pipeline.report.drawing.sections import NO_VALUE, PlainTable, drop_constant_columns
 from pipeline.report.table.measured import Measured
 from pipeline.spec.table import ResolvedTable
 from pipeline.timing import read_timing
@@ -26,7 +26,7 @@ def provenance(runs: dict[str, Measured]) -> tuple[PlainTable, str]:
     runs = {name: run for name, run in runs.items() if run.facts}
     kept = ("kept since",) if any(run.kept for run in runs.values()) else ()
     rows = [(run.id, *_names(run), *([run.kept or NO_VALUE] if kept else []), *_numbers(run)) for run in runs.values()]
-    return told_once(PlainTable((*NAMES, *kept, *NUMBERS), rows, labels=len(NAMES) + len(kept)))
+    return drop_constant_columns(PlainTable((*NAMES, *kept, *NUMBERS), rows, labels=len(NAMES) + len(kept)))
 
 
 def write_timings(table: ResolvedTable, root: Path) -> None:

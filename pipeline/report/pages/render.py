@@ -48,7 +48,7 @@ def render_html(study: Study) -> str:
     """The page of a study as one HTML document that loads nothing."""
     details = Details()
     details.add("table", study)
-    return html("report.html.j2", page=study.page, svg=study.drawn.svg, data=details.script())
+    return html("report.html.j2", page=study.page, data=details.script())
 
 
 def markdown(template: str, **context: Any) -> str:

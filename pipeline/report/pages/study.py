@@ -9,9 +9,7 @@ from pathlib import Path
 from pflcore.files import atomic_path
 from pipeline.report.claims.claims import Judgement, judge_claims
 from pipeline.report.claims.rows import claims_csv
-from pipeline.report.drawing.curves import Curve, collect_curves, curves_csv, draw_curves
 from pipeline.report.drawing.sections import Section
-from pipeline.report.drawing.svg import Drawing
 from pipeline.report.figures import build_sections
 from pipeline.report.formats import csv_text
 from pipeline.report.pages.view import Page, build_page
@@ -22,16 +20,10 @@ from pipeline.spec.table import ResolvedTable
 
 @dataclass(frozen=True)
 class Study:
-    """The results of a table, what they say about its claims, and the page that says it all.
-
-    Attributes:
-        drawn: The convergence curves; of a study without any, an empty picture.
-    """
+    """The results of a table, what they say about its claims, and the page that says it all."""
 
     results: Results
     judgements: list[Judgement]
-    curves: list[Curve]
-    drawn: Drawing
     page: Page
 
     @property
@@ -50,9 +42,8 @@ def examine(table: ResolvedTable, runs: Mapping[str, Run], root: Path) -> Study:
         UserError: An artifact is damaged.
     """
     results = Results.read(table, runs, root)
-    judgements, curves = judge_claims(results), collect_curves(results)
-    page = build_page(results, judgements, curves, build_sections(results))
-    return Study(results, judgements, curves, draw_curves(results.layout, curves), page)
+    judgements = judge_claims(results)
+    return Study(results, judgements, build_page(results, judgements, build_sections(results)))
 
 
 def put(path: Path, content: str | bytes) -> bool:
@@ -66,17 +57,14 @@ def put(path: Path, content: str | bytes) -> bool:
 
 
 def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
-    """Write ``curves.svg .csv``, ``curves.png`` where there are any, ``claims.csv`` likewise, and
-    ``<figure>.svg .png .csv``, as far as a figure has a picture and numbers.
+    """Write ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure, as
+    far as it has a picture and numbers.
 
     Args:
-        tidy: Leave out curves of which there are none, and remove pictures that the study no longer has.
+        tidy: Remove pictures that the study no longer has.
     """
     files: dict[str, str | bytes] = {}
-    if study.curves or not tidy:
-        files = {"curves.svg": study.drawn.svg, "curves.csv": curves_csv(study.curves)}
-    if study.drawn.png:
-        files["curves.png"] = study.drawn.png
+    out.mkdir(parents=True, exist_ok=True)
     if study.judgements:
         files["claims.csv"] = claims_csv(study.judgements)
     for section in study.page.sections:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pipeline.report.claims.agreement import Agreement
 from pipeline.report.claims.claims import Judgement
 from pipeline.report.claims.columns import LEGEND, PrintedClaim, printed_claim, weakest_pairs
-from pipeline.report.drawing.curves import Curve, curves_alt, panels_of
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
 from pipeline.report.pages.derived import headers_with_derived, numbers_of
 from pipeline.report.pages.legend import Facts, facts, legend
@@ -18,7 +17,7 @@ from pipeline.report.statistics.noise import NO_VERDICT, WITHIN
 from pipeline.report.table.cells import VERDICTS, Cell
 from pipeline.report.table.derived import derive
 from pipeline.report.table.layout import Key, Layout, Span, short
-from pipeline.report.table.printed import ACCURACY, MISPRINT, TIED, UNPLANNED, format_value, signed
+from pipeline.report.table.printed import MISPRINT, TIED, UNPLANNED, format_value, signed
 from pipeline.report.table.results import Results
 from pipeline.spec.metrics import PERCENT
 from pipeline.spec.table import Publication, TablePartition
@@ -114,16 +113,13 @@ class Page:
     weakest: PlainTable
     claims_legend: str
     partitions: list[tuple[str, str]]
-    has_curves: bool
-    curves_caption: str
-    curves_alt: str
     sections: list[Section]
     provenance: PlainTable
     alike: str
     timings: str
 
 
-def build_page(results: Results, judgements: list[Judgement], curves: list[Curve], sections: list[Section]) -> Page:
+def build_page(results: Results, judgements: list[Judgement], sections: list[Section]) -> Page:
     """The page of a table. Nothing published: no word about published values."""
     table, layout, cells = results.table, results.layout, results.cells
     derived = derive(results)
@@ -159,9 +155,6 @@ def build_page(results: Results, judgements: list[Judgement], curves: list[Curve
         weakest=weakest_pairs(claims),
         claims_legend=LEGEND,
         partitions=[(one.words, _page_of(table.spec, one)) for one in table.partitions],
-        has_curves=bool(curves),
-        curves_caption=_curves_caption(bool(layout.client_names), layout.figure) + panels_of(layout, curves)[1],
-        curves_alt=curves_alt(layout, curves),
         sections=sections,
         provenance=where_from,
         alike=alike,
@@ -249,9 +242,3 @@ def banner(profile: str) -> str:
 def _tally(cells: list[Cell]) -> str:
     counts = {verdict: sum(cell.verdict == verdict for cell in cells if cell.published) for verdict in VERDICTS}
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-
-
-def _curves_caption(alone: bool, figure: str) -> str:
-    own = "; in cells of one client, its own" if alone else ""
-    what = "Pooled test accuracy" if figure == ACCURACY else "Mean average precision, the mean over clients,"
-    return f"{what} over communication rounds{own}."
