@@ -46,12 +46,13 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
     clients = client_frame(measures, assignment)
     shown = clients.iloc[_shown_clients(len(clients))]
     with figure_style():
-        svg = Picture(_draw(samples, assignment, measures), "", photos=True).svg
+        picture = Picture(_draw(samples, assignment, measures), _alt(samples, measures), photos=True)
     novel = f", {len(assignment.novel)} of them novel" if assignment.novel else ""
     by_class = zip(measures.holders, measures.train.sum(axis=0), measures.test.sum(axis=0), strict=True)
     page = {
         "title": f"{record['partition']['name']} on {samples.name}, {len(clients):,} clients, seed {record['seed']}",
-        "alt": _alt(samples, measures),
+        "alt": picture.alt,
+        "width": round(108 * picture.figure.get_figwidth()),  # pixels; as drawings on other pages
         "facts": [
             ("dataset", f"{describe_component(record['dataset'])}, from {samples.source}"),
             ("partition", describe_component(record["partition"])),
@@ -78,8 +79,8 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
     markdown = environment(autoescape=False).get_template("partition.md.j2")
     write_text(out / "index.md", markdown.render(page | {"tables": plain, "md": escape_markdown}))
     html = environment(autoescape=True).get_template("partition.html.j2")
-    write_text(out / "index.html", html.render(page | {"tables": tables, "svg": inline_svg(svg)}))
-    write_text(out / "picture.svg", svg)
+    write_text(out / "index.html", html.render(page | {"tables": tables, "svg": inline_svg(picture.svg)}))
+    write_text(out / "picture.svg", picture.svg)
     write_text(out / "clients.csv", csv_text(clients))
 
 

@@ -63,9 +63,6 @@ def _box(axes: Axes, numbers: np.ndarray, at: float, width: float, color: str) -
         axes.plot([at] * len(numbers), numbers, linestyle="none", marker=".", markersize=3.0, color=color)
         return
     line: Style = {"color": color, "linewidth": 0.9}
-    parts: Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops"), line) | {
-        "medianprops": {**line, "linewidth": 1.8}
-    }
-    axes.boxplot(
-        [numbers], positions=[at], widths=width, whis=(0, 100), manage_ticks=False, medianprops=middle, **parts
-    )
+    parts: Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops"), line)
+    parts["medianprops"] = {**line, "linewidth": 1.8}
+    axes.boxplot([numbers], positions=[at], widths=width, whis=(0, 100), manage_ticks=False, **parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -92,28 +93,26 @@ def _ranks(axes: Axes, cells: pd.DataFrame, style: Style) -> None:
 def _table(data: TableData, frame: pd.DataFrame, names: Sequence[str]) -> PlainTable:
     """Print a line per cell, column by column, and where there are several columns the rows' mean ranks below."""
     columns = frame["panel"].nunique()
-    lines = []
-    for (panel, row), own in frame.groupby(["panel", "series"], observed=True):
-        ranks = own.set_index("protocol")["rank"]
-        printed = {
-            of: f"{format_value(Value(mean, None if pd.isna(std) else std), data.table.decimals)}"
-            f"{TIED if tied is True else ''} ({_rank(rank, ranks.get(names[0]))})"
-            for of, mean, std, tied, rank in own[["protocol", "mean", "std", "tied", "rank"]].itertuples(index=False)
-        }
-        lines.append((str(panel), str(row), *(printed.get(name, NO_VALUE) for name in names)))
+    values = zip(frame["mean"], frame["std"].replace(np.nan, None), strict=True)
+    printed = [format_value(Value(mean, std), data.table.decimals) for mean, std in values]
+    marks = frame["tied"].map(lambda tied: TIED if tied is True else "")
+    ranks = frame.pivot(index=["panel", "series"], columns="protocol", values="rank")
+    cells = frame.assign(printed=printed + marks).pivot(index=["panel", "series"], columns="protocol", values="printed")
+    lines = cells + " (" + _ranks_printed(ranks) + ")"
     if columns > 1:
-        by_row = frame.groupby(["series", "protocol"], observed=True)["rank"].agg(["mean", "size"])
-        means = by_row["mean"].where(by_row["size"] == columns).unstack("protocol").dropna(how="all")
-        for row, own in means.iterrows():
-            printed_means = (NO_VALUE if pd.isna(own[name]) else _rank(own[name], own[names[0]]) for name in names)
-            lines.append(("mean rank", str(row), *printed_means))
-    table = PlainTable((_head(data.columns), _head(data.rows), *map(_short, names)), lines, labels=2)
+        means = ranks.groupby("series", observed=True).agg(lambda own: own.mean() if own.count() == columns else np.nan)
+        below = _ranks_printed(means.dropna(how="all"))
+        lines = pd.concat([lines, pd.concat({"mean rank": below}, names=["panel"])])
+    rows = [(*map(str, key), *own) for key, own in zip(lines.index, lines.fillna(NO_VALUE).to_numpy(), strict=True)]
+    table = PlainTable((_head(data.columns), _head(data.rows), *map(_short, names)), rows, labels=2)
     return table if columns > 1 else table.select(range(1, len(table.header)))
 
 
-def _rank(rank: float, first: float | None) -> str:
-    mark = "" if first is None or pd.isna(first) or rank == first else RISES if rank < first else FALLS
-    return printed_rank(rank) + mark
+def _ranks_printed(ranks: pd.DataFrame) -> pd.DataFrame:
+    """Print ranks, with marks where they differ from that under the first protocol."""
+    first = ranks.iloc[:, 0]
+    marks = ranks.apply(lambda own: np.select([own < first, own > first], [RISES, FALLS], ""))
+    return ranks.map(printed_rank, na_action="ignore") + marks
 
 
 def _head(axes: Sequence[str]) -> str:

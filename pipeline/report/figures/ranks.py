@@ -42,11 +42,11 @@ def draw(data: TableData) -> Section:
     printed = labels.assign(ranks=lines["mean_rank"].map("{:.2f}".format), group=letters)
     printed = printed.rename(columns={"ranks": "mean rank"})
     text = (
-        f"Ranks of the numbers as printed, 1 the best, their mean over {len(whole.columns)} columns; rows that tie share"
-        f" the mean of theirs. Friedman's test that all are alike: p = {ranking.p:.2g}. By Nemenyi's test at 5 % two"
-        f" rows differ when their mean ranks are more than {ranking.critical:.2f} apart (critical difference). Columns"
-        " count as independent of each other, whatever they share. Lines join and letters name rows that cannot be told"
-        f" apart{'' if ranking.groups else '; here, all can'}."
+        f"Ranks of the numbers as printed, 1 the best, their mean over {len(whole.columns)} columns; rows that tie"
+        f" share the mean of theirs. Friedman's test that all are alike: p = {ranking.p:.2g}. By Nemenyi's test at 5 %"
+        f" two rows differ when their mean ranks are more than {ranking.critical:.2f} apart (critical difference)."
+        " Columns count as independent of each other, whatever they share. Lines join and letters name rows that cannot"
+        f" be told apart{'' if ranking.groups else '; here, all can'}."
     )
     if lacking := [str(row) for row in every.index if row not in whole.index]:
         text += f" Left out, as they lack a number: {', '.join(lacking)}."

@@ -22,11 +22,7 @@ _TEXT = (
 
 
 def draw(data: TableData) -> Section:
-    """Print the selection of each cell; without a table while nothing has been chosen. CSV: a line per trial and seed.
-
-    Raises:
-        UserError: What a select stage wrote is damaged.
-    """
+    """Print the selection of each cell; no table while nothing has been chosen. CSV: a line per trial and seed."""
     cells = data.selections
     if cells.empty:
         return Section("Nothing has been chosen yet.")
@@ -35,24 +31,23 @@ def draw(data: TableData) -> Section:
     for selection in cells["selection"]:
         for option, values in selection["space"].items():
             spaces.setdefault(option, []).append(", ".join(map(_word, values)))
-    differ = {option for option, of in spaces.items() if len(set(of)) > 1}
+    same = {option: several[0] for option, several in spaces.items() if len(set(several)) == 1}
     lines = [
-        {option: _value(one, option, option in differ) for option in spaces} | _cost(one, rounds)
+        {option: _value(one, option, option not in same) for option in spaces} | _cost(one, rounds)
         for one, rounds in cells[["selection", "rounds"]].itertuples(index=False)
     ]
-    printed = pd.concat([cells[axes], pd.DataFrame(lines)], axis=1)
-    table = PlainTable.of(printed, axes)
+    table = PlainTable.of(pd.concat([cells[axes], pd.DataFrame(lines)], axis=1), axes)
     table, constant = drop_constant_columns(table, keep=table.labels + len(spaces))
-    choices = "; ".join(f"{option} {of[0]}" for option, of in spaces.items() if option not in differ)
     text = (
-        _TEXT
-        + (f" To choose from: {choices}." if choices else "")
-        + (f" In every line: {constant}." if constant else "")
+        f"{_TEXT} To choose from: {'; '.join(f'{option} {values}' for option, values in same.items())}."
+        if same
+        else _TEXT
     )
-    trials = [cell | trial for cell in cells.to_dict("records") for trial in _trials(cell["selection"])]
-    return Section(
-        text, table=table, data=pd.DataFrame(trials).drop(columns=["selection", "rounds", "series", "panel"])
-    )
+    text += f" In every line: {constant}." if constant else ""
+    trials = [
+        cell | trial for cell in cells[[*axes, "selection"]].to_dict("records") for trial in _trials(cell["selection"])
+    ]
+    return Section(text, table=table, data=pd.DataFrame(trials).drop(columns="selection"))
 
 
 def _trials(selection: Mapping[str, Any]) -> list[dict[str, Any]]:
