@@ -70,7 +70,7 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
             ("class", "clients", "training samples", "test samples"),
             *((legible(name), *map(_number, own)) for name, own in zip(samples.class_names, by_class, strict=True)),
         ],
-        "Clients": [tuple(clients), *(tuple(map(_number, own)) for own in shown.itertuples(index=False))],
+        "Clients": [tuple(map(str, clients)), *(tuple(map(_number, own)) for own in shown.itertuples(index=False))],
     }
     plain = {
         title: aligned([rows[0], *(tuple(map(escape_markdown, row)) for row in rows[1:])], left=1)
