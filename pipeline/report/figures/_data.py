@@ -23,8 +23,16 @@ from pipeline.report.table.results import Results
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import partition_path, selection_path
 
-COSTS = ("parameters", "stored", "received", "communicated_up", "communicated_down", "macs", "server")
-"""What runs say of their costs, in numbers; what is communicated in bytes."""
+COSTS = {
+    "model": "parameters",
+    "kept": "stored",
+    "received": "received",
+    "bytes_up": "communicated_up",
+    "bytes_down": "communicated_down",
+    "macs": "macs",
+    "server": "server",
+}
+"""Costs of a run, in numbers but for the bytes, and the names that its metadata has for them."""
 
 _CELL = ("mean", "std", "n", "complete", "tied", "published_mean", "published_std")
 _RUN = ("run", "method", "federation", "backbone", "options", "training", *COSTS)
@@ -247,7 +255,7 @@ def _measured(results: Results, cell: Cell) -> list[Measured]:
 def _facts(run: Measured) -> tuple[Any, ...]:
     of = run.resolved
     settings = (of.method, of.federation_id, of.backbone, json.dumps(of.options("backbone")), repr(of.training))
-    return run.id, *settings, *(run.facts.get(name) for name in COSTS)
+    return run.id, *settings, *(run.facts.get(name) for name in COSTS.values())
 
 
 def _curves(results: Results, cell: Cell) -> dict[str, list[tuple[int, float]]]:

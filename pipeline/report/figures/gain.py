@@ -40,41 +40,32 @@ def draw(data: TableData) -> Section:
         .merge(data.accuracies.rename(columns={"run": "local", "accuracy": "alone"}), on=["local", "client"])
     )
     if gains.empty:
-        return Section(
-            "Nothing to compare: no measured run of Local shares its partition and backbone with others here."
-        )
-    gains["gain"] = gains["accuracy"] - gains["alone"]
+        return Section("Nothing to compare: no measured run of Local shares partition and backbone with others.")
     axes = data.axes(gains)
+    gains = gains.assign(gain=gains["accuracy"] - gains["alone"]).sort_values(axes, kind="stable")
     by_cell = gains.groupby(axes, observed=True)["gain"]
+    means = by_cell.mean()
     summary = pd.DataFrame(
         {
-            "mean gain": by_cell.mean().map(lambda mean: signed(mean, data.table.decimals)),
+            "mean gain": means.map(lambda mean: signed(mean, data.table.decimals)),
             "clients that gain (%)": by_cell.agg(lambda own: 100.0 * (own > 0).mean()).map("{:.1f}".format),
             "clients": by_cell.size().map("{:,}".format),
         }
-    ).reset_index()
+    )
     figure = draw_panels(gains, "gain over Local (points)", "density of clients", _density)
     for panel in figure.axes:
         panel.axvline(0.0, color="#888888", linewidth=0.8)
         panel.set_ylim(bottom=0.0)
-    means = by_cell.mean()
-    alt = (
-        f"Densities of the clients' gain over Local, {counted(gains['series'].nunique(), 'method')}: mean gains from "
-        f"{signed(means.min(), 2)} to {signed(means.max(), 2)} points."
-    )
-    columns = [*axes, "run", "local", "client", "gain"]
-    table = PlainTable.of(summary, axes)
-    return Section(
-        _TEXT + left_out(gains, "gain"), Picture(figure, alt), table, gains.sort_values(axes, kind="stable")[columns]
-    )
+    what = f"Densities of the clients' gain over Local, {counted(gains['series'].nunique(), 'method')}"
+    alt = f"{what}: mean gains from {signed(means.min(), 2)} to {signed(means.max(), 2)} points."
+    table = PlainTable.of(summary.reset_index(), axes)
+    lines = gains[[*axes, "run", "local", "client", "gain"]]
+    return Section(_TEXT + left_out(gains, "gain"), Picture(figure, alt), table, lines)
 
 
 def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return a Gaussian kernel density with Scott's bandwidth, up to three bandwidths beyond the outermost values.
-
-    Returns:
-        Where it was evaluated, evenly spaced, and the density per unit there; None when all values are the same.
-    """
+    """Return a Gaussian kernel density with Scott's bandwidth, up to three bandwidths beyond the outermost values:
+    evenly spaced positions, and the density per unit there. None when all values are the same."""
     from scipy.stats import gaussian_kde  # takes longer to import than most reports to write
 
     if np.ptp(values) < 1e-9 * max(1.0, float(np.abs(values).max())):
@@ -86,9 +77,8 @@ def density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _density(axes: Axes, gains: pd.DataFrame, style: Style) -> None:
-    curve = density(gains["gain"].to_numpy())
     line = {"linewidth": 1.3, "markersize": 3.5, **style}
-    if curve is None:
-        axes.axvline(gains["gain"].mean(), **line)
-    else:
+    if curve := density(gains["gain"].to_numpy()):
         axes.plot(*curve, markevery=(_POINTS // 12, _POINTS // 6), **line)
+    else:
+        axes.axvline(gains["gain"].mean(), **line)

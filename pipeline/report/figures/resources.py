@@ -43,15 +43,7 @@ def draw(data: TableData) -> Section:
         return Section("No run has been made yet.")
     axes = data.axes(runs)
     cell = [*axes, "panel"]
-    means = runs.assign(**runs[[*COSTS]].astype(float)).groupby(cell, observed=True)[[*COSTS]].mean().round()
-    costs = means.rename(
-        columns={
-            "parameters": "model",
-            "stored": "kept",
-            "communicated_up": "bytes_up",
-            "communicated_down": "bytes_down",
-        }
-    )
+    costs = runs.astype(dict.fromkeys(COSTS, float)).groupby(cell, observed=True)[[*COSTS]].mean().round()
     costs["stored"] = costs["kept"] + costs["received"]
     for way in ("up", "down"):
         costs[way] = (costs[f"bytes_{way}"] / _FLOAT32).round()
@@ -72,9 +64,8 @@ def _merged(printed: pd.DataFrame, data: TableData) -> PlainTable:
     rows = [axis for axis in data.rows if axis in printed]
     columns = printed["panel"].cat.categories
     same = printed.groupby([*rows, *_HEADS.values()], observed=True, sort=False)["panel"].agg(list).reset_index()
-    same.insert(
-        len(rows), "column", ["all" if len(own) == len(columns) else "; ".join(own) for own in same.pop("panel")]
-    )
+    names = ["all" if len(own) == len(columns) else "; ".join(own) for own in same.pop("panel")]
+    same.insert(len(rows), "column", names)
     same = same.sort_values(rows, kind="stable") if rows else same
     if (same["column"] == "all").all():
         return PlainTable.of(same.drop(columns="column"), rows)
