@@ -159,8 +159,7 @@ def _heat_map(figure: Figure, panel: Axes, counts: np.ndarray, names: tuple[str,
         panel.set_xticks(range(len(names)), [legible(name) for name in names], rotation=90, parse_math=False)
     else:
         panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    what = "training samples" if title == "class" else "samples"
-    figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01, label=f"share of the client's {what}")
+    figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01, label="share of the samples")
 
 
 def _sizes(panel: Axes, position: np.ndarray, measures: Heterogeneity, shown: np.ndarray) -> None:

@@ -36,7 +36,7 @@ def draw(data: TableData) -> Section:
     close = data.measure == ACCURACY and float(last["accuracy"].median()) >= _CLOSE
     for panel in figure.axes:
         _choose_scales(panel, close)
-    best = last.sort_values("accuracy", kind="stable").iloc[-1]
+    best = last.nlargest(1, "accuracy").iloc[0]
     where = " · ".join(filter(None, (best["series"], best["panel"])))
     ends = f"{best['accuracy']:.2f}{f' ({where})' if where else ''}"
     alt = f"Test {data.measure} over rounds, {counted(len(last), 'curve')}; the highest ends at {ends}."

@@ -17,7 +17,7 @@ from pflcore.protocols import curve
 from pipeline.report.claims.claims import judge_claims
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.clients import client_accuracies
-from pipeline.report.table.layout import Key, Layout, headed
+from pipeline.report.table.layout import Key, Layout, headed, short
 from pipeline.report.table.measured import Measured
 from pipeline.report.table.results import Results
 from pipeline.spec.table import ResolvedTable
@@ -192,6 +192,11 @@ def closest(run: pd.Series[Any], others: pd.DataFrame) -> str | None:
         return None
     order = same.assign(options=same["options"] != run["options"], training=same["training"] != run["training"])
     return str(order.sort_values(["options", "training", "run"])["run"].iloc[0])
+
+
+def heading(axes: Sequence[str]) -> str:
+    """Return what heads labels on some axes in one."""
+    return " · ".join(short(axis) for axis in axes)
 
 
 def joined(frame: pd.DataFrame, axes: Sequence[str], keys: Iterable[Key] | None = None) -> pd.Categorical[Any]:

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import NO_VALUE, Picture, PlainTable, Section, counted
-from pipeline.report.figures._data import TableData
+from pipeline.report.figures._data import TableData, heading
 from pipeline.report.table.measured import Value
 from pipeline.report.table.printed import TIED, format_value
 from pipeline.report.table.ranks import printed_rank
@@ -100,11 +100,12 @@ def _table(data: TableData, frame: pd.DataFrame, names: Sequence[str]) -> PlainT
     cells = frame.assign(printed=printed + marks).pivot(index=["panel", "series"], columns="protocol", values="printed")
     lines = cells + " (" + _ranks_printed(ranks) + ")"
     if columns > 1:
-        means = ranks.groupby("series", observed=True).agg(lambda own: own.mean() if own.count() == columns else np.nan)
+        by_row = ranks.groupby("series", observed=True)
+        means = by_row.mean().where(by_row.count() == columns)
         below = _ranks_printed(means.dropna(how="all"))
         lines = pd.concat([lines, pd.concat({"mean rank": below}, names=["panel"])])
     rows = [(*map(str, key), *own) for key, own in zip(lines.index, lines.fillna(NO_VALUE).to_numpy(), strict=True)]
-    table = PlainTable((_head(data.columns), _head(data.rows), *map(_short, names)), rows, labels=2)
+    table = PlainTable((heading(data.columns), heading(data.rows), *map(_short, names)), rows, labels=2)
     return table if columns > 1 else table.select(range(1, len(table.header)))
 
 
@@ -113,10 +114,6 @@ def _ranks_printed(ranks: pd.DataFrame) -> pd.DataFrame:
     first = ranks.iloc[:, 0]
     marks = ranks.apply(lambda own: np.select([own < first, own > first], [RISES, FALLS], ""))
     return ranks.map(printed_rank, na_action="ignore") + marks
-
-
-def _head(axes: Sequence[str]) -> str:
-    return " · ".join(axis.rpartition(".")[2].replace("_", " ") for axis in axes)
 
 
 def _short(protocol: str) -> str:

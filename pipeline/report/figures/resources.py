@@ -8,7 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
-from pipeline.report.figures._data import COSTS, TableData, closest
+from pipeline.report.figures._data import COSTS, TableData, closest, heading
 
 TITLE = "Resources"
 
@@ -65,11 +65,11 @@ def _merged(printed: pd.DataFrame, data: TableData) -> PlainTable:
     columns = printed["panel"].cat.categories
     same = printed.groupby([*rows, *_HEADS.values()], observed=True, sort=False)["panel"].agg(list).reset_index()
     names = ["all" if len(own) == len(columns) else "; ".join(own) for own in same.pop("panel")]
-    same.insert(len(rows), "column", names)
+    same.insert(len(rows), head := heading(data.columns), names)
     same = same.sort_values(rows, kind="stable") if rows else same
-    if (same["column"] == "all").all():
-        return PlainTable.of(same.drop(columns="column"), rows)
-    return PlainTable.of(same, rows, "column")
+    if (same[head] == "all").all():
+        return PlainTable.of(same.drop(columns=head), rows)
+    return PlainTable.of(same, rows, head)
 
 
 def _compared(run: pd.Series, runs: pd.DataFrame) -> pd.Series:
