@@ -225,11 +225,13 @@ def _placed(
 
 
 def _categorical(frame: pd.DataFrame, results: Results, layout: Layout) -> pd.DataFrame:
-    labels = results.table.labels
-    for axis in (*layout.row_axes, *layout.column_axes):
-        frame[f"axis.{axis}"] = pd.Categorical(frame[f"axis.{axis}"], labels[axis], ordered=True)
-    frame["series"] = joined(frame, _columns(layout.row_axes), layout.rows)
-    frame["panel"] = joined(frame, _columns(layout.column_axes), layout.columns)
+    sides = {"series": (layout.row_axes, layout.rows), "panel": (layout.column_axes, layout.columns)}
+    for name, (axes, keys) in sides.items():
+        for place, axis in enumerate(axes):
+            present = {key[place] for key in keys}
+            labels = [label for label in results.table.labels[axis] if label in present]
+            frame[f"axis.{axis}"] = pd.Categorical(frame[f"axis.{axis}"], labels, ordered=True)
+        frame[name] = joined(frame, _columns(axes), keys)
     return frame
 
 
