@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +22,8 @@ from pipeline.papers.obtained import Obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of
 from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
 from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
+from pipeline.report.drawing.sections import Picture
+from pipeline.report.figures import draw_curves
 from pipeline.report.formats import aligned
 from pipeline.report.frame import collect_frame
 from pipeline.report.legend import TWO_NUMBERS, facts
@@ -69,6 +72,10 @@ class Section:
         """The address of its curves, relative to the page."""
         return _picture(self.study.table.spec)
 
+    @cached_property
+    def curves(self) -> Picture | None:
+        return draw_curves(self.study.results)
+
 
 def _picture(spec: str) -> str:
     return f"results/{spec.replace('/', '-')}.svg"
@@ -92,7 +99,7 @@ def write_report(workspace: Workspace) -> list[Path]:
     papers = [_paper(paper, workspace, entries, compilation) for paper in published]
     files = {page: _page(papers, entries.values())}
     sections = {section.study.table.spec: section for _, several in papers for section in several}
-    files |= {page.parent / section.picture: section.study.drawn.svg for section in sections.values()}
+    files |= {page.parent / one.picture: one.curves.svg for one in sections.values() if one.curves}
     readme = workspace.root / "README.md"
     if readme.is_file():
         files[readme] = _filled(readme.read_text(encoding="utf-8"), sections)

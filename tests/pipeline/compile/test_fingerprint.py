@@ -269,7 +269,7 @@ IMPORTERS = [
         ("pflcore/datasets/digits.py", ["dataset.digits"]),
         ("pflcore/partitions/dirichlet.py", ["partition.dirichlet"]),
         ("pflcore/protocols.py", ["evaluate", "report"]),
-        ("pipeline/report/drawing/svg.py", ["describe", "report"]),
+        ("pipeline/report/drawing/sections.py", ["describe", "report"]),
         ("pipeline/report/templates/report.md.j2", ["describe", "report"]),
         ("pipeline/compile/compiler.py", []),
         ("pflcore/artifacts.py", STAGES),
