@@ -11,7 +11,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.report.drawing.hover import hover_data
 from pipeline.report.settings import text_of
 from pipeline.report.study import Study, Text
 from pipeline.report.table.cells import Cell
@@ -40,11 +39,11 @@ def details(studies: Iterable[Study]) -> Markup:
     """Return the data of a page as an expression for a script, in which nothing can end the script.
 
     These are ``parts``, heading and facts of what runs consist of; ``runs`` by id: facts, places of parts, and the
-    command that makes it; ``tables`` by the study's key: the command that makes it, and its cells in rows; ``curves``.
+    command that makes it; ``tables`` by the study's key: the command that makes it, and its cells in rows.
     """
     parts: dict[str, int] = {}
     runs: dict[str, dict[str, Any]] = {}
-    tables, curves = {}, {}
+    tables = {}
     for study in studies:
         table, layout, decimals = study.table, study.results.layout, study.table.decimals
         option = "" if table.profile == PAPER else f" --profile {table.profile}"
@@ -65,9 +64,7 @@ def details(studies: Iterable[Study]) -> Markup:
                 for at, row in zip(layout.rows, study.rows, strict=True)
             ],
         }
-        if study.drawn.boxes:
-            curves[study.key] = hover_data(layout, study.curves, study.drawn)
-    data = {"parts": [json.loads(part) for part in parts], "runs": runs, "tables": tables, "curves": curves}
+    data = {"parts": [json.loads(part) for part in parts], "runs": runs, "tables": tables}
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")

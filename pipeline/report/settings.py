@@ -38,6 +38,7 @@ def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[t
             if cell.runs
         ]
     )
+    names = [name for name in names if len(cells) and cells[name].nunique() > 1]
     rows: list[tuple[str, ...]] = []
     for axis in table.axes:
         others = [f"axis {other}" for other in table.axes if other != axis]
@@ -45,7 +46,7 @@ def confounded_settings(table: ResolvedTable, runs: Mapping[str, Run]) -> list[t
         differing: set[tuple[str, int]] = set()
         for name in (name for name in names if not _about(axis, name)):
             field = name.partition(".")[0]  # unlike entries come before their options, which say no more than these
-            at = [i for i, group in enumerate(groups) if len(group) and group[name].map(frozenset).nunique() > 1]
+            at = [i for i, group in enumerate(groups) if group[name].map(frozenset).nunique() > 1]
             unlike = [groups[i] for i in at if (field, i) not in differing]
             differing |= {(name, i) for i in at}
             if unlike:

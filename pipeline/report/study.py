@@ -11,14 +11,12 @@ from pipeline.report.agreement import Agreement
 from pipeline.report.claims import Judgement, judge_claims
 from pipeline.report.claims_table import PrintedClaim, print_claim
 from pipeline.report.coverage import claim_counts, cover
-from pipeline.report.drawing.curves import Curve, collect_curves, curves_alt, draw_curves, panels_of
-from pipeline.report.drawing.sections import PlainTable, Section, told_once
-from pipeline.report.drawing.svg import Drawing
+from pipeline.report.drawing.sections import PlainTable, Section, drop_constant_columns
 from pipeline.report.figures import build_sections
 from pipeline.report.legend import facts, legend
 from pipeline.report.settings import confounded_settings
 from pipeline.report.statistics import NO_VERDICT, WITHIN
-from pipeline.report.table.cells import ACCURACY, DIVERGED, TRIAL, VERDICTS, Cell
+from pipeline.report.table.cells import DIVERGED, TRIAL, VERDICTS, Cell
 from pipeline.report.table.layout import Span, headed, short
 from pipeline.report.table.printed import MISPRINT, NO_VALUE, TIED, UNPLANNED, format_value, printed_rank, signed
 from pipeline.report.table.results import Measured, Results
@@ -119,26 +117,6 @@ class Study:
     @cached_property
     def claims(self) -> list[PrintedClaim]:
         return [print_claim(judgement, self.table.decimals) for judgement in self.judgements]
-
-    @cached_property
-    def curves(self) -> list[Curve]:
-        return collect_curves(self.results)
-
-    @cached_property
-    def drawn(self) -> Drawing:
-        """The convergence curves; of a study without any, an empty picture."""
-        return draw_curves(self.results.layout, self.curves)
-
-    @cached_property
-    def curves_alt(self) -> str:
-        return curves_alt(self.results.layout, self.curves)
-
-    @cached_property
-    def curves_caption(self) -> str:
-        layout = self.results.layout
-        own = "; in cells of one client, its own" if layout.client_names else ""
-        what = "Pooled test accuracy" if layout.figure == ACCURACY else "Mean average precision, the mean over clients,"
-        return f"{what} over communication rounds{own}." + panels_of(layout, self.curves)[1]
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -259,7 +237,7 @@ def provenance(runs: Iterable[Measured]) -> tuple[PlainTable, str]:
     A dash stands for what a run does not say; hashes are cut to 12 digits. With kept results there is one column more:
     since when.
     """
-    made = [run for run in runs if run.facts]
+    made = [run for run in runs if run.made]
     kept = ("kept since",) if any(run.kept for run in made) else ()
     names = {
         "data": "dataset_hash",
@@ -279,7 +257,7 @@ def provenance(runs: Iterable[Measured]) -> tuple[PlainTable, str]:
         for run in made
     ]
     header = ("run", *names, *kept, *numbers)
-    return told_once(PlainTable(header, rows, labels=1 + len(names) + len(kept)))
+    return drop_constant_columns(PlainTable(header, rows, labels=1 + len(names) + len(kept)))
 
 
 def _text(cell: Cell | None, decimals: int) -> Text:

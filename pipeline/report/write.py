@@ -14,7 +14,6 @@ from pflcore.artifacts import write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
 from pipeline.report.claims_table import claims_csv
-from pipeline.report.drawing.curves import curves_csv
 from pipeline.report.formats import csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
@@ -30,8 +29,8 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
     """Write ``report.md .tex .html`` and ``table.csv .parquet`` into `out`, and pictures into its folder ``figures``.
 
-    These are ``curves.svg .png .csv``, ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of every
-    figure that the table asks for, as far as it has a picture and numbers.
+    These are ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure
+    that the table asks for, as far as it has a picture and numbers.
 
     Runs that have not been made are reported as missing, so a report can be built at any time. The same frame gives the
     same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead.
@@ -74,17 +73,14 @@ def put(path: Path, content: str | bytes) -> bool:
 
 
 def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
-    """Write ``curves.svg .csv``, ``curves.png`` where there are any, ``claims.csv`` likewise, and
-    ``<figure>.svg .png .csv``, as far as a figure has a picture and numbers.
+    """Write ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure, as
+    far as it has a picture and numbers.
 
     Args:
-        tidy: Leave out curves of which there are none, and remove pictures that the study no longer has.
+        tidy: Remove pictures that the study no longer has.
     """
     files: dict[str, str | bytes] = {}
-    if study.curves or not tidy:
-        files = {"curves.svg": study.drawn.svg, "curves.csv": curves_csv(study.curves)}
-    if study.drawn.png:
-        files["curves.png"] = study.drawn.png
+    out.mkdir(parents=True, exist_ok=True)
     if study.judgements:
         files["claims.csv"] = claims_csv(study.judgements)
     for section in study.sections:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +22,8 @@ from pipeline.papers.obtained import Obtained, count_published
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of
 from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
 from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
+from pipeline.report.drawing.sections import Picture
+from pipeline.report.figures import draw_curves
 from pipeline.report.formats import aligned
 from pipeline.report.frame import collect_frame
 from pipeline.report.legend import TWO_NUMBERS, facts
@@ -69,6 +72,10 @@ class Section:
         """The address of its curves, relative to the page."""
         return _picture(self.study.table.spec)
 
+    @cached_property
+    def curves(self) -> Picture | None:
+        return draw_curves(self.study.results)
+
 
 def _picture(spec: str) -> str:
     return f"results/{spec.replace('/', '-')}.svg"
@@ -92,7 +99,7 @@ def write_report(workspace: Workspace) -> list[Path]:
     papers = [_paper(paper, workspace, entries, compilation) for paper in published]
     files = {page: _page(papers, entries.values())}
     sections = {section.study.table.spec: section for _, several in papers for section in several}
-    files |= {page.parent / section.picture: section.study.drawn.svg for section in sections.values()}
+    files |= {page.parent / one.picture: one.curves.svg for one in sections.values() if one.curves}
     readme = workspace.root / "README.md"
     if readme.is_file():
         files[readme] = _filled(readme.read_text(encoding="utf-8"), sections)
@@ -176,34 +183,27 @@ def _made(runs: list[Entry]) -> str:
     return f"{number}, {hours:.1f} hours on {devices}, {when}"
 
 
-def _heads(obtained: Sequence[Obtained]) -> list[str]:
-    """Over the numbers of a cell beside its published one."""
-    return ["published", "last ten", "last round"] if any(one.last for one in obtained) else ["published", "obtained"]
-
-
-def _numbers(one: Obtained) -> list[str]:
-    return [one.published, one.obtained, one.last] if one.last else [one.published, one.obtained]
-
-
 def _cells(axes: list[str], obtained: Sequence[Obtained], old: set[str]) -> str:
-    rows = [[*axes, *_heads(obtained), "difference", "runs"]]
+    rows = []
     for one in obtained:
-        published, first, *last = _numbers(one)
-        star, mark = "\\*" if one.quoted else "", EARLIER if old.intersection(one.ids) else ""
-        values = [published + star, first + mark, *last, one.compared, f"{one.runs[0]} of {one.runs[1]}"]
-        rows.append([*map(escape_markdown, one.labels), *values])
-    return aligned(rows, len(axes))
+        mark = EARLIER if old.intersection(one.ids) else ""
+        runs = f"{one.runs[0]} of {one.runs[1]}"
+        rows.append(
+            {**_labels(axes, one.labels), **_numbers(one, mark, "\\*"), "difference": one.compared, "runs": runs}
+        )
+    return _markdown(rows, len(axes))
 
 
 def _elsewhere(axes: list[str], obtained: Sequence[Obtained]) -> str:
-    """Numbers under other protocols."""
-    names = list(dict.fromkeys(name for one in obtained for name in one.elsewhere))
-    rows = [[*axes, "published", *names, "reached in round"]]
+    """Return numbers under other protocols."""
+    names = dict.fromkeys(name for one in obtained for name in one.elsewhere)
+    rows = []
     for one in obtained:
-        numbers = [f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names]
+        numbers = {name: f"{one.elsewhere[name]:.2f}" if name in one.elsewhere else NO_VALUE for name in names}
         reached = NO_VALUE if one.reached is None else f"{one.reached}"
-        rows.append([*map(escape_markdown, one.labels), one.published, *numbers, reached])
-    return aligned(rows, len(axes))
+        about = {**_labels(axes, one.labels), "published": one.published}
+        rows.append({**about, **numbers, "reached in round": reached})
+    return _markdown(rows, len(axes))
 
 
 def _why(obtained: Sequence[Obtained]) -> list[str]:
@@ -216,47 +216,62 @@ def _why(obtained: Sequence[Obtained]) -> list[str]:
 
 def _small(layout: Layout, obtained: Sequence[Obtained]) -> str:
     """Return per row and column of the table published and obtained numbers and how far apart they are."""
-    heads, by_labels = [*_heads(obtained), "difference"], {one.labels: one for one in obtained}
-    numbers = {
-        place: [*_numbers(one), one.compared]
-        for place in layout.places
-        if (cell := layout.cell(*place)) and (one := by_labels.get(tuple(cell.labels.values())))
-    }
-    return _grid(layout, numbers, heads, [""] * len(heads))
+    by_labels = {one.labels: one for one in obtained}
+    return _grid(
+        layout,
+        {
+            place: {**_numbers(one), "difference": one.compared}
+            for place in layout.places
+            if (cell := layout.cell(*place)) and (one := by_labels.get(tuple(cell.labels.values())))
+        },
+    )
 
 
 def _plain(results: Results, old: set[str]) -> str:
     """Return what is obtained, in the rows and columns of the table that have anything."""
-    layout, decimals = results.layout, results.table.decimals
-    numbers = {}
+    layout, decimals, numbers = results.layout, results.table.decimals, {}
     for place in layout.places:
         cell = layout.cell(*place)
         if cell and cell.obtained:
             last = f" {BESIDE} {format_value(cell.last, decimals)}" if cell.last else ""
             done = "" if cell.complete else f" [{cell.n}/{len(cell.runs)}]"
-            numbers[place] = [
-                format_value(cell.obtained, decimals) + last + done + (EARLIER if old & set(cell.runs) else "")
-            ]
-    return _grid(layout, numbers, [""], [NO_VALUE])
+            mark = EARLIER if old & set(cell.runs) else ""
+            numbers[place] = {"": format_value(cell.obtained, decimals) + last + done + mark}
+    return _grid(layout, numbers, NO_VALUE)
 
 
-def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], list[str]], heads: list[str], lacking: list[str]) -> str:
-    """Return rows and columns that have any numbers, each column with several `heads`."""
-    columns = [column for column in layout.columns if any(place[1] == column for place in numbers)]
-    titles = [
-        ": ".join(filter(None, (layout.column_title(column), head))) or layout.figure
-        for column in columns
-        for head in heads
-    ]
-    rows = [[*layout.row_axes, *map(escape_markdown, titles)]]
-    for row in layout.rows:
-        if any(place[0] == row for place in numbers):
-            texts = [
-                numbers.get((row, column), lacking if layout.cell(row, column) else [""] * len(heads))
-                for column in columns
-            ]
-            rows.append([*map(escape_markdown, row), *(text for several in texts for text in several)])
-    return aligned(rows, len(layout.row_axes))
+def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], dict[str, str]], lacking: str = "") -> str:
+    """Return the rows and columns that have any numbers; a column of the table is as many here as it has numbers."""
+    columns = [column for column in layout.columns if any(at == column for _, at in numbers)]
+    heads = next(iter(numbers.values()), {})
+    rows = []
+    for row in (row for row in layout.rows if any(at == row for at, _ in numbers)):
+        line = _labels(layout.row_axes, row)
+        for column in columns:
+            own = numbers.get((row, column)) or dict.fromkeys(heads, lacking if layout.cell(row, column) else "")
+            title = layout.column_title(column)
+            line |= {
+                escape_markdown(": ".join(filter(None, (title, head))) or layout.figure): own[head] for head in heads
+            }
+        rows.append(line)
+    return _markdown(rows, len(layout.row_axes))
+
+
+def _labels(axes: list[str], labels: Sequence[str]) -> dict[str, str]:
+    return dict(zip(axes, map(escape_markdown, labels), strict=True))
+
+
+def _numbers(one: Obtained, mark: str = "", star: str = "") -> dict[str, str]:
+    """Return the numbers of a cell, by what heads them."""
+    published = one.published + (star if one.quoted else "")
+    if one.last:
+        return {"published": published, "last ten": one.obtained + mark, "last round": one.last}
+    return {"published": published, "obtained": one.obtained + mark}
+
+
+def _markdown(rows: Sequence[Mapping[str, str]], labels: int) -> str:
+    """Return rows with the same columns as a table."""
+    return aligned([list(rows[0]), *(list(row.values()) for row in rows)], labels) if rows else ""
 
 
 def _page(papers: list[tuple[Summary, list[Section]]], entries: Iterable[Entry]) -> str:

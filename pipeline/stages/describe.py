@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pflcore.data.assignment_files import read_assignment
 from pflcore.data.sample_files import read_facts
-from pipeline.report.partitions.page import write_partition_page
+from pipeline.report.partitions import write_partition_page
 from pipeline.spec.run import Run
 
 

@@ -100,7 +100,7 @@ from pipeline.report.drawing.sections import Section
 TITLE = "Own figure"
 
 
-def draw(results):
+def draw(data):
     return Section("Drawn by the study.")
 """
 SPEC = """\

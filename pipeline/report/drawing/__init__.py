@@ -1,1 +1,1 @@
-"""What figures are drawn with, and what every report draws: its convergence curves, and analyses without a figure."""
+"""What every part of a report is made of: sections with pictures and printed numbers, and panels of series."""

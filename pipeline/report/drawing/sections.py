@@ -1,35 +1,80 @@
-"""A section of a report beside its table and curves: a picture, the numbers under it, and the data as CSV."""
+"""A section of a report: a picture, the numbers under it, and its data as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cached_property
+from urllib.parse import quote
 
+import matplotlib.style
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipeline.report.drawing.panels import Placed
-from pipeline.report.drawing.svg import svg_and_png
-from pipeline.report.table.cells import Key
-from pipeline.report.table.layout import Layout
+from pipeline.report.table.printed import NO_VALUE as NO_VALUE
 
-NO_VALUE = "—"
+_STYLE = {
+    "svg.hashsalt": "pfl",
+    "svg.fonttype": "path",
+    "path.simplify": False,  # the page reads values off the lines
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+}
+_NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
+_DPI = 200
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Draw figures in the style of reports, whatever a user's own settings are."""
+    with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        yield
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing in the two formats that reports use.
+    """A matplotlib figure in the two formats that reports use, the same bytes for the same figure.
 
     Attributes:
         alt: The picture in a sentence, for those who do not see it.
-        photos: It shows images, which are not inverted on a dark page.
+        photos: It shows images, which are not inverted on a dark page and have no values to read off.
     """
 
-    svg: str
-    png: bytes
+    figure: Figure
     alt: str
     photos: bool = False
+
+    @cached_property
+    def svg(self) -> str:
+        """The document. A panel's id says what it spans: ``panel,<number>,<x scale>,<y scale>,x0,x1,y0,y1,<x label>``,
+        in units of the scale: exponents of ten on a logarithmic axis. An axis without ticks has the scale ``none``."""
+        label = quote(next((axes.get_xlabel() for axes in self.figure.axes if axes.get_xlabel()), ""), safe="")
+        for number, axes in enumerate([] if self.photos else self.figure.axes):
+            ends = [axes.transScale.transform((x, y)) for x, y in zip(axes.get_xlim(), axes.get_ylim(), strict=True)]
+            spans = [f"{end[i]:.7g}" for i in (0, 1) for end in ends]
+            up = axes.get_yscale() if len(axes.get_yticks()) else "none"
+            axes.set_gid(",".join(["panel", str(number), axes.get_xscale(), up, *spans, label]))
+        buffer = io.StringIO()
+        with figure_style():
+            self.figure.savefig(buffer, format="svg", metadata=_NO_DATES)
+        return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+    @cached_property
+    def png(self) -> bytes:
+        """The file, for LaTeX."""
+        buffer = io.BytesIO()
+        with figure_style():
+            self.figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+        return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -39,6 +84,22 @@ class PlainTable:
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
     labels: int
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, axes: Sequence[str], *more: str) -> PlainTable:
+        """Print a frame: labels on the axes, which are categoricals, without those of one category; the labels `more`;
+        then its other columns. Axes are headed by the last part of their dotted names."""
+        several = [axis for axis in axes if len(frame[axis].cat.categories) > 1]
+        several = several or [axis for axis in axes[:1] if axis != "series"]
+        shown = frame[[*several, *more, *(str(name) for name in frame if name not in (*axes, *more))]]
+        heads = [name.rpartition(".")[2].replace("_", " ") if name in axes else name for name in map(str, shown)]
+        lines = [tuple(map(str, line)) for line in shown.itertuples(index=False, name=None)]
+        return cls(tuple(heads), lines, labels=len(several) + len(more))
+
+    def select(self, keep: Sequence[int]) -> PlainTable:
+        """Return the columns of these numbers alone."""
+        rows = [tuple(row[at] for at in keep) for row in self.rows]
+        return PlainTable(tuple(self.header[at] for at in keep), rows, sum(at < self.labels for at in keep))
 
 
 @dataclass(frozen=True)
@@ -59,71 +120,23 @@ class Section:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class OfCell(Placed):
-    """What a figure shows of one cell: numbers, as they stand in its CSV file."""
+def drop_constant_columns(table: PlainTable, keep: int = 1) -> tuple[PlainTable, str]:
+    """Return a table of several rows without the columns in which all are equal, and these as ``device cpu``.
 
-    points: pd.DataFrame
-
-
-Shown = TypeVar("Shown", bound=OfCell)
-
-
-def line_per_cell(
-    layout: Layout, shown: Sequence[Shown], header: Sequence[str], numbers: Callable[[Shown], Iterable[str]]
-) -> PlainTable:
-    """The cells with what `numbers` says of each, under `header`."""
-    lines = [(*layout.place(one.row, one.column), *numbers(one)) for one in shown]
-    return PlainTable((*layout.place_header, *header), lines, labels=len(layout.place_header))
-
-
-def told_once(table: PlainTable, stay: int = 1) -> tuple[PlainTable, str]:
-    """A table of several rows without the columns in which all of them say the same, and what these say, as ``device
-    cpu, torch 2.11``. The first columns `stay`."""
-    told = [
-        place
-        for place in range(stay, len(table.header))
-        if len(table.rows) > 1 and len({row[place] for row in table.rows}) == 1
-    ]
-    kept = [place for place in range(len(table.header)) if place not in told]
-    rest = PlainTable(
-        tuple(table.header[place] for place in kept),
-        [tuple(row[place] for place in kept) for row in table.rows],
-        labels=sum(place < table.labels for place in kept),
-    )
-    return rest, ", ".join(f"{table.header[place]} {table.rows[0][place]}" for place in told)
+    Args:
+        keep: How many of the first columns stay.
+    """
+    several = len(table.rows) > 1
+    out = [at for at in range(keep, len(table.header)) if several and len({row[at] for row in table.rows}) == 1]
+    words = ", ".join(f"{table.header[at]} {table.rows[0][at]}" for at in out)
+    return table.select([at for at in range(len(table.header)) if at not in out]), words
 
 
 def without_empty(table: PlainTable) -> PlainTable:
     """Return a table without the columns in which no row has anything."""
-    kept = [place for place in range(len(table.header)) if any(row[place] for row in table.rows)]
-    return PlainTable(
-        tuple(table.header[place] for place in kept),
-        [tuple(row[place] for place in kept) for row in table.rows],
-        labels=sum(place < table.labels for place in kept),
-    )
-
-
-def all_points(layout: Layout, shown: Iterable[OfCell]) -> pd.DataFrame:
-    """The data of all cells with their labels in front."""
-    return pd.concat([labelled(layout, one.row, one.column, one.points) for one in shown], ignore_index=True)
-
-
-def labelled(layout: Layout, row: Key, column: Key, data: pd.DataFrame) -> pd.DataFrame:
-    """The data of one cell with its labels in front, a column per axis."""
-    axes, labels = [*layout.row_axes, *layout.column_axes], [*row, *column]
-    own = pd.DataFrame([labels] * len(data), columns=axes, index=data.index)
-    return pd.concat([own, data], axis=1)
+    return table.select([at for at in range(len(table.header)) if any(row[at] for row in table.rows)])
 
 
 def counted(number: int, noun: str) -> str:
     """``1 method``, ``2 methods``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def draw_picture(
-    draw: Callable[[], Figure], alt: str, style: Mapping[str, Any] | None = None, *, photos: bool = False
-) -> Picture:
-    """The picture that `draw` makes, in the common style with changes of its own."""
-    document, png = svg_and_png(draw, style)
-    return Picture(document, png, alt, photos)

@@ -10,36 +10,67 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 
-from pipeline.report.drawing.numbers import draw_numbers
-from pipeline.report.drawing.sections import Section
+from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted, figure_style
+from pipeline.report.figures import _curves
+from pipeline.report.figures._data import TableData as TableData
 from pipeline.report.table.results import Results
 from pipeline.spec.figures import figure_module, figure_names
 
-Draw = Callable[[Results], Section]
+Draw = Callable[[TableData], Section]
 """The function ``draw`` of a figure's file. Raises :class:`UserError` when an artifact that it needs is damaged."""
+
+MAX_LINES = 40
 
 
 def build_sections(results: Results) -> list[Section]:
-    """The figures that a table's spec lists, in its order, or else the analyses that its runs made.
+    """Return the convergence curves, if there are any, and the figures that a table's spec lists, in its order, or else
+    the analyses that its runs made.
 
     Raises:
         UserError: An artifact that a figure needs is damaged.
     """
+    data, analyses = TableData(results), results.table.analyses
     names = results.table.drawn
     if results.table.figures is None:
-        unmade = {name for name in results.table.analyses if not any(results.of_runs.found(name))}
-        names = [name for name in names if name not in unmade]
-    return [_section(name, results) for name in names]
+        names = [name for name in names if name not in analyses or not data.findings(name).empty]
+    with figure_style():
+        curves = replace(_curves.draw(data), name="curves", title=_curves.TITLE)
+        return [*([curves] if curves.picture else []), *(_section(name, data) for name in names)]
 
 
-def _section(name: str, results: Results) -> Section:
-    title = results.table.analyses.get(name, "")
-    if title and not any(results.of_runs.found(name)):
+def draw_curves(results: Results) -> Picture | None:
+    """Return the convergence curves alone; None where there are none."""
+    with figure_style():
+        return _curves.draw(TableData(results)).picture
+
+
+def _section(name: str, data: TableData) -> Section:
+    title = data.table.analyses.get(name, "")
+    if title and data.findings(name).empty:
         section = Section(f"No run of this table has made this analysis; runs with analyses: [{name}] make it.")
     elif name in figure_names():
         file = import_module(figure_module(name))
         draw: Draw = file.draw
-        section, title = draw(results), title or file.TITLE
+        section, title = draw(data), title or file.TITLE
     else:
-        section = draw_numbers(name, results)
-    return replace(section, name=name, title=title)
+        section = _numbers(name, data)
+    lines = section.data.drop(columns="series", errors="ignore")
+    lines = lines.rename(columns=lambda name: str(name).removeprefix("axis."))
+    return replace(section, data=lines, name=name, title=title)
+
+
+def _numbers(name: str, data: TableData) -> Section:
+    """Print what an analysis found that has no figure of its own: a line per cell and item."""
+    found = data.findings(name)
+    axes = data.axes(found)
+    values = found.groupby([*axes, "item"], observed=True, sort=False)["value"]
+    summary = values.agg(numbers="size", mean="mean", std=lambda own: own.std(ddof=0), least="min", greatest="max")
+    lines = summary.reset_index().sort_values(axes, kind="stable")
+    lines["numbers"] = lines["numbers"].map("{:,}".format)
+    for number in ("mean", "std", "least", "greatest"):
+        lines[number] = lines[number].map("{:.4g}".format)
+    text = "Numbers of each item over the clients, and over its series where it has one, of all runs of a cell."
+    if len(lines) > MAX_LINES:
+        text += f" The first {MAX_LINES} of {counted(len(lines), 'line')}; the others are in {name}.csv."
+    table = PlainTable.of(lines[:MAX_LINES], axes, "item")
+    return Section(text, table=table, data=found[[*axes, "run", "client", "item", "index", "value"]])

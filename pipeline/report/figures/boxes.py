@@ -6,11 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from pipeline.report.drawing.chart import NOTHING, chart, draw_values
 from pipeline.report.drawing.panels import Style
-from pipeline.report.drawing.sections import NO_VALUE, OfCell, Section, all_points, draw_picture, line_per_cell
-from pipeline.report.table.cells import Cell, Value
-from pipeline.report.table.results import Results
+from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
+from pipeline.report.figures._chart import NOTHING, draw_chart, draw_values
+from pipeline.report.figures._data import TableData
 
 TITLE = "Spread over the runs"
 FEWEST = 5
@@ -25,57 +24,45 @@ _FEW = f" Of a cell of fewer than {FEWEST} runs, dots show them one by one."
 _NUMBERS = ("least", "first quartile", "median", "third quartile", "greatest")
 
 
-def draw(results: Results) -> Section:
-    """The section; one line when nothing has been obtained."""
-    layout, metric = results.layout, results.table.metric
-    drawn = chart(results, "boxes", boxed=True)
+def draw(data: TableData) -> Section:
+    """Draw the runs; one line when nothing has been obtained. CSV: a line per run."""
+    runs = data.values
+    axes = data.axes(runs)
+    spreads = {key: own.to_numpy() for key, own in runs.groupby(axes, observed=True)["accuracy"]}
+
+    def series(panel: Axes, cells: pd.DataFrame, style: Style, slot: float) -> None:
+        for at, *key in cells[["at", *axes]].itertuples(index=False, name=None):
+            if tuple(key) in spreads:
+                _box(panel, spreads[tuple(key)], at, _WIDTH * slot, style["color"])
+        draw_values(panel, cells["at"], cells["mean"], np.nan, {**style, "linewidth": 0.9})
+
+    drawn = draw_chart(data, "boxes", series, boxed=True)
     if drawn is None:
         return Section(NOTHING)
-
-    def numbers(cell: Cell) -> dict[str, float]:
-        """By run, in percent, of what the obtained number of the cell is made of."""
-        by_run = {run: results.runs[run].values_of(cell.client) for run in cell.runs} if cell.obtained else {}
-        return {run: values[metric].mean for run, values in by_run.items() if metric in values}
-
-    def draw_series(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
-        for x, cell in zip(at, cells, strict=True):
-            _box(axes, list(numbers(cell).values()), x, _WIDTH * drawn.arrangement.slot, style["color"])
-        means = [Value(cell.obtained.mean) if cell.obtained else None for cell in cells]
-        draw_values(axes, at, means, {**style, "linewidth": 0.9})
-
-    spreads = [
-        OfCell(*at, pd.DataFrame({"run": list(spread), "accuracy": list(spread.values())}))
-        for at in layout.places
-        if (cell := layout.cell(*at)) and cell.obtained and (spread := numbers(cell))
-    ]
-    text = _TEXT + _FEW * any(len(one.points) < FEWEST for one in spreads) + drawn.words
-    header = ("runs", "mean", *_NUMBERS)
-    summary = line_per_cell(layout, spreads, header, lambda one: _summary(one.points, results.table.decimals))
-    picture = draw_picture(lambda: drawn.draw(draw_series), drawn.alt)
-    return Section(text, picture, summary, all_points(layout, spreads))
+    words, picture = drawn
+    lines = [dict(zip(axes, key, strict=True)) | _summary(own, data.table.decimals) for key, own in spreads.items()]
+    summary = pd.DataFrame(lines).astype({axis: runs[axis].dtype for axis in axes})
+    text = _TEXT + _FEW * any(len(own) < FEWEST for own in spreads.values()) + words
+    return Section(text, picture, PlainTable.of(summary, axes), runs[[*axes, "run", "accuracy"]])
 
 
-def _summary(points: pd.DataFrame, decimals: int) -> list[str]:
-    """Runs, mean and the five numbers of a box; no quartiles of fewer runs than a box needs."""
-    count, numbers = len(points), points["accuracy"].to_numpy()
-    least, *middle, greatest = (f"{x:.{decimals}f}" for x in np.percentile(numbers, [0, 25, 50, 75, 100]))
-    quartiles = middle if count >= FEWEST else [NO_VALUE] * len(middle)
-    return [str(count), f"{np.mean(numbers):.{decimals}f}", least, *quartiles, greatest]
-
-
-def _box(axes: Axes, numbers: list[float], x: float, width: float, color: str) -> None:
+def _summary(numbers: np.ndarray, decimals: int) -> dict[str, str]:
+    """Return runs, mean and the five numbers of a box; no quartiles of fewer runs than a box needs."""
+    five = [f"{x:.{decimals}f}" for x in np.percentile(numbers, [0, 25, 50, 75, 100])]
     if len(numbers) < FEWEST:
-        axes.plot([x] * len(numbers), numbers, linestyle="none", marker=".", markersize=3.0, color=color)
+        five[1:4] = [NO_VALUE] * 3
+    return {
+        "runs": str(len(numbers)),
+        "mean": f"{numbers.mean():.{decimals}f}",
+        **dict(zip(_NUMBERS, five, strict=True)),
+    }
+
+
+def _box(axes: Axes, numbers: np.ndarray, at: float, width: float, color: str) -> None:
+    if len(numbers) < FEWEST:
+        axes.plot([at] * len(numbers), numbers, linestyle="none", marker=".", markersize=3.0, color=color)
         return
-    line = {"color": color, "linewidth": 0.9}
-    axes.boxplot(
-        [numbers],
-        positions=[x],
-        widths=width,
-        whis=(0, 100),
-        manage_ticks=False,
-        boxprops=line,
-        whiskerprops=line,
-        capprops=line,
-        medianprops={**line, "linewidth": 1.8},
-    )
+    line: Style = {"color": color, "linewidth": 0.9}
+    parts: Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops"), line)
+    parts["medianprops"] = {**line, "linewidth": 1.8}
+    axes.boxplot([numbers], positions=[at], widths=width, whis=(0, 100), manage_ticks=False, **parts)

@@ -1,27 +1,24 @@
 """The same runs under every protocol: who is ahead, whose rank changes, and which claims are decided otherwise.
 
-Papers report different numbers of the same models. Runs keep counts per client and round, so all of them can be told
+Papers report different numbers of the same models. Runs keep counts per client and round, so all of them can be shown
 side by side and nothing is trained for it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping
-from operator import attrgetter
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.report.claims import judge_claims
-from pipeline.report.drawing.panels import Style, columns_of, draw_columns, with_room
-from pipeline.report.drawing.sections import NO_VALUE, OfCell, PlainTable, Section, all_points, counted, draw_picture
-from pipeline.report.table.cells import Key, Value
-from pipeline.report.table.layout import Layout
+from pipeline.report.drawing.panels import Style, draw_panels, left_out
+from pipeline.report.drawing.sections import NO_VALUE, Picture, PlainTable, Section, counted
+from pipeline.report.figures._data import TableData, heading
+from pipeline.report.table.cells import Value
 from pipeline.report.table.printed import TIED, format_value, printed_rank
-from pipeline.report.table.results import Results
 
 TITLE = "Under other protocols"
 
@@ -39,8 +36,9 @@ NAMES = {
 
 RISES, FALLS = "↑", "↓"
 _TEXT = (
-    "In parentheses the rank within the column, rows that tie as printed sharing the mean of their ranks; "
-    f"{RISES} a better, {FALLS} a worse rank than under the table's own protocol, which is the first."
+    "The same runs, nothing trained anew. In parentheses the rank within the column, rows that tie as printed sharing "
+    f"the mean of their ranks; {RISES} a better, {FALLS} a worse rank than under the first, the table's own protocol. "
+    f"{TIED}: cannot be told apart from the best of its column under the protocol, by seeds."
 )
 _MEANINGS = {
     "last_rounds": "pooled over all test samples, the mean of the last measured rounds",
@@ -51,166 +49,101 @@ _MEANINGS = {
     "last_position": "as window, but of texts the last character alone",
     "best_by_validation": "pooled, after the measured round that is best on validation samples",
 }
-_TIED = f"{TIED}: cannot be told apart from the best of its column under the protocol, by seeds."
-_NOTHING = "No run of this table has been measured yet."
 
 
-def draw(results: Results) -> Section:
-    """The section; one line when nothing has been measured."""
-    by_protocol = {name: results.under(name) for name in protocols(results)}
-    standings = collect_standings(by_protocol)
-    if not standings:
-        return Section(_NOTHING)
-    layout = results.layout
-    drawn, left_out = with_room(columns_of(layout, standings), "protocols")
-    labels = "", "rank"
-    picture = draw_picture(lambda: draw_columns(layout, standings, layout.rows, drawn, labels, _panel), _alt(standings))
-    tied = [_TIED] if any(one.points["tied"].eq(True).any() for one in standings) else []
-    text = (
-        " ".join([_explained(by_protocol), _TEXT, *tied, _changes(layout, standings), *_claims(by_protocol)]) + left_out
-    )
-    table = _table(layout, standings, list(by_protocol), results.table.decimals)
-    return Section(text, picture, table, all_points(layout, standings))
+def draw(data: TableData) -> Section:
+    """Draw ranks under each protocol; one line when nothing has been measured. CSV: protocol, mean, std, rank, tied."""
+    frame = data.protocols
+    if frame.empty:
+        return Section("No run of this table has been measured yet.")
+    names = _shown(data, frame)
+    frame = frame[frame["protocol"].isin(names)]
+    frame["protocol"] = pd.Categorical(frame["protocol"], names, ordered=True)
+    scores = data.sign * frame["mean"].round(data.table.decimals)
+    frame["rank"] = scores.groupby([frame["panel"], frame["protocol"]], observed=True).rank(ascending=False)
+    frame = frame.sort_values(["panel", "series", "protocol"])
+    figure = draw_panels(frame, "", "rank", _ranks)
+    for panel in figure.axes:
+        words = [_short(name) for name in names]
+        panel.set_xticks(range(len(names)), words, rotation=35, ha="right", rotation_mode="anchor")
+        panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.invert_yaxis()
+    meanings = "; ".join(f"{_short(name)}: {_MEANINGS[name]}" for name in names if name in _MEANINGS)
+    text = " ".join([_TEXT, f"{meanings[:1].upper()}{meanings[1:]}.", _changes(frame), *_claims(data, names)])
+    rows, columns = frame["series"].nunique(), frame["panel"].nunique()
+    alt = f"Ranks of {counted(rows, 'row')} in {counted(columns, 'column')} under each protocol."
+    lines = frame[[*data.axes(frame), "protocol", "mean", "std", "rank", "tied"]]
+    return Section(text + left_out(frame, "protocols"), Picture(figure, alt), _table(data, frame, names), lines)
 
 
-def protocols(results: Results) -> list[str]:
-    """The protocols under which runs have figures, the table's own first.
-
-    Of images the last position is the whole, so there it is left out. Accuracy on validation samples is what settings
-    are chosen by, and no protocol of a paper.
-    """
-    values = [run.values for run in results.runs.values()]
-    present = {name: None for by_protocol in values for name in by_protocol}
-    alike = all(by.get("last_position") == by.get("last_rounds") for by in values)
-    for name in ("validation", *(["last_position"] if alike and results.table.metric != "last_position" else [])):
-        present.pop(name, None)
-    return [name for name in dict.fromkeys((results.table.metric, *NAMES, *present)) if name in present]
+def _shown(data: TableData, frame: pd.DataFrame) -> list[str]:
+    """Return the protocols in their order. Of images the last position is the whole, so there it is left out."""
+    means = {str(name): own.set_index(["series", "panel"])["mean"] for name, own in frame.groupby("protocol")}
+    images = "last_position" in means and means["last_position"].equals(means["last_rounds"])
+    if images and data.table.metric != "last_position":
+        del means["last_position"]
+    return [name for name in dict.fromkeys((data.table.metric, *NAMES, *means)) if name in means]
 
 
-def collect_standings(by_protocol: Mapping[str, Results]) -> list[OfCell]:
-    """The cells that have a complete value under any protocol, column by column, with a line per protocol: protocol,
-    mean, std, rank, tied (with the best; empty where seeds do not tell)."""
-    standings: list[OfCell] = []
-    for layout in [results.layout for results in by_protocol.values()][:1]:
-        for column in layout.columns:
-            ranks = {name: results.ranks(column, by_seeds=False) for name, results in by_protocol.items()}
-            for row in layout.rows:
-                lines = [
-                    (name, value.mean, value.std, ranks[name][row], cell.tied)
-                    for name, results in by_protocol.items()
-                    if row in ranks[name] and (cell := results.layout.cell(row, column)) and (value := cell.obtained)
-                ]
-                if lines:
-                    points = pd.DataFrame(lines, columns=["protocol", "mean", "std", "rank", "tied"])
-                    standings.append(OfCell(row, column, points))
-    return standings
+def _ranks(axes: Axes, cells: pd.DataFrame, style: Style) -> None:
+    axes.plot(cells["protocol"].cat.codes, cells["rank"], linewidth=1.3, **{**style, "markersize": 4})
 
 
-def _table(layout: Layout, standings: list[OfCell], names: list[str], decimals: int) -> PlainTable:
-    """A line per cell, column by column, and where there are several columns the rows' mean ranks below."""
-    several = len(layout.columns) > 1
-    lines = []
-    for one in standings:
-        own = {line["protocol"]: line for line in one.points.to_dict("records")}
-        first = own[names[0]]["rank"] if names[0] in own else None
-        cells = [_number(own[name], first, decimals) if name in own else NO_VALUE for name in names]
-        lines.append((*([layout.column_title(one.column)] if several else []), *one.row, *cells))
-    if several:
-        lines += [("mean rank", *row, *cells) for row, cells in _mean_ranks(layout, standings, names)]
-    *rows, column = layout.place_header if several else (*layout.place_header, "")
-    header = (*([column] if several else []), *rows, *(_short(name) for name in names))
-    return PlainTable(header, lines, labels=len(header) - len(names))
+def _table(data: TableData, frame: pd.DataFrame, names: Sequence[str]) -> PlainTable:
+    """Print a line per cell, column by column, and where there are several columns the rows' mean ranks below."""
+    columns = frame["panel"].nunique()
+    values = zip(frame["mean"], frame["std"].replace(np.nan, None), strict=True)
+    printed = [format_value(Value(mean, std), data.table.decimals) for mean, std in values]
+    marks = frame["tied"].map(lambda tied: TIED if tied is True else "")
+    ranks = frame.pivot(index=["panel", "series"], columns="protocol", values="rank")
+    cells = frame.assign(printed=printed + marks).pivot(index=["panel", "series"], columns="protocol", values="printed")
+    lines = cells + " (" + _ranks_printed(ranks) + ")"
+    if columns > 1:
+        by_row = ranks.groupby("series", observed=True)
+        means = by_row.mean().where(by_row.count() == columns)
+        below = _ranks_printed(means.dropna(how="all"))
+        lines = pd.concat([lines, pd.concat({"mean rank": below}, names=["panel"])])
+    rows = [(*map(str, key), *own) for key, own in zip(lines.index, lines.fillna(NO_VALUE).to_numpy(), strict=True)]
+    table = PlainTable((heading(data.columns), heading(data.rows), *map(_short, names)), rows, labels=2)
+    return table if columns > 1 else table.select(range(1, len(table.header)))
 
 
-def _number(line: Mapping[Hashable, Any], first: float | None, decimals: int) -> str:
-    value = Value(line["mean"], None if pd.isna(line["std"]) else line["std"])
-    tied = TIED if line["tied"] is True else ""
-    return f"{format_value(value, decimals)}{tied} ({printed_rank(line['rank'])}{_mark(line['rank'], first)})"
+def _ranks_printed(ranks: pd.DataFrame) -> pd.DataFrame:
+    """Print ranks, with marks where they differ from that under the first protocol."""
+    first = ranks.iloc[:, 0]
+    marks = ranks.apply(lambda own: np.select([own < first, own > first], [RISES, FALLS], ""))
+    return ranks.map(printed_rank, na_action="ignore") + marks
 
 
 def _short(protocol: str) -> str:
     return NAMES.get(protocol, protocol.replace("_", " "))
 
 
-def _mark(rank: float, first: float | None) -> str:
-    return "" if first is None or rank == first else RISES if rank < first else FALLS
-
-
-def _mean_ranks(layout: Layout, standings: list[OfCell], names: list[str]) -> list[tuple[Key, list[str]]]:
-    """The mean rank of each row under each protocol, over all columns; a dash where it lacks one."""
-    columns = columns_of(layout, standings)
-    lines = []
-    for row in layout.rows:
-        own = [one.points.set_index("protocol")["rank"] for one in standings if one.row == row]
-        means = [
-            sum(ranks[name] for ranks in own) / len(columns)
-            if len(own) == len(columns) and all(name in ranks for ranks in own)
-            else None
-            for name in names
-        ]
-        cells = [NO_VALUE if mean is None else f"{printed_rank(mean)}{_mark(mean, means[0])}" for mean in means]
-        if any(mean is not None for mean in means):
-            lines.append((row, cells))
-    return lines
-
-
-def _changes(layout: Layout, standings: list[OfCell]) -> str:
-    """In how many columns the order and the best row depend on the protocol."""
+def _changes(frame: pd.DataFrame) -> str:
+    """Say in how many columns the order and the best row depend on the protocol."""
     turned, others_ahead = 0, []
-    columns = columns_of(layout, standings)
-    for column in columns:
-        ranks = pd.DataFrame(
-            {one.row: one.points.set_index("protocol")["rank"] for one in standings if one.column == column}
-        ).dropna(axis="columns")
-        pairs = [(ranks[a] - ranks[b]) for a, b in itertools.combinations(ranks.columns, 2)]
-        turned += any(gap.min() < 0 < gap.max() for gap in pairs)
-        if not set.intersection(*(set(best) for best in _best(ranks))):
-            others_ahead.append(layout.column_title(column))
-    where = f": {'; '.join(filter(None, others_ahead))}" if any(others_ahead) else ""
+    for panel, own in frame.groupby("panel", observed=True):
+        ranks = own.pivot(index="protocol", columns="series", values="rank").dropna(axis="columns")
+        gaps = [ranks[a] - ranks[b] for a, b in itertools.combinations(ranks.columns, 2)]
+        turned += any(gap.min() < 0 < gap.max() for gap in gaps)
+        if not ranks.eq(ranks.min(axis="columns"), axis="index").all().any():
+            others_ahead.append(str(panel))
+    where = f": {'; '.join(others_ahead)}" if any(others_ahead) else ""
     best = (
         f"no row stays the best one in {len(others_ahead)}{where}"
         if others_ahead
         else "in each, one row stays the best"
     )
-    return f"Two rows change places in {turned} of {counted(len(columns), 'column')}; {best}."
+    return f"Two rows change places in {turned} of {counted(frame['panel'].nunique(), 'column')}; {best}."
 
 
-def _explained(protocols: Iterable[str]) -> str:
-    words = "; ".join(f"{_short(name)}: {_MEANINGS[name]}" for name in protocols if name in _MEANINGS)
-    return f"The same runs, nothing trained anew. {words[:1].upper()}{words[1:]}."
-
-
-def _best(ranks: pd.DataFrame) -> list[list[int]]:
-    """The places of the rows of the best rank, by protocol."""
-    return [[at for at, rank in enumerate(of) if rank == min(of)] for of in ranks.to_numpy().tolist()]
-
-
-def _claims(by_protocol: Mapping[str, Results]) -> list[str]:
-    """A sentence per claim whose verdict depends on the protocol, or one on all of them."""
-    judged = {name: judge_claims(results) for name, results in by_protocol.items()}
-    sentences, claims = [], list(zip(*judged.values(), strict=True))
-    for judgements in claims:
-        verdicts: dict[str, list[str]] = {}
-        for name, judgement in zip(judged, judgements, strict=True):
-            verdicts.setdefault(judgement.obtained.verdict, []).append(_short(name))
-        if len(verdicts) > 1:
-            words = "; ".join(f"{verdict} under {', '.join(names)}" for verdict, names in verdicts.items())
-            sentences.append(f"Claim “{judgements[0].text}”: {words}.")
-    return sentences or (["Every claim has the same verdict under all protocols."] if claims else [])
-
-
-def _panel(panel: Axes, standings: list[OfCell], styles: dict[Key, Style]) -> None:
-    names = list(dict.fromkeys(name for one in standings for name in one.points["protocol"]))
-    for one in standings:
-        at = [names.index(name) for name in one.points["protocol"]]
-        panel.plot(at, one.points["rank"], linewidth=1.3, **{**styles[one.row], "markersize": 4})
-    panel.set_xticks(
-        range(len(names)), [_short(name) for name in names], rotation=35, ha="right", rotation_mode="anchor"
-    )
-    panel.yaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.invert_yaxis()
-
-
-def _alt(standings: list[OfCell]) -> str:
-    rows, columns = ({key(one) for one in standings} for key in (attrgetter("row"), attrgetter("column")))
-    return f"Ranks of {counted(len(rows), 'row')} in {counted(len(columns), 'column')} under each protocol."
+def _claims(data: TableData, names: Sequence[str]) -> list[str]:
+    """Return a sentence per claim whose verdict depends on the protocol, or one on all of them."""
+    verdicts = data.verdicts[data.verdicts["protocol"].isin(names)]
+    sentences = []
+    for claim, own in verdicts.groupby("claim", sort=False):
+        order = own.set_index("protocol").loc[list(names)].groupby("verdict", sort=False)
+        words = [f"{verdict} under {', '.join(map(_short, under.index))}" for verdict, under in order]
+        if len(words) > 1:
+            sentences.append(f"Claim “{claim}”: {'; '.join(words)}.")
+    return sentences or ["Every claim has the same verdict under all protocols."] * (not verdicts.empty)

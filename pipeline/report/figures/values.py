@@ -9,42 +9,27 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from pipeline.report.drawing.chart import NOTHING, chart, draw_values
 from pipeline.report.drawing.panels import Style
-from pipeline.report.drawing.sections import Section, draw_picture
-from pipeline.report.table.cells import Cell
-from pipeline.report.table.layout import Layout
-from pipeline.report.table.results import Results
+from pipeline.report.drawing.sections import Section
+from pipeline.report.figures._chart import NOTHING, draw_chart, draw_values
+from pipeline.report.figures._data import TableData
 
 TITLE = "The table as a figure"
 
 _TEXT = "The numbers of the table; error bars are their ±."
 
 
-def draw(results: Results) -> Section:
-    """The section; one line when nothing has been obtained."""
-    drawn = chart(results, "values", boxed=False)
+def draw(data: TableData) -> Section:
+    """Draw the cells; one line when nothing has been obtained. CSV: both means and deviations, and of how many runs."""
+    drawn = draw_chart(data, "values", _series, boxed=False)
     if drawn is None:
         return Section(NOTHING)
-    picture = draw_picture(lambda: drawn.draw(_draw_series), drawn.alt)
-    return Section(_TEXT + drawn.words, picture, data=_data(results.layout))
+    words, picture = drawn
+    names = {"mean": "obtained_mean", "std": "obtained_std", "published_mean": "published_mean"}
+    cells = data.cells.dropna(subset=["mean", "published_mean"], how="all").rename(columns=names)
+    columns = [*names.values(), "published_std", "n"]
+    return Section(_TEXT + words, picture, data=cells[[*data.axes(cells), *columns]])
 
 
-def _draw_series(axes: Axes, cells: list[Cell], at: list[float], style: Style) -> None:
-    draw_values(axes, at, [cell.obtained for cell in cells], style)
-
-
-def _data(layout: Layout) -> pd.DataFrame:
-    """A row per cell that has a number: its labels, both means and deviations, and of how many runs it is."""
-    return pd.DataFrame(
-        {
-            **{axis: cell.labels[axis] for axis in (*layout.row_axes, *layout.column_axes)},
-            "obtained_mean": cell.obtained and cell.obtained.mean,
-            "obtained_std": cell.obtained and cell.obtained.std,
-            "published_mean": cell.published and cell.published.mean,
-            "published_std": cell.published and cell.published.std,
-            "n": cell.n,
-        }
-        for cell in layout.cells
-        if cell.obtained or cell.published
-    )
+def _series(axes: Axes, cells: pd.DataFrame, style: Style, slot: float) -> None:
+    draw_values(axes, cells["at"], cells["mean"], cells["std"], style)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,6 @@ from pipeline.report.table.cells import Cell, Key, Value, collect_cells, rank_ce
 from pipeline.report.table.layout import Layout, short
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable, TableRank
-from pipeline.workspace import run_path
 
 _COLUMNS = pa.schema(
     [
@@ -65,6 +64,10 @@ class Measured:
     clients: pd.Series[float] = field(default_factory=lambda: pd.Series(dtype=float))
 
     @property
+    def made(self) -> bool:
+        return self.state != "missing"
+
+    @property
     def diverged(self) -> bool:
         return self.state == "diverged"
 
@@ -85,33 +88,6 @@ class Measured:
     def curve(self, client: int | None) -> pd.Series[float]:
         """Return the accuracy in percent by measured round, pooled or of one client; empty where there is none."""
         return self.curves.get(ALL if client is None else client, pd.Series(dtype=float))
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What one analysis of one run found.
-
-    Attributes:
-        rows: client (-1 where a row is about none), item, index, value.
-    """
-
-    run: str
-    rows: pd.DataFrame
-
-    def values(self, item: str) -> pd.Series[float]:
-        """Return the values of an item with one value per client, by client in ascending order.
-
-        Raises:
-            UserError: There is none, or a client has several.
-        """
-        rows = self.rows[self.rows["item"] == item]
-        if rows.empty or rows["client"].duplicated().any():
-            raise self.damaged(f"expected one {item!r} per client")
-        return pd.Series(rows["value"].to_numpy(), index=rows["client"].to_numpy()).sort_index()
-
-    def damaged(self, words: str) -> UserError:
-        """Return the error to raise for rows that make no sense."""
-        return UserError(f"{run_path(self.run, 'analysis.parquet')}: {words}; delete it and run `dvc repro`")
 
 
 @dataclass(frozen=True)
@@ -169,16 +145,7 @@ class Results:
         """Return the runs of a cell that were measured; none when one of them diverged: those left would flatter it."""
         cell = self.layout.cell(row, column)
         runs = [self.runs[run] for run in cell.runs] if cell else []
-        return [] if any(run.diverged for run in runs) else [run for run in runs if run.facts and run.values]
-
-    def found(self, analysis: str) -> Iterator[tuple[Key, Key, list[Findings]]]:
-        """Yield row, column and what an analysis found in the cell's measured runs, for the cells in which it did."""
-        rows = self.frame.findings[self.frame.findings["analysis"] == analysis]
-        by_run = {str(run): own.reset_index(drop=True) for run, own in rows.groupby("run", sort=False)}
-        for row, column in self.layout.places:
-            runs = [run.id for run in self.measured(row, column) if run.id in by_run]
-            if runs:
-                yield row, column, [Findings(run, by_run[run]) for run in runs]
+        return [] if any(run.diverged for run in runs) else [run for run in runs if run.made and run.values]
 
     @property
     def selections(self) -> dict[str, str]:
@@ -283,18 +250,3 @@ def measured_runs(frame: Frame) -> dict[str, Measured]:
             clients.get(id_, pd.Series(dtype=float)),
         )
     return runs
-
-
-def closest(run: Measured, others: list[Measured]) -> Measured | None:
-    """Return the run among `others` that a figure of this one may be compared with; None where there is none.
-
-    It must have a backbone of the same name. Of several the one is taken whose backbone has the same options, then
-    whose training has the same settings.
-    """
-    own = run.resolved
-
-    def distance(other: Measured) -> tuple[bool, bool, str]:
-        of = other.resolved
-        return of.options("backbone") != own.options("backbone"), of.training != own.training, other.id
-
-    return min((other for other in others if other.resolved.backbone == own.backbone), key=distance, default=None)

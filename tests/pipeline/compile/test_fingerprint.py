@@ -261,7 +261,7 @@ SIMPLE = [f"method.{name}" for name, module in SHARED["pflcore.methods"].items()
         ("pflcore/datasets/digits.py", ["dataset.digits"]),
         ("pflcore/partitions/dirichlet.py", ["partition.dirichlet"]),
         ("pflcore/protocols.py", ["stage.evaluate", "stage.report"]),
-        ("pipeline/report/drawing/svg.py", ["stage.describe", "stage.report"]),
+        ("pipeline/report/drawing/sections.py", ["stage.describe", "stage.report"]),
         ("pipeline/report/templates/report.md.j2", ["stage.describe", "stage.report"]),
         ("pipeline/report/frame.py", ["stage.evaluate"]),
         ("pipeline/compile/compiler.py", []),

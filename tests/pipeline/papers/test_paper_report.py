@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,6 @@ from pipeline.papers.paper import Brief, Paper, Summary, papers_of
 from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement
 from pipeline.report.coverage import cover
-from pipeline.report.drawing.hover import hover_data
 from pipeline.report.statistics import BEYOND, NO_VERDICT
 from pipeline.report.study import Study
 from pipeline.spec.table import ResolvedTable
@@ -269,23 +269,32 @@ def test_details_of_a_cell_and_its_runs(tmp_path: Path) -> None:
     assert len(data["parts"]) == 6  # what all runs share is there once
 
 
-def test_hover_points_lie_where_the_curves_are_drawn(tmp_path: Path) -> None:
+def test_the_page_can_read_values_off_the_curves(tmp_path: Path) -> None:
     resolved = demo(tmp_path)
-    study = Study(results_of(resolved, tmp_path))
-    found = hover_data(study.results.layout, study.curves, study.drawn)
-    assert len(found["panels"]) == 4 and found["panels"][2]["title"] == "CIFAR-10 · Dirichlet · clients = 50"
-    panel = found["panels"][2]
-    name, rounds, values, row = panel["curves"][-1]
-    assert name == " · ".join(study.results.layout.rows[row])
-    assert f'id="series-{row}-{found["panels"].index(panel)}"' in study.drawn.svg
-    curve = next(c for c in study.curves if c.row == ("FedTP",) and c.column[1:] == ("Dirichlet", "50"))
-    assert (name, found["rounds"][rounds]) == ("FedTP", [int(r) for r in curve.points.index])
-    assert values == pytest.approx(curve.points.tolist(), abs=0.005)
-    left, top, width, height = panel["box"]
-    x = left + (100 - panel["x"][0]) / (panel["x"][1] - panel["x"][0]) * width
-    y = top + (1 - (values[-1] - panel["y"][0]) / (panel["y"][1] - panel["y"][0])) * height
-    ends = [path.split("L")[-1].split() for path in re.findall(r'<path d="(M [^"]*L[^"]*)" clip-path', study.drawn.svg)]
-    assert any(abs(float(a) - x) < 0.1 and abs(float(b) - y) < 0.1 for a, b in ends)
+    curves = Study(results_of(resolved, tmp_path)).sections[0]
+    assert curves.picture and curves.name == "curves"
+    root = ET.fromstring(curves.picture.svg)
+    panels = [group for group in root.iter(f"{SVG}g") if group.get("id", "").startswith("panel,")]
+    assert len(panels) == 4
+    _, _, *scales, label = str(panels[2].get("id")).split(",")
+    assert (*scales[:2], label) == ("linear", "linear", "round")
+    x0, x1, y0, y1 = map(float, scales[2:])
+    across, down = zip(*_points(panels[2]), strict=True)
+    left, right, top, bottom = min(across), max(across), min(down), max(down)
+    (line,) = [group for group in panels[2] if re.fullmatch("line,.*,FedTP", group.get("id", ""))]
+    x, y = _points(line)[-1]
+    column = "FedTP / CIFAR-10 / Dirichlet / 50"
+    assert x0 + (x - left) / (right - left) * (x1 - x0) == pytest.approx(curves.data["round"].iloc[-1], abs=1e-3)
+    assert y1 - (y - top) / (bottom - top) * (y1 - y0) == pytest.approx(curves.data[column].iloc[-1], abs=1e-3)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _points(group: ET.Element) -> list[tuple[float, float]]:
+    """The points of the first path in a group."""
+    numbers = [float(number) for number in re.findall(r"[\d.]+", next(group.iter(f"{SVG}path")).attrib["d"])]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex here")

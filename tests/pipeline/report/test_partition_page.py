@@ -21,7 +21,7 @@ from pflcore.data.noise import Noise
 from pflcore.data.samples import Attribute, Samples
 from pflcore.partitions import PARTITIONS
 from pipeline.browse.partition_view import Drawing, example_record
-from pipeline.report.partitions.page import write_partition_page
+from pipeline.report.partitions import write_partition_page
 from pipeline.spec.catalog import build_catalog
 
 CATALOG = build_catalog()
@@ -80,7 +80,7 @@ def test_the_page_in_its_formats(tmp_path: Path) -> None:
     rows = [re.findall(r"[^| ]+", line) for line in markdown.splitlines() if line.startswith("| 0 ")]
     assert ["0", "1", "3", "0"] in rows or ["0", "1", "3", "1"] in rows  # class 0: one client, three training samples
     html = (tmp_path / "a/index.html").read_text(encoding="utf-8")
-    assert '<figure role="img" aria-label="Heat map of 2 clients' in html and "<svg" in html
+    assert 'role="img" aria-label="Heat map of 2 clients' in html and "<svg" in html
     loaded = re.findall(r"""(?:src|href)=["'](?!#|data:)([^"']*)""", html)
     assert not loaded and "<script" not in html
     ET.fromstring((tmp_path / "a/picture.svg").read_text(encoding="utf-8"))

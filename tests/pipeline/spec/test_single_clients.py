@@ -136,10 +136,8 @@ def test_a_curve_per_client(tmp_path: Path) -> None:
         write_clients(tmp_path, run, shares)
     resolved = study(tmp_path, ["s0", "s1"])
     made = Study(results_of(resolved, tmp_path))
-    assert [(c.column, c.points.tolist()) for c in made.curves] == [
-        (("A",), [30.0, 40.0, 70.0]),
-        (("B",), [60.0, 60.0, 50.0]),
-        (("All",), [45.0, 50.0, 60.0]),
-    ]
-    assert made.curves_caption.endswith("in cells of one client, its own.")
+    curves = made.sections[0]
+    assert curves.name == "curves" and curves.text.endswith("in cells of one client, its own.")
+    found = {name: curves.data[name].tolist() for name in curves.data if name != "round"}
+    assert [own for own in found.values()] == [[30.0, 40.0, 70.0], [60.0, 60.0, 50.0], [45.0, 50.0, 60.0]]
     assert ("single clients", "A, B") in made.facts

@@ -11,7 +11,7 @@ from support.project import Project, make_project
 
 from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
-from pipeline.report.figures.detections import _image
+from pipeline.report.drawing.images import pixels
 from pipeline.report.frame import read_frame
 from pipeline.workspace import frame_path
 
@@ -77,7 +77,7 @@ def test_what_is_found_lies_beside_what_is_there(project: Project) -> None:
     for client in (0, 1):
         own = rows[rows["client"] == client].groupby("item", sort=False)["value"].apply(np.array)
         kinds = {item.partition(".")[0]: values for item, values in own.items()}
-        assert len(kinds["image"]) == 3 * 32 * 32 and _image(kinds["image"]).shape == (32, 32, 3)
+        assert len(kinds["image"]) == 3 * 32 * 32 and pixels(kinds["image"]).shape == (32, 32, 3)
         objects, found = (kinds[kind].reshape(-1, 6) for kind in ("there", "found"))
         assert 1 <= len(objects) <= 3 and set(objects[:, 0]) <= {0, 1} and (np.diff(found[:, 5]) <= 0).all()
         assert (objects[:, 1:5] >= 0).all() and (objects[:, 3:5] > objects[:, 1:3]).all()

@@ -1,0 +1,182 @@
+"""The page of a partition: what non-IID means here, as Markdown, HTML, SVG and CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pflcore.data.assignment import Assignment
+from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
+from pflcore.data.samples import Samples
+from pflcore.files import write_text
+from pipeline.escape import escape_markdown
+from pipeline.report.drawing.sections import Picture, figure_style
+from pipeline.report.formats import aligned, csv_text, environment, inline_svg, legible
+from pipeline.spec.run import describe_component
+
+MAX_CLIENTS = 100
+_MAX_NAMES = 24  # values of an attribute that are worth a panel, and classes that are worth their names
+_SPLITS = {"train": "#0072B2", "test": "#E69F00", "validation": "#009E73"}
+_NOTES = {
+    "train": "training samples",
+    "test": "test samples",
+    "validation": "samples held back from training for validation",
+    "classes": "classes that it trains on",
+    "entropy": "of its training labels, in bits",
+    "distance": "of its training labels to all clients': total variation, the share that would have to change",
+    "split distance": "of its training labels to its test labels, likewise; chance alone gives some",
+}
+
+Rows = list[tuple[str, ...]]
+
+
+def write_partition_page(record: dict[str, Any], samples: Samples, assignment: Assignment, out: Path) -> None:
+    """Write ``index.md``, ``index.html``, ``picture.svg`` and ``clients.csv`` into the folder `out`.
+
+    Args:
+        record: The federation: dataset, partition, clients and seed.
+    """
+    measures = heterogeneity(samples, assignment)
+    clients = client_frame(measures, assignment)
+    shown = clients.iloc[_shown_clients(len(clients))]
+    with figure_style():
+        picture = Picture(_draw(samples, assignment, measures), _alt(samples, measures), photos=True)
+    novel = f", {len(assignment.novel)} of them novel" if assignment.novel else ""
+    by_class = zip(measures.holders, measures.train.sum(axis=0), measures.test.sum(axis=0), strict=True)
+    page = {
+        "title": f"{record['partition']['name']} on {samples.name}, {len(clients):,} clients, seed {record['seed']}",
+        "alt": picture.alt,
+        "width": round(108 * picture.figure.get_figwidth()),  # pixels; as drawings on other pages
+        "facts": [
+            ("dataset", f"{describe_component(record['dataset'])}, from {samples.source}"),
+            ("partition", describe_component(record["partition"])),
+            ("clients", f"{len(clients):,}{novel}"),
+            ("seed", str(record["seed"])),
+            ("samples", f"{measures.used:,} held, {len(samples) - measures.used:,} left out"),
+        ],
+        "notes": [(name, words) for name, words in _NOTES.items() if name in clients],
+        "left_out": len(clients) - len(shown),
+        "shown": len(shown),
+    }
+    tables: dict[str, Rows] = {
+        "Over clients": [("", "smallest", "median", "mean", "largest"), *summarise(clients)],
+        "Classes": [
+            ("class", "clients", "training samples", "test samples"),
+            *((legible(name), *map(_number, own)) for name, own in zip(samples.class_names, by_class, strict=True)),
+        ],
+        "Clients": [tuple(map(str, clients)), *(tuple(map(_number, own)) for own in shown.itertuples(index=False))],
+    }
+    plain = {
+        title: aligned([rows[0], *(tuple(map(escape_markdown, row)) for row in rows[1:])], left=1)
+        for title, rows in tables.items()
+    }
+    markdown = environment(autoescape=False).get_template("partition.md.j2")
+    write_text(out / "index.md", markdown.render(page | {"tables": plain, "md": escape_markdown}))
+    html = environment(autoescape=True).get_template("partition.html.j2")
+    write_text(out / "index.html", html.render(page | {"tables": tables, "svg": inline_svg(picture.svg)}))
+    write_text(out / "picture.svg", picture.svg)
+    write_text(out / "clients.csv", csv_text(clients))
+
+
+def client_frame(measures: Heterogeneity, assignment: Assignment) -> pd.DataFrame:
+    """Return a line per client: its samples, classes, and how far its labels are from those of others."""
+    clients = pd.DataFrame({"client": np.arange(measures.clients)})
+    for split in _SPLITS:
+        if (counts := getattr(measures, split)) is not None:
+            clients[split] = counts.sum(axis=1)
+    clients["classes"] = (measures.train > 0).sum(axis=1)
+    clients["entropy"] = measures.entropy
+    clients["distance"] = measures.distance
+    clients["split distance"] = measures.split_distance
+    if assignment.noise:
+        clients["noise"] = assignment.noise.std
+    if assignment.novel:
+        clients["novel"] = clients["client"].isin(assignment.novel).astype(int)
+    return clients
+
+
+def summarise(clients: pd.DataFrame) -> Rows:
+    """Return for each measure of the clients its smallest, median, mean and largest value, as text."""
+    measures = clients.drop(columns=["client", "novel"], errors="ignore").agg(["min", "median", "mean", "max"])
+    return [(str(name), *map(_number, values)) for name, values in measures.items()]
+
+
+def _number(value: float) -> str:
+    """Print a count as it is, anything else to three decimal places."""
+    return f"{int(value):,}" if float(value).is_integer() else f"{value:,.3f}"
+
+
+def _shown_clients(clients: int) -> np.ndarray:
+    """Return the clients that there is room for, evenly spaced over all."""
+    return np.unique(np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64))
+
+
+def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Figure:
+    """Draw clients as rows: a heat map over classes, one over each attribute with few values, and bars of their sizes
+    and noise."""
+    shown = _shown_clients(measures.clients)
+    maps = [("class", measures.train[shown], samples.class_names)]
+    for name, counts in measures.attributes.items():
+        if 1 < counts.shape[1] <= _MAX_NAMES:
+            maps.append((name, counts[shown], samples.attributes[name].names))
+    bars = 1 + (assignment.noise is not None)
+    widths = [float(np.clip(1.4 + 0.2 * counts.shape[1], 2.4, 6.0)) for _, counts, _ in maps] + [1.7] * bars
+    named = [len(name) for _, _, names in maps if len(names) <= _MAX_NAMES for name in names]
+    height = float(np.clip(0.16 * len(shown), 1.4, 8.0)) + 1.2 + 0.075 * max(named, default=0)
+    figure = Figure(figsize=(sum(widths) + 1.2, height), layout="constrained")
+    panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
+    for panel in panels:
+        panel.grid(visible=False)
+    for panel, (name, counts, names) in zip(panels, maps, strict=False):
+        _heat_map(figure, panel, counts, names, name)
+    position = np.arange(len(shown))
+    _sizes(panels[len(maps)], position, measures, shown)
+    if assignment.noise:
+        panels[-1].barh(position, np.array(assignment.noise.std)[shown], color="#555555", height=0.8)
+        panels[-1].set_xlabel("noise (std)")
+    novel, first = np.isin(shown, assignment.novel), panels[0]
+    first.set_ylabel("client" + (" (circle: novel)" if novel.any() else ""))
+    beside = {"clip_on": False, "transform": first.get_yaxis_transform()}
+    first.plot(np.full(novel.sum(), -0.02), position[novel], "o", markersize=3, color="#D55E00", **beside)
+    ticks = position if len(shown) <= 20 else position[:: int(np.ceil(len(shown) / 10))]
+    first.set_yticks(ticks, [str(client) for client in shown[ticks]])
+    first.set_ylim(len(shown) - 0.5, -0.5)
+    return figure
+
+
+def _heat_map(figure: Figure, panel: Axes, counts: np.ndarray, names: tuple[str, ...], title: str) -> None:
+    # Shares, so that a large client does not bleach the others; sizes have a panel of their own.
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    image = panel.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+    panel.set_xlabel(title)
+    if len(names) <= _MAX_NAMES:
+        panel.set_xticks(range(len(names)), [legible(name) for name in names], rotation=90, parse_math=False)
+    else:
+        panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01, label="share of the samples")
+
+
+def _sizes(panel: Axes, position: np.ndarray, measures: Heterogeneity, shown: np.ndarray) -> None:
+    left = np.zeros(len(shown))
+    for name, colour in _SPLITS.items():
+        if (counts := getattr(measures, name)) is not None:
+            size = counts[shown].sum(axis=1)
+            panel.barh(position, size, left=left, height=0.8, color=colour, label=name)
+            left += size
+    panel.set_xlabel("samples")
+    panel.xaxis.set_major_locator(MaxNLocator(3))
+    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8, handlelength=1.0)
+
+
+def _alt(samples: Samples, measures: Heterogeneity) -> str:
+    classes, size = (measures.train > 0).sum(axis=1), measures.train.sum(axis=1)
+    return (
+        f"Heat map of {measures.clients:,} clients against {samples.classes} classes of {samples.name}: a client "
+        f"trains on {classes.min()} to {classes.max()} classes and holds {size.min():,} to {size.max():,} samples."
+    )
