@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.papers.coverage import Coverage
 from pipeline.spec.published import csv_lines
 
 CONTENTS = "contents.csv"

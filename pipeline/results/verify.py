@@ -15,7 +15,7 @@ from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
-from pipeline.report.statistics.noise import FEWEST_SEEDS
+from pipeline.report.statistics import FEWEST_SEEDS
 from pipeline.running.cells import cell_name, cells_meant
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
