@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from matplotlib.figure import Figure
-
 from pipeline.report.drawing.svg import svg_and_png
 
 MIB = 2**20

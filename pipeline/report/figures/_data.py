@@ -227,22 +227,15 @@ def _categorical(frame: pd.DataFrame, results: Results, layout: Layout) -> pd.Da
 
 def _cells(results: Results) -> pd.DataFrame:
     lines = (
-        (
-            cell,
-            (
-                cell.obtained and cell.obtained.mean,
-                cell.obtained and cell.obtained.std,
-                cell.n,
-                cell.complete,
-                cell.tied,
-                cell.published and cell.published.mean,
-                cell.published and cell.published.std,
-            ),
-        )
+        (cell, (*_numbers(cell.obtained), cell.n, cell.complete, cell.tied, *_numbers(cell.published)))
         for cell in results.layout.cells
     )
     numbers = [name for name in _CELL if name.endswith(("mean", "std"))]
     return _placed(results, results.layout, lines, _CELL).astype(dict.fromkeys(numbers, float) | {"complete": bool})
+
+
+def _numbers(value: Value | None) -> tuple[float | None, float | None]:
+    return (value.mean, value.std) if value else (None, None)
 
 
 def _measured(results: Results, cell: Cell) -> list[Measured]:

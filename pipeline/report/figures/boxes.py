@@ -21,7 +21,7 @@ _TEXT = (
     " and the greatest of their numbers; of five runs, these are the five. The mark is their mean."
 )
 _FEW = f" Of a cell of fewer than {FEWEST} runs, dots show them one by one."
-_NUMBERS = ("least", "first quartile", "median", "third quartile", "greatest")
+_NAMES = {"min": "least", "25%": "first quartile", "50%": "median", "75%": "third quartile", "max": "greatest"}
 
 
 def draw(data: TableData) -> Section:
@@ -40,22 +40,13 @@ def draw(data: TableData) -> Section:
     if drawn is None:
         return Section(NOTHING)
     words, picture = drawn
-    lines = [dict(zip(axes, key, strict=True)) | _summary(own, data.table.decimals) for key, own in spreads.items()]
-    summary = pd.DataFrame(lines).astype({axis: runs[axis].dtype for axis in axes})
-    text = _TEXT + _FEW * any(len(own) < FEWEST for own in spreads.values()) + words
-    return Section(text, picture, PlainTable.of(summary, axes), runs[[*axes, "run", "accuracy"]])
-
-
-def _summary(numbers: np.ndarray, decimals: int) -> dict[str, str]:
-    """Return runs, mean and the five numbers of a box; no quartiles of fewer runs than a box needs."""
-    five = [f"{x:.{decimals}f}" for x in np.percentile(numbers, [0, 25, 50, 75, 100])]
-    if len(numbers) < FEWEST:
-        five[1:4] = [NO_VALUE] * 3
-    return {
-        "runs": str(len(numbers)),
-        "mean": f"{numbers.mean():.{decimals}f}",
-        **dict(zip(_NUMBERS, five, strict=True)),
-    }
+    five = runs.groupby(axes, observed=True)["accuracy"].describe()
+    few = five["count"] < FEWEST
+    printed = five.drop(columns=["count", "std"]).map(f"{{:.{data.table.decimals}f}}".format).rename(columns=_NAMES)
+    printed.loc[few, list(_NAMES.values())[1:4]] = NO_VALUE
+    printed.insert(0, "runs", five["count"].astype(int))
+    table = PlainTable.of(printed.reset_index(), axes)
+    return Section(_TEXT + _FEW * any(few) + words, picture, table, runs[[*axes, "run", "accuracy"]])
 
 
 def _box(axes: Axes, numbers: np.ndarray, at: float, width: float, color: str) -> None:

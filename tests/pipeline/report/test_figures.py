@@ -29,7 +29,7 @@ from support.figure_demo import (
 )
 from support.pages import HOSTILE, Document, squeezed
 from support.project import CONVNET, make_project, spec, tree
-from support.report_demo import HEADINGS, RECORD, cell, claim, results_of, table, with_records, write_metrics
+from support.report_demo import HEADINGS, RECORD, cell, claim, results_of, table, with_records, write_metrics, write_run
 from support.report_demo import report as write_report
 
 from pipeline.report.figures import build_sections
@@ -233,6 +233,49 @@ def test_weights_of_mixed_attention(tmp_path: Path) -> None:
     ]
     assert columns(out, "mixing.csv")["clients"] == ["4"] * 6
     assert not (out / "mixing.svg").exists()
+
+
+def test_weights_of_mixed_attention_by_client(tmp_path: Path) -> None:
+    cells = []
+    for label, client in {"all": None, "Clinic": 2, "Lab": 0}.items():
+        cells.append(cell({"method": "A", "who": label}, ["a", "b"], client=client))
+    for seed, run in enumerate(("a", "b")):
+        write_rounds(tmp_path, run, [100, 100, 100])
+        weights = [(client, at, 0.2 * client + 0.1 * at + 0.04 * seed) for client in (2, 0, 1) for at in (1, 3)]
+        write_analysis(tmp_path, run, [("mixing", client, f"p{at}.se", 0, weight) for client, at, weight in weights])
+    clients = {"who": {"Clinic": 2, "Lab": 0}}
+    resolved = table(cells, ["method"], ["who"], clients=clients, figures=["mixing"])
+    resolved = with_records(tmp_path, resolved, {run: record("fedtp", seed=seed) for seed, run in enumerate("ab")})
+    *_, section = build_sections(results_of(resolved, tmp_path))
+    assert section.table and section.table.header == ("method", "client", "kind", "p1", "p3", "average")
+    assert section.table.rows == [
+        ("A", "Lab", "se", "0.120±0.020", "0.320±0.020", "0.220±0.020"),
+        ("A", "client 1", "se", "0.320±0.020", "0.520±0.020", "0.420±0.020"),
+        ("A", "Clinic", "se", "0.520±0.020", "0.720±0.020", "0.620±0.020"),
+    ]
+    assert list(section.data["runs"]) == [2] * 9
+
+
+@pytest.mark.parametrize(
+    ("runs", "scales"),
+    [
+        ({"a": (99.2, 1000), "b": (98.0, 100)}, ("log", "function")),
+        ({"a": (99.2, 100), "b": (98.0, 100)}, ("linear", "function")),
+        ({"a": (60.0, 1000), "b": (98.0, 100), "c": (70.0, 100)}, ("log", "linear")),
+    ],
+)
+def test_axes_of_curves_show_what_differs(
+    tmp_path: Path, runs: dict[str, tuple[float, int]], scales: tuple[str, str]
+) -> None:
+    for run, (target, rounds) in runs.items():
+        write_run(tmp_path, run, target, rounds=rounds)
+    resolved = table([cell({"method": run.upper()}, [run]) for run in runs], ["method"], [], figures=[])
+    (section,) = build_sections(results_of(resolved, tmp_path))
+    assert section.picture and section.name == "curves"
+    (axes,) = section.picture.figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == scales
+    assert [len(line.get_xdata()) for line in axes.lines] == [section.data[run.upper()].notna().sum() for run in runs]
+    assert (axes.get_ylim()[1] <= 100) == (scales[1] == "function")
 
 
 def test_adaptation_pools_novel_clients(tmp_path: Path) -> None:
