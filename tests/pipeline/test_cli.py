@@ -111,7 +111,7 @@ def test_plan(project: Project, pfl: Pfl) -> None:
     assert [row[0] for row in rows] == ["spec", "more", "tiny", "all, each run once"]
     assert [row[1:] for row in rows[1:]] == [["2", "2", "unknown"], ["2", "2", "unknown"], ["3", "3", "unknown"]]
     # guard, index, data, partition and its page; train and evaluate of three runs; two reports
-    assert lines[7].startswith("13 stages; 4 runs if specs shared none; ")
+    assert lines[7].startswith("12 stages; 4 runs if specs shared none; ")
     assert pfl("plan", "more", "--profile", "smoke").out.startswith("2 of 2 runs are new ")
     assert not (project.root / "build").exists() and project.generated() == {}
 

@@ -232,7 +232,7 @@ def _prepared() -> dict[str, bytes]:
         initialise(Path(folder))
         load_catalog(Path(folder))
         code = Code(source_folder(), Path(folder) / ".pfl" / "fingerprints.json")
-        entries = [name for name in code.modules if name.startswith(("pflcore.methods.", "pflcore.backbones."))]
+        entries = [name for name in code.modules if name.startswith("pflcore.") and name.count(".") == 2]
         for module in ("pipeline.running.warm", *entries):
             code.fingerprint(module)
         code.remember()

@@ -14,6 +14,7 @@ from pflcore.errors import UserError
 from pipeline.compile.compilation import Compilation
 from pipeline.spec.resolve import Resolved, resolve
 from pipeline.spec.specs import load_spec
+from pipeline.spec.table import train_stage
 from pipeline.workspace import PAPER
 
 HELD_BACK = "{name: iid, validation_share: 0.2}"
@@ -112,12 +113,12 @@ def test_what_is_chosen_comes_before_the_run_and_the_report(tmp_path: Path) -> N
     stages = {stage.name: stage for stage in compilation.stages}
     (final,) = (run for run in compilation.runs.values() if run.tuned and run.method == "fedavg" and run.seed == 3)
     choice = f"artifacts/selections/{final.tuned}.json"
-    assert choice in stages[f"train-{final.id}"].deps and choice in stages["tiny"].deps
+    assert choice in stages[train_stage(final)].deps and choice in stages["evaluate-tiny"].deps
     select = stages[final.tuned or ""]
     assert select.outs == (choice,) and select.kind == "select" and select.file == "stages/selections/dvc.yaml"
     assert sum(dep.endswith("/rounds.parquet") for dep in select.deps) == 12
     trial = next(run for run in compilation.runs.values() if not run.tuned)
-    assert not [dep for dep in stages[f"train-{trial.id}"].deps if "selections" in dep]
+    assert not [dep for dep in stages[train_stage(trial)].deps if "selections" in dep]
 
 
 def test_a_random_set_of_equal_budget(tmp_path: Path) -> None:
