@@ -12,7 +12,7 @@ import pandas as pd
 
 from pflcore.json_text import parse_json
 from pipeline.report.claims import judge_claims
-from pipeline.report.table.cells import Cell, Key
+from pipeline.report.table.cells import Cell, Key, Value
 from pipeline.report.table.layout import Layout, headed, short
 from pipeline.report.table.results import Measured, Results
 from pipeline.spec.table import ResolvedTable
