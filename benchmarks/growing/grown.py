@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from pipeline.report.drawing.svg import svg_and_png
+
+from pipeline.report.drawing.sections import Picture, figure_style
 
 MIB = 2**20
 
@@ -69,9 +70,9 @@ def tell(part: str, results: Sequence[Grown]) -> bool:
 def picture(unit: str, results: Sequence[Grown]) -> str:
     """A panel per quantity, from zero."""
 
-    def draw() -> Figure:
-        columns = min(len(results), 4)
-        rows = -(-len(results) // columns)
+    columns = min(len(results), 4)
+    rows = -(-len(results) // columns)
+    with figure_style():
         figure = Figure(figsize=(2.6 * columns, 2.1 * rows), layout="constrained")
         for place, one in enumerate(results, start=1):
             axes = figure.add_subplot(rows, columns, place)
@@ -79,7 +80,6 @@ def picture(unit: str, results: Sequence[Grown]) -> str:
             axes.plot(one.at[::step], one.seen[::step], color="#0072B2", linewidth=1)
             axes.set_ylim(0, 1.2 * max(one.seen))
             axes.locator_params(nbins=4)
-            axes.set(title=one.name, xlabel=unit)
-        return figure
-
-    return svg_and_png(draw, {"axes.titlesize": 8, "svg.fonttype": "none"})[0]
+            axes.set_title(one.name, fontsize=8)
+            axes.set_xlabel(unit)
+        return Picture(figure, unit).svg

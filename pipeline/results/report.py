@@ -31,7 +31,7 @@ from pipeline.report.render import markdown
 from pipeline.report.statistics import LEGEND
 from pipeline.report.study import Study, heading
 from pipeline.report.table.cells import Key
-from pipeline.report.table.layout import Layout
+from pipeline.report.table.layout import Layout, headed
 from pipeline.report.table.printed import BESIDE, NO_VALUE, format_value
 from pipeline.report.table.results import Results
 from pipeline.report.write import put
@@ -244,12 +244,15 @@ def _grid(layout: Layout, numbers: Mapping[tuple[Key, Key], dict[str, str]], lac
     """Return the rows and columns that have any numbers; a column of the table is as many here as it has numbers."""
     columns = [column for column in layout.columns if any(at == column for _, at in numbers)]
     heads = next(iter(numbers.values()), {})
+    labels = [{column[at] for column in columns} for at in range(len(layout.column_axes))]
+    # What all shown columns share is in the text around the table; a single column says all.
+    differing = [at for at, own in enumerate(labels) if len(own) > 1] or range(len(labels))
     rows = []
     for row in (row for row in layout.rows if any(at == row for at, _ in numbers)):
         line = _labels(layout.row_axes, row)
         for column in columns:
             own = numbers.get((row, column)) or dict.fromkeys(heads, lacking if layout.cell(row, column) else "")
-            title = layout.column_title(column)
+            title = " · ".join(headed(layout.column_axes[at], column[at]) for at in differing)
             line |= {
                 escape_markdown(": ".join(filter(None, (title, head))) or layout.figure): own[head] for head in heads
             }

@@ -125,10 +125,10 @@ def test_it_cannot_be_tuned(project: Project) -> None:
 def test_a_file_that_changed_since_is_not_read(project: Project) -> None:
     compilation = project.compiled()
     project.compile()
-    (record,) = (Path(stage.deps[0]) for stage in compilation.stages if stage.kind == "weights")
+    ((content, path),) = compilation.weights.items()
     place(project, FILE, seed=8)
     with pytest.raises(UserError, match=r"was changed after the specs were compiled; run `pfl compile`$"):
-        weights.run(project.root / record, project.root / "out.safetensors", project.root)
+        weights.run({"path": path, "content": content}, project.root / "out.safetensors", project.root)
     assert not (project.root / "out.safetensors").exists()
 
 

@@ -20,7 +20,6 @@ from pflcore.data.assignment_files import read_split
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc2007 import Voc2007
-from pipeline.dvc.program import read_lock
 from pipeline.papers.contents import read_contents
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published
@@ -188,7 +187,6 @@ def _published(path: Path) -> object:
 
 
 PUBLISHED = 'method,share,mean,std,quoted,note\nFedAvg,0.5,61.25,0.3,,\n"Fed, Per",1,72.5,,yes,a note\n'
-LOCK = "schema: '2.0'\nstages:\n  guard:\n    cmd: pfl stage guard\n    outs:\n    - path: a\n      md5: b\n"
 SPLIT = "sample,client,split\n0,0,train\n1,0,test\n2,1,train\n3,1,test\n"
 DIGITS, CIFAR = digit_files.shrink, cifar_files.shrink
 FILES = {f"{kind}/{n}.png": plain((n, 9, 9), "PNG") for kind in "ab" for n in (1, 2)}
@@ -239,7 +237,6 @@ LOADERS: dict[str, Loader] = {
     "a paper's contents": Loader("csv", _copied("specs/fedtp/contents.csv", "fedtp/contents.csv"), _contents),
     "a resolved table": Loader("json", _copied("stages/tables/*.json"), read_resolved),
     "records of runs": Loader("json", _copied("stages/records.json"), lambda path: read_run(path, _first_run())),
-    "a lock": Loader("yaml", _at("dvc.lock", LOCK), read_lock),
     "the state of a run": Loader("json", _board, Board.load),
     "published values": Loader("csv", _at("a.csv", PUBLISHED), _published),
 }

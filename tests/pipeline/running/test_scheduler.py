@@ -38,7 +38,7 @@ class Play:
     easing: str = "fewer"
 
     def __post_init__(self) -> None:
-        made = {name: Stage("f", name, f"pfl stage {name}.yaml", deps, (name,)) for name, deps in self.stages.items()}
+        made = {name: Stage("f", name, f"pfl stage {name}", deps, (name,)) for name, deps in self.stages.items()}
         graph = Graph(made.values())
         self.address = {name: stage.address for name, stage in made.items()}
         self.name = {stage.address: name for name, stage in made.items()}
@@ -186,7 +186,7 @@ def test_what_takes_moments_goes_first_and_then_the_longest_way_to_the_end() -> 
     assert play.recorded == play.started == play.ended and not play.given_up
     assert play.closed == ["pool", "recorder"]
     jobs = {job.command: job for job in play.jobs}
-    job = jobs["pfl stage train b.yaml"]
+    job = jobs["pfl stage train b"]
     assert (job.key, job.outs, job.log) == ("key of train b", ("train b",), Path("logs/b.train.log"))
     assert {job.address for job in play.jobs if job.brief} == {play.address["report late"]}
     entry = play.entry("train b")

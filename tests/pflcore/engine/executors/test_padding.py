@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pflcore.methods.fedavg import FedAvg
 from support.cohorts import UNEVEN, backbones
 from support.tiny import TEXT, assert_states_close, method, suited, training
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from pflcore.engine.phases import make_trainer
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView
 from pflcore.methods.fedprox import FedProx
+from pflcore.methods.simple import FedAvg
 
 
 def made(name: str, net: str, **changes: Any) -> tuple[Trainer, Tensors]:

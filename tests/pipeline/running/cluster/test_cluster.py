@@ -182,7 +182,7 @@ def test_a_node_needs_the_code_that_a_job_was_compiled_for(tmp_path: Path) -> No
         return _other(Code(tmp_path), Order(job, run.id, "w", run.record, {}, {}, {}, 1, 0, {}))
 
     assert other(seal) is None and other(f"0{seal}") == "engine"
-    method, errors = tmp_path / "pflcore/methods/fedavg.py", tmp_path / "pflcore/errors.py"
+    method, errors = tmp_path / "pflcore/methods/simple.py", tmp_path / "pflcore/errors.py"
     text = method.read_text()
     method.write_text(f"{text}\nEDITED = 1\n")
     assert other(seal) == "method.fedavg"
