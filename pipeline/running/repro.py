@@ -118,9 +118,11 @@ def _ask(path: Path) -> bool:
         request = marshal.dumps((sys.argv, os.getcwd(), dict(os.environ), umask, os.getpgrp()))  # noqa: PTH109
         # The fork may begin before send_fds returns: an interruption waits until it can be passed on.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        socket.send_fds(connection, [request], [0, 1, 2])
         with _PassedOn(connection) as interruptions:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            try:
+                socket.send_fds(connection, [request], [0, 1, 2])
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if connection.recv(len(_BEGUN)) == _BEGUN:
                 connection.settimeout(None)
                 if code := connection.recv(16):
