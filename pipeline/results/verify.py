@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,6 @@ class Comparison:
     Attributes:
         cell: In words.
         kept, again: Pooled accuracy in percent, mean over the last measurements.
-        allowed: By how many points they may differ here; 0 where every count has to agree.
         verdict: In words.
     """
 
@@ -44,7 +44,6 @@ class Comparison:
     run: str
     kept: float
     again: float
-    allowed: float
     verdict: str
     good: bool
 
@@ -86,48 +85,63 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     ledger = Ledger(workspace.root)
     comparisons = []
     for name, runs in chosen.items():
-        entries = [entry for run in runs if (entry := ledger.get(run))]
-        accuracies = [_last(entry.run, entry.rounds()).mean for entry in entries]
-        spread = float(np.std(accuracies)) if len(accuracies) >= FEWEST_SEEDS else 0.0
-        for entry in entries:
-            again, facts = read_table(apart.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
+        again = []
+        for entry in filter(None, map(ledger.get, runs)):
+            rounds, facts = read_table(apart.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
             timing = read_timing(apart.private / "timings" / f"{entry.run.id}.json")
-            comparisons.append(compare(name, entry, again, facts, timing.machine if timing else "", spread))
+            again.append(Again(entry, rounds, facts, timing.machine if timing else ""))
+        comparisons += compare(name, again)
     return comparisons
 
 
-def compare(
-    cell: str, entry: Entry, again: pa.Table, facts: dict[str, object], machine: str, spread: float = 0.0
-) -> Comparison:
-    """Compare a kept run with the ``rounds/2`` table of the same run trained again.
+@dataclass(frozen=True)
+class Again:
+    """A kept run that was trained again: its ``rounds/2`` table, the header of that, and the machine that trained it."""
+
+    entry: Entry
+    rounds: pa.Table
+    facts: dict[str, object]
+    machine: str
+
+
+def compare(cell: str, runs: Sequence[Again]) -> list[Comparison]:
+    """Compare the kept runs of a cell with the same runs trained again.
 
     On the same kind of machine all counts have to agree. On another one sums round differently, and training carries
-    that on until it is as another seed. There the mean accuracies over the last measurements agree if they differ by no
-    more than three standard deviations, of the kept run's own accuracies or of the cell's seeds, and three standard
-    errors of the clients' paired differences. Half a point is never too much.
-
-    Args:
-        facts: The header of the table.
-        machine: That trained it, as :func:`pipeline.stages.machine.describe_machine` says it.
-        spread: Standard deviation of the kept accuracies over the cell's seeds, in points; 0 of fewer than three.
+    that on until a run is as another seed. There the cell agrees if its mean accuracy over the last measurements differs
+    by no more than three standard deviations, over its seeds or, of fewer than three, over a run's measurements, and
+    three standard errors of the clients' paired differences. Half a point is never too much.
     """
-    kept = entry.rounds()
-    same = all(kept[name].equals(again[name].cast(kept[name].type)) for name in _COUNTS)
-    alike = entry.machine == machine and all(entry.facts[name] == facts.get(name) for name in ("device", "torch"))
-    before, now = _last(entry.run, kept), _last(entry.run, again)
-    found = Comparison(cell, entry.run.id, before.mean, now.mean, 0.0, "", True)
-    data = [name for name in ("dataset_hash", "partition_hash") if entry.facts[name] != facts.get(name)]
+    before, now = (
+        [_last(run.entry.run, run.entry.rounds()) for run in runs],
+        [_last(r.entry.run, r.rounds) for r in runs],
+    )
+    difference = abs(float(np.mean([a.mean - b.mean for a, b in zip(now, before, strict=True)])))
+    seeds = float(np.std([one.mean for one in before])) if len(before) >= FEWEST_SEEDS else 0.0
+    spread = max(seeds, float(np.mean([one.deviation for one in before])))
+    allowed = max(_LEAST, _DEVIATIONS * min(spread, _standard_error(before, now)))
+    found = []
+    for run, kept, again in zip(runs, before, now, strict=True):
+        verdict, good = _verdict(run)
+        if not verdict and (good := difference <= allowed):
+            where = run.entry.machine or f"{run.entry.facts['device']}, torch {run.entry.facts['torch']}"
+            verdict = f"the cell agrees, on another kind of machine (kept: {where})"
+        verdict = verdict or f"the cell DIFFERS by {difference:.2f} points, more than {allowed:.2f}"
+        found.append(Comparison(cell, run.entry.run.id, kept.mean, again.mean, verdict, good))
+    return found
+
+
+def _verdict(run: Again) -> tuple[str, bool]:
+    """Return what can be said of one run alone; "" where its cell decides."""
+    entry, kept = run.entry, run.entry.rounds()
+    data = [name for name in ("dataset_hash", "partition_hash") if entry.facts[name] != run.facts.get(name)]
     if data:
-        return replace(found, verdict=f"made on other data ({data[0].partition('_')[0]})", good=False)
-    if same:
-        return replace(found, verdict="the same, every count")
-    if alike:
-        return replace(found, verdict="DIFFERS, on the same kind of machine", good=False)
-    allowed = max(_LEAST, _DEVIATIONS * min(max(before.deviation, spread), _standard_error(before, now)))
-    if abs(now.mean - before.mean) <= allowed:
-        where = entry.machine or f"{entry.facts['device']}, torch {entry.facts['torch']}"
-        return replace(found, allowed=allowed, verdict=f"agrees, on another kind of machine (kept: {where})")
-    return replace(found, allowed=allowed, verdict=f"DIFFERS by more than {allowed:.2f} points", good=False)
+        return f"made on other data ({data[0].partition('_')[0]})", False
+    if all(kept[name].equals(run.rounds[name].cast(kept[name].type)) for name in _COUNTS):
+        return "the same, every count", True
+    if entry.machine == run.machine and all(entry.facts[name] == run.facts.get(name) for name in ("device", "torch")):
+        return "DIFFERS, on the same kind of machine", False
+    return "", False
 
 
 @dataclass(frozen=True)
@@ -155,10 +169,13 @@ def _last(run: Run, rounds: pa.Table) -> _Last:
     return _Last(float(pooled.mean()), float(pooled.std()), clients, total[0].astype(float))
 
 
-def _standard_error(kept: _Last, again: _Last) -> float:
-    """Return the standard error of the difference over clients; infinite where it cannot be known."""
-    if len(kept.total) != len(again.total) or len(kept.total) < 2:
+def _standard_error(kept: Sequence[_Last], again: Sequence[_Last]) -> float:
+    """Return the standard error of the difference over the clients of all runs; infinite where it cannot be known."""
+    if any(len(a.total) != len(b.total) for a, b in zip(kept, again, strict=True)):
         return float("inf")
-    weights = kept.total / kept.total.sum()
-    spread = again.clients - kept.clients - again.mean + kept.mean
-    return float(np.sqrt((weights**2 * spread**2).sum()))
+    total = np.concatenate([one.total for one in kept])
+    if len(total) < 2:
+        return float("inf")
+    differences = np.concatenate([b.clients - a.clients for a, b in zip(kept, again, strict=True)])
+    weights = total / total.sum()
+    return float(np.sqrt((weights**2 * (differences - weights @ differences) ** 2).sum()))

@@ -15,7 +15,7 @@ from pflcore.errors import UserError
 from pipeline.ledger import FACTS, Entry, Ledger
 from pipeline.measurements import to_table
 from pipeline.results import verify as module
-from pipeline.results.verify import Comparison, compare, verify
+from pipeline.results.verify import Again, Comparison, compare, verify
 from pipeline.running.request import Wish
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, run_path
@@ -44,72 +44,73 @@ def entry(measurements: dict[str, Any], run: Run = RUN) -> Entry:
     return Entry(run, VERSIONS, "2026-11-22", None, HERE, measurements, "a processor")
 
 
-def compared(kept: dict[str, Any], again: dict[str, Any], **facts: str) -> tuple[float, float, float, str, bool]:
-    made = compare("a cell", entry(kept), to_table(again), HERE | facts, facts.get("machine", "a processor"))
+def again(kept: dict[str, Any], found: dict[str, Any], **facts: str) -> Again:
+    return Again(entry(kept), to_table(found), HERE | facts, facts.get("machine", "a processor"))
+
+
+def compared(kept: dict[str, Any], found: dict[str, Any], **facts: str) -> tuple[float, float, str, bool]:
+    (made,) = compare("a cell", [again(kept, found, **facts)])
     assert (made.cell, made.run) == ("a cell", RUN.id)
-    return made.kept, made.again, made.allowed, made.verdict, made.good
+    return made.kept, made.again, made.verdict, made.good
 
 
 def test_every_count_has_to_agree_on_the_same_kind_of_machine() -> None:
-    assert compared(KEPT, KEPT) == (55.0, 55.0, 0.0, SAME, True)
+    assert compared(KEPT, KEPT) == (55.0, 55.0, SAME, True)
     for again in (
         measured(7, 17),
         measured(6, 18, first=(5, 16)),
         measured(6, 18, 1, total=(10, 30, 2), first=(5, 15, 1)),
     ):
-        assert compared(KEPT, again)[2:] == (0.0, DIFFERS, False)
+        assert compared(KEPT, again)[2:] == (DIFFERS, False)
     # Losses are not kept of single clients.
     other = {**KEPT, "test": {**KEPT["test"], "loss": [2.0, 3.0]}}
-    assert compared(KEPT, other)[3] == SAME
+    assert compared(KEPT, other)[2] == SAME
     # Validation samples are compared, and not counted.
     kept, again = ({**KEPT, "validation": counts(last, [1, 2], [4, 4])} for last in ([3, 4], [0, 0]))
     assert compared(kept, kept)[:2] == (55.0, 55.0)
-    assert compared(kept, again) == (55.0, 55.0, 0.0, DIFFERS, False)
+    assert compared(kept, again) == (55.0, 55.0, DIFFERS, False)
     # A run may never have been measured.
     before, now, *rest = compared({}, {})
-    assert before != before and now != now and rest == [0.0, SAME, True]
+    assert before != before and now != now and rest == [SAME, True]
     # Other data are told whatever the counts.
-    assert compared(KEPT, KEPT, dataset_hash="e")[3:] == ("made on other data (dataset)", False)
-    assert compared(KEPT, KEPT, partition_hash="q")[3:] == ("made on other data (partition)", False)
+    assert compared(KEPT, KEPT, dataset_hash="e")[2:] == ("made on other data (dataset)", False)
+    assert compared(KEPT, KEPT, partition_hash="q")[2:] == ("made on other data (partition)", False)
+
+
+AGREES = "the cell agrees, on another kind of machine (kept: a processor)"
 
 
 @pytest.mark.parametrize(
-    ("last", "again", "allowed"),
+    ("last", "first", "now", "verdict"),
     [
-        # Of the kept run 50 and 60 %: deviation 5 points. Clients differ by 0 and -5/3 points, the mean by -1.25.
-        ((6, 18), 53.75, 3 * (0.3125**2 + 0.3125**2) ** 0.5),
-        ((9, 15), 53.75, 15.0),  # by 15 and -20/3: three standard errors are 17.2
-        ((6, 21), 60.0, 0.5),  # 5 points each
+        # Of the kept run 50 and 60 %: deviation 5 points. Clients differ by 0 and -5/3 points, three errors are 1.33.
+        ((6, 18), (5, 14), 53.75, AGREES),
+        ((6, 16), (5, 14), 51.25, AGREES),  # by 0 and -5, the mean by -3.75; three errors are 3.98
+        ((6, 21), (6, 15), 60.0, "the cell DIFFERS by 5.00 points, more than 0.50"),  # each client by 5
     ],
 )
 @pytest.mark.parametrize("change", [{"device": "cuda"}, {"torch": "2.12"}, {"machine": "another processor"}])
-def test_other_machines_may_differ_by_chance(
-    last: tuple[int, ...], again: float, allowed: float, change: dict[str, str]
+def test_on_other_machines_a_cell_may_differ_by_chance(
+    last: tuple[int, ...], first: tuple[int, ...], now: float, verdict: str, change: dict[str, str]
 ) -> None:
-    first = (5, 14) if again < 60 else (6, 15)
-    made = compared(KEPT, measured(*last, first=first), **change)
-    good = again < 60
-    verdict = "agrees, on another kind of machine (kept: a processor)" if good else "DIFFERS by more than 0.50 points"
-    assert made == (55.0, pytest.approx(again), pytest.approx(allowed), verdict, good)
+    found = compared(KEPT, measured(*last, first=first), **change)
+    assert found == (55.0, pytest.approx(now), verdict, verdict == AGREES)
 
 
 def test_seeds_of_a_cell_say_how_much_it_varies() -> None:
-    kept, again = measured(6, 18, first=(6, 18)), measured(8, 18, first=(6, 18))
-    facts = HERE | {"device": "cuda"}
-    assert not compare("a cell", entry(kept), to_table(again), facts, "a processor").good
-    found = compare("a cell", entry(kept), to_table(again), facts, "a processor", spread=1.0)
-    assert (found.kept, found.again, found.allowed, found.good) == (60.0, 62.5, 3.0, True)
+    """Each run differs by up to 10 points, and the mean of three seeds by 0."""
+    kept = [measured(6, 18, first=(6, 18)), measured(8, 24, first=(8, 24)), measured(7, 21, first=(7, 21))]
+    found = [measured(8, 24, first=(8, 24)), measured(6, 18, first=(6, 18)), measured(7, 20, first=(7, 22))]
+    runs = [again(a, b, device="cuda") for a, b in zip(kept, found, strict=True)]
+    assert [one.verdict for one in compare("a cell", runs)] == [AGREES] * 3
+    assert "DIFFERS by 20.00 points" in compare("a cell", runs[:1])[0].verdict
 
 
 def test_half_a_point_is_never_too_much() -> None:
     """Of other clients there is no standard error."""
     kept, near, far = (measured(right, total=(200,), first=(right,)) for right in (100, 101, 102))
-    assert compared(kept, near, device="cuda")[2:] == (
-        0.5,
-        "agrees, on another kind of machine (kept: a processor)",
-        True,
-    )
-    assert not compared(kept, far, device="cuda")[4]
+    assert compared(kept, near, device="cuda")[2:] == (AGREES, True)
+    assert not compared(kept, far, device="cuda")[3]
 
 
 @dataclass
