@@ -41,7 +41,7 @@ def collect(workspace: Workspace, folder: Path, source: Path) -> list[str]:
     """
     specs = list(find_specs(workspace.specs))
     compilation = compile_workspace(workspace, specs)
-    compilation.check_probed()
+    compilation.check_tested()
     known, stages, refused = collected(folder), [], []
     for line in finished(source):
         if line["run"] in known:

@@ -38,7 +38,7 @@ def pack(
         UserError: A spec is invalid, no cell is meant, or data or partitions have not been made.
     """
     compilation = compile_workspace(workspace, list(specs))
-    compilation.check_probed()
+    compilation.check_tested()
     done, wanted, left = collected(folder), dict[str, str](), 0
     for name, words in _named(compilation, patterns).items():
         run = compilation.runs[name]

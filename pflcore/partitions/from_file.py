@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pflcore.data.assignment import Assignment
-from pflcore.data.assignment_files import hash_of, read_split
 from pflcore.data.samples import Samples
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -53,6 +52,8 @@ class FromFile(Iid):
         """
         if self.path is None:
             return None
+        from pflcore.data.assignment_files import hash_of, read_split  # of which the engine alone needs nothing
+
         # Profiles work in a folder of their own below the project.
         here = Path.cwd()
         path = next((folder / self.path for folder in (here, *here.parents) if (folder / self.path).is_file()), None)

@@ -20,7 +20,6 @@ from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
 from pipeline.browse.given import given_options
 from pipeline.report.formats import legible
-from pipeline.report.partitions import client_frame, summarise
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields, Invalid
 from pipeline.spec.resolve import resolve
@@ -114,6 +113,8 @@ class Drawing:
         figures = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("over clients", "smallest", "median", "mean", "largest"):
             figures.add_column(column, justify="left" if column == "over clients" else "right")
+        from pipeline.report.partitions import client_frame, summarise  # with matplotlib, which takes time to import
+
         for row in summarise(client_frame(measures, self.assignment)):
             figures.add_row(*row)
         console.print(figures)

@@ -96,7 +96,7 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
 
 @dataclass(frozen=True)
 class Again:
-    """A kept run that was trained again: its ``rounds/2`` table, the header of that, and the machine that trained it."""
+    """A kept run that was trained again: its ``rounds/2`` table, the header of that, and the machine that did it."""
 
     entry: Entry
     rounds: pa.Table
@@ -108,9 +108,9 @@ def compare(cell: str, runs: Sequence[Again]) -> list[Comparison]:
     """Compare the kept runs of a cell with the same runs trained again.
 
     On the same kind of machine all counts have to agree. On another one sums round differently, and training carries
-    that on until a run is as another seed. There the cell agrees if its mean accuracy over the last measurements differs
-    by no more than three standard deviations, over its seeds or, of fewer than three, over a run's measurements, and
-    three standard errors of the clients' paired differences. Half a point is never too much.
+    that on until a run is as another seed. There the cell agrees if its mean accuracy over the last measurements
+    differs by no more than three standard deviations, over its seeds or over a run's measurements, whichever is larger,
+    and three standard errors of the clients' paired differences. Half a point is never too much.
     """
     before, now = (
         [_last(run.entry.run, run.entry.rounds()) for run in runs],

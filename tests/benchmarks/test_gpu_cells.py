@@ -45,7 +45,7 @@ def here(project: Project, *words: object) -> str:
 
 def train(cells: Path, out: Path, *words: object) -> subprocess.Popen[str]:
     """`train` on the bare machine, in a folder that is no project."""
-    words = ("train", "--cells", cells, "--out", out, "--device", "cpu", "--abreast", 1, *words)
+    words = ("train", "--cells", cells, "--out", out, "--device", "cpu", *words)
     command = [sys.executable, "-c", BARE, BENCHMARKS / "gpu_cells.py", *map(str, words)]
     return subprocess.Popen(command, cwd=cells, env=THERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -212,19 +212,6 @@ def test_run(project: Project, pfl: Pfl) -> None:
 
 
 @pytest.mark.matrix
-def test_plan_says_how_many_seeds_a_claim_needs(project: Project, pfl: Pfl) -> None:
-    claims = "claims: [{text: It is., better: {method: FedPer}, than: {method: FedAvg}, margin: 0.001}]\n"
-    text = spec(more=f"    seed: [0, 1]\ntable: {{rows: [method], average_over: [seed]}}\n{claims}")
-    project.write("specs/tiny.yaml", text)
-    assert "\nseeds: " not in pfl("plan").out
-    assert pfl("run").code == 0
-    (line,) = [line for line in pfl("plan").out.splitlines() if line.startswith("seeds: ")]
-    assert re.fullmatch(
-        r"seeds: tiny: 'It is\.' is undecided over 2 seeds; to tell .* takes (about|more than) \d+", line
-    )
-
-
-@pytest.mark.matrix
 def test_run_smoke_leaves_the_rest_alone(project: Project, pfl: Pfl) -> None:
     project.write("specs/tiny.yaml", spec("[fedavg]"))
     project.write("specs/broken.yaml", "grid: {}\n")
@@ -395,8 +382,9 @@ def test_commands_import_what_they_need(project: Project) -> None:
     assert project.call("pfl", "validate").returncode == 0  # which builds a model once and remembers that it could
     quick = ["--version", "compile", "compile --check", "validate", "stage guard", "schema", "status"]
     browsing = [f"list {kind}" for kind in ("specs", "partitions", "backbones", "methods", "analyses")]
-    drawing = ["list datasets", "plan", "plan --profile smoke", "describe iid", "describe partition tiny"]
+    drawing = ["list datasets", "plan", "plan --profile smoke"]
     reading = [f"stage {kind} tiny" for kind in ("evaluate", "report", "index")]
+    reading += ["describe iid", "describe partition tiny"]
     absent = dict.fromkeys([*quick, *browsing, "describe fedtp"], "torch matplotlib pandas pyarrow numpy")
     absent |= dict.fromkeys(drawing, "torch matplotlib pandas") | dict.fromkeys(reading, "torch")
     done = subprocess.run(

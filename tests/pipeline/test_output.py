@@ -51,7 +51,7 @@ def test_training_ends_when_its_terminal_has_gone(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     os.close(ours)
     done = subprocess.run(
-        ["pfl", "stage", "train", str(victim.record.relative_to(tmp_path))],
+        ["pfl", "stage", "train", victim.run.id],
         cwd=tmp_path,
         env=victim.project.environment(PFL_DEVICE="cpu", TERM="xterm"),
         stdout=theirs,

@@ -78,7 +78,7 @@ def test_averages_and_ranges_that_the_papers_tell() -> None:
     # FedTP, section IV-B: "with an 11.31% improvement on average for CIFAR-100".
     ahead = worst["fedtp/table3", "On CIFAR-100, FedTP is ahead of pFedHN by 11 points on average."]
     assert ahead.cells == 4
-    assert ahead.difference == pytest.approx(11.315)
+    assert ahead.effect.difference == pytest.approx(11.315)
     # The misprinted cell of Table VII is left out on both sides.
     steady = worst["fedtp/table7", "FedTP depends less on α than the other methods with a personal part."]
     assert (steady.than, steady.cells) == ({"method": "FedBN"}, 4)
@@ -86,7 +86,7 @@ def test_averages_and_ranges_that_the_papers_tell() -> None:
     # FedPerfix, section 4.2: "the highest two performances considering the performance across all three datasets".
     (second,) = [pair for (spec, text), pair in worst.items() if "APFL, which mixes models" in text]
     assert second.than == {"method": "FedRep"}
-    assert second.difference == pytest.approx((44.88 + 89.74 + 24.23) / 3 - (44.42 + 92.63 + 23.67) / 3)
+    assert second.effect.difference == pytest.approx((44.88 + 89.74 + 24.23) / 3 - (44.42 + 92.63 + 23.67) / 3)
     assert second.verdict == "within noise"
     assert second.effect.between_clients
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,12 +11,8 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from support import tiny
 from support.editing import Act, Laboratory, complaint, then
 
-from pflcore import sources
-from pflcore.engine.executors import pooled
-from pflcore.errors import UserError
 from pipeline.compile.compiler import source_folder
 
 ROUNDS = 6
@@ -118,7 +115,7 @@ def test_code_edited_when_workers_were_imported_is_not_recorded_as_the_old_one(l
     laboratory.undo()
     (laboratory.project.root / "hold-fedavg").unlink()
     output = process.communicate()[0]
-    assert process.returncode == 1 and "pflcore.methods.fedprox was edited after this stage began" in output, output
+    assert process.returncode == 1 and re.search(r"fedprox was edited after this stage (began|was compiled)", output)
     assert "fedprox" not in laboratory.results()
     warm.write_text(text, encoding="utf-8")
     assert laboratory.faults("pfl") == []
@@ -174,12 +171,3 @@ def test_bytecode_is_used_again(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", "import pflcore.seeds"], cwd=tmp_path, env=environment, check=True)
         made += [path.stat().st_mtime_ns for path in (tmp_path / "pflcore/__pycache__").glob("seeds.*.pyc")]
     assert len(made) == 2 and made[0] == made[1]
-
-
-@pytest.mark.matrix
-def test_a_worker_that_imports_anew_must_have_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where processes cannot be forked. Here the parent's code is another than the one that lies on disk."""
-    monkeypatch.setattr(pooled, "_START", "spawn")
-    monkeypatch.setitem(sources._contents, "pflcore.seeds", b"other")
-    with pytest.raises(UserError, match=r"pflcore\.seeds was edited while processes that work together were started"):
-        tiny.run(tiny.method("fedavg"), tiny.backbone("convnet"), executor="pooled")

@@ -101,7 +101,7 @@ def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytes
     # With a correction the rest is done, and nothing else.
     project.write("specs/tiny.yaml", spec("[fedavg]"))
     assert run_specs(project.workspace(), Wish(specs=("tiny", "well"), jobs=1)) == 0
-    assert {entry.kind for entry in board_of(project).of_state("done")} <= {"guard", "report"}
+    assert {entry.kind for entry in board_of(project).of_state("done")} <= {"guard", "evaluate", "report"}
 
 
 def test_only_some_cells(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
