@@ -18,7 +18,7 @@ CONTENTS = {
         "docs/traps",
     ],
     "Large runs": ["docs/scaling", "docs/performance"],
-    "Inside": ["docs/architecture", "CONTRIBUTING", "SECURITY"],
+    "Inside": ["docs/architecture", "CONTRIBUTING", "SECURITY", "CHANGELOG"],
 }
 
 project = "pfl-pipeline"

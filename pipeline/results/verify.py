@@ -1,4 +1,4 @@
-"""``pfl verify``: some cells of a kept table are trained again, apart from everything else, and compared."""
+"""``pfl verify``: some cells of a kept table are trained again in a folder of their own, and compared."""
 
 from __future__ import annotations
 
@@ -73,22 +73,22 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     chosen = {name: runs for name, runs in known.items() if name in meant}
     if not named:
         chosen = dict(random.SystemRandom().sample(sorted(known.items()), min(cells, len(known))))
-    apart = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
+    scratch = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
     for name in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # not checkpoints, so that it can be resumed
-        shutil.rmtree(apart.root / name, ignore_errors=True)
-    alike: dict[tuple[int, ...], list[str]] = {}  # cells of which the same seeds are kept are trained together
+        shutil.rmtree(scratch.root / name, ignore_errors=True)
+    by_seeds: dict[tuple[int, ...], list[str]] = {}  # cells of which the same seeds are kept are trained together
     for name, runs in chosen.items():
-        alike.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(name)
-    for seeds, names in alike.items():
-        if run_specs(apart, Wish((spec,), cells=tuple(names), seeds=seeds)):
+        by_seeds.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(name)
+    for seeds, names in by_seeds.items():
+        if run_specs(scratch, Wish((spec,), cells=tuple(names), seeds=seeds)):
             raise UserError(f"{spec}: a run failed; see above")
     ledger = Ledger(workspace.root)
     comparisons = []
     for name, runs in chosen.items():
         again = []
         for entry in filter(None, map(ledger.get, runs)):
-            rounds, facts = read_table(apart.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
-            timing = read_timing(apart.private / "timings" / f"{entry.run.id}.json")
+            rounds, facts = read_table(scratch.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
+            timing = read_timing(scratch.private / "timings" / f"{entry.run.id}.json")
             again.append(Again(entry, rounds, facts, timing.machine if timing else ""))
         comparisons += compare(name, again)
     return comparisons

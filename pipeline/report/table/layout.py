@@ -92,12 +92,6 @@ class Layout:
         """All cells, row by row."""
         return [self._cells[place] for place in self.places if place in self._cells]
 
-    @property
-    def place_header(self) -> tuple[str, ...]:
-        """What heads the labels that :meth:`place` gives."""
-        column = " · ".join(map(short, self.column_axes))
-        return (*map(short, self.row_axes), *([column] if len(self.columns) > 1 else []))
-
     def place(self, row: Key, column: Key) -> tuple[str, ...]:
         """The labels of a cell in a list of cells: its row's, and its column's as one where there are several."""
         return (*row, *([self.column_title(column)] if len(self.columns) > 1 else []))
