@@ -93,8 +93,8 @@ def test_a_study_can_begin_with_a_wheel_alone(built: tuple[Path, Path], tmp_path
 
     assert pfl("--version").startswith("pfl ")
     pfl("init", "mine", "--from", "fedtp/table2")
-    assert "56 distinct" in pfl("plan", cwd=tmp_path / "mine")
-    assert "1 specs are valid" in pfl("validate", cwd=tmp_path / "mine")
+    assert "56 of 56 runs are new" in pfl("plan", cwd=tmp_path / "mine")
+    assert "1 spec is valid" in pfl("validate", cwd=tmp_path / "mine")
     assert "--install-completion" in pfl("--help")
 
 
