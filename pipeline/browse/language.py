@@ -1,0 +1,163 @@
+"""The spec language in tables: every key of a spec with what it takes, its default and its meaning."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.report.legend import PROTOCOLS
+from pipeline.spec.catalog import Catalog
+from pipeline.spec.editor_schema import figures_of
+from pipeline.spec.metrics import QUANTITIES
+from pipeline.spec.run import COMPONENTS, SETTINGS
+from pipeline.spec.schema import SCALARS, SpecFile
+
+PARTS = {
+    "spec": "SpecFile",
+    "paper": "Publication",
+    "grid": "Grid",
+    "override": "Override",
+    "tune": "Tune",
+    "table": "TableSection",
+    "quantity": "Quantity",
+    "derived": "Derived",
+    "claim": "Claim",
+    "resources": "Resources",
+}
+"""What `pfl describe` calls a part of a spec, and the model that says what is in it."""
+
+_OPTIONS = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
+_TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null"}
+_FIGURES = Path(__file__).parents[1] / "report/figures"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a part of a spec; `default` is "required" where there is none."""
+
+    name: str
+    takes: str
+    default: str
+    meaning: str
+
+
+def keys_of(part: str, catalog: Catalog) -> list[Key]:
+    """Return the keys of a part: one of :data:`PARTS`, ``run`` or a group of settings."""
+    if part == "run":
+        return list(_keys_of_runs())
+    if part in SETTINGS:
+        return [
+            Key(
+                option.name,
+                ("list of " if option.many else "")
+                + ", ".join(map(str, option.choices or [_OPTIONS[option.type]]))
+                + (" or null" if option.optional else ""),
+                "required" if option.required else _shown(option.default),
+                option.help,
+            )
+            for option in catalog.settings[part].options
+        ]
+    whole = SpecFile.model_json_schema()
+    model = whole if part == "spec" else whole["$defs"][PARTS[part]]
+    needed = model.get("required", [])
+    return [
+        Key(
+            name,
+            _takes(schema),
+            "required" if name in needed else _shown(schema.get("default", "")),
+            schema.get("description", "") or _summary(schema, whole),
+        )
+        for name, schema in model["properties"].items()
+    ]
+
+
+def metrics() -> list[tuple[str, str]]:
+    """Return what `table.metric` can be, and what it is."""
+    return [*PROTOCOLS.items(), *((name, kind.words) for name, kind in QUANTITIES.items())]
+
+
+def figures(catalog: Catalog) -> list[tuple[str, str]]:
+    """Return what `figures` can name, and what it shows."""
+    return [(name, _title(name) or catalog.entry("analysis", name).summary) for name in figures_of(catalog)]
+
+
+def page(text: str, catalog: Catalog) -> str:
+    """Return a Markdown page with a table of keys between each `<!-- keys: PART -->` and `<!-- end -->`."""
+    lines: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        inside = inside and line != "<!-- end -->"
+        if not inside:
+            lines.append(line)
+        if line.startswith("<!-- keys: "):
+            inside = True
+            part = line.removeprefix("<!-- keys: ").removesuffix(" -->")
+            lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
+            for key in keys_of(part, catalog):
+                default = f"`{key.default}`" if key.default not in ("", "required") else key.default
+                lines.append(f"| `{key.name}` | {key.takes} | {default} | {key.meaning} |".replace("  ", " "))
+    return "\n".join(lines) + "\n"
+
+
+def _keys_of_runs() -> Iterator[Key]:
+    for kind in COMPONENTS:
+        several = f"A name of `pfl list {kind}s`, or `{{name: …}}` with its options."
+        yield Key(kind, "name or options", "required", several)
+    for name, (least, meaning) in SCALARS.items():
+        yield Key(name, f"whole number, at least {least}", "0" if name == "seed" else "required", meaning)
+    for kind in SETTINGS:
+        yield Key(kind, f"keys of `{kind}`", "", f"See [{kind}](#{kind}).")
+    yield Key("analyses", "list of names or options", "", "What is made of the trained models: `pfl list analyses`.")
+
+
+def _takes(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_takes(arm) for arm in schema["anyOf"]))
+    if names := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+        return ", ".join(names) if len(names) < 8 else "a name"
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        part = next((part for part, model in PARTS.items() if model == name), "")
+        return f"keys of `{part}`" if part else "keys"
+    if "$comment" in schema:
+        return {"run": "fields of a run", "axes": "values per axis", "figure": "figure"}.get(schema["$comment"], "keys")
+    match schema.get("type"):
+        case "array":
+            return f"list of {_takes(schema.get('items', {})) or 'values'}"
+        case "object" if "anyOf" in (schema.get("additionalProperties") or {}):
+            return "labels per axis"
+        case "object":
+            return f"mapping to {_takes(schema.get('additionalProperties') or {}) or 'values'}"
+        case list(types):
+            return "text or number" if "string" in types else " or ".join(_TYPES[one] for one in types)
+        case None:
+            return ""
+        case name:
+            return _TYPES[name]
+
+
+def _summary(schema: dict[str, Any], whole: dict[str, Any]) -> str:
+    for arm in (schema, schema.get("items", {}), *schema.get("anyOf", [])):
+        if "$ref" in arm:
+            text = str(whole["$defs"][arm["$ref"].rpartition("/")[2]].get("description", ""))
+            return text.partition("\n\n")[0].replace("\n", " ")
+    return ""
+
+
+def _shown(value: Any) -> str:
+    if value in ("", (), [], {}):
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _title(figure: str) -> str:
+    path = _FIGURES / f"{figure}.py"
+    for node in ast.parse(path.read_bytes()).body if path.exists() else []:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="TITLE")], value=ast.Constant(value=str(title))):
+                return title
+    return ""
