@@ -123,6 +123,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--momentum", type=float, default=0.0, help="of the clients' SGD; with --fedtp")
     parser.add_argument("--sample-rate", type=float, default=0.5)
     parser.add_argument("--train-limit", type=int, help="most training samples of a client")
     parser.add_argument("--seed", type=int, default=0)
@@ -159,6 +160,7 @@ def _setting(chosen: argparse.Namespace) -> Setting:
         local_epochs=chosen.epochs,
         batch_size=chosen.batch_size,
         lr=chosen.lr,
+        momentum=chosen.momentum,
     )
     options = dict(_TRANSFORMER)
     if chosen.backbone == "convnet":

@@ -172,6 +172,7 @@ def _words(name: str, setting: Setting) -> list[str]:
         "comm_round": training.rounds,
         "epochs": training.local_epochs,
         "lr": training.lr,
+        "rho": training.momentum,
         "sample": len(setting.cohort(1)) / setting.clients,
         "reg": 0,
         "eval_step": 1,
