@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pflcore.engine.client import Trainer
-from pflcore.engine.forward import one_thread
 from pflcore.groups import Groups, Tensors
 from pflcore.method import Server
 from pflcore.registry import Entry
@@ -76,10 +75,9 @@ class Subject:
 class Analysis(Entry, ABC):
     """Base of the analyses: something to look at, once, when a run has been trained."""
 
-    title: ClassVar[str]
-    """The heading of what it found, in reports."""
+    title: ClassVar[str]  # the heading of what it found, in reports
+    # Options that are lists of clients: of a run that is shrunk to fewer clients, those that are left are kept.
     client_options: ClassVar[tuple[str, ...]] = ()
-    """Options that are lists of clients: of a run that is shrunk to fewer clients, those that are left are kept."""
 
     @abstractmethod
     def check(self, subject: Subject) -> None:
@@ -88,9 +86,3 @@ class Analysis(Entry, ABC):
     @abstractmethod
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield what there is to say after the last round. The same run gives the same findings."""
-
-
-def find(analyses: Mapping[str, Analysis], subject: Subject) -> Findings:
-    """Return what each of the analyses finds."""
-    with one_thread(subject.trainer.data.device):
-        return {name: list(analysis.findings(subject)) for name, analysis in analyses.items()}

@@ -55,9 +55,6 @@ def step_macs(trainer: Trainer, received: Tensors) -> int:
     """Count the multiply-adds per sample of a first local step, forward and backward, on four samples of client 0.
 
     Where a round has phases, they are those of all of its steps for each step that the settings ask for.
-
-    Counted on the operations that PyTorch executes. Attention is taken apart into its two products, which counts
-    the same on every device.
     """
     rows = trainer.data.train[0][torch.arange(_SAMPLES) % len(trainer.data.train[0])]
     batch = trainer.data.batch(rows)
@@ -72,7 +69,7 @@ def step_macs(trainer: Trainer, received: Tensors) -> int:
 
 @contextmanager
 def operations() -> Iterator[Operations]:
-    """Count what is executed in the block. Attention is taken apart into its two products."""
+    """Count what is executed in the block. Attention is its two products, which count the same on every device."""
     with sdpa_kernel(SDPBackend.MATH), Operations() as counted:
         yield counted
 
@@ -85,7 +82,7 @@ class Operations(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.flops: int = 0
+        self.flops = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -93,7 +90,6 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func.overloadpacket)
-        if formula:
+        if formula := flop_registry.get(func.overloadpacket):
             self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
         return out

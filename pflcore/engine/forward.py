@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 
 from pflcore.groups import Groups
 
-HEAD = "head"
 # Options of attention that change nothing.
 _PLAIN = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
 
@@ -40,12 +39,12 @@ class Features:
 
     def __init__(self, model: nn.Module, groups: Groups) -> None:
         modules = dict(model.named_modules())
-        head = [name for name, group in groups.of.items() if group == HEAD]
-        path = head[0].rpartition(".")[0] if head else None
+        names = [name for name, group in groups.of.items() if group == "head"]
         if getattr(model, "task", None) is not None:  # its heads see maps, not features of a sample
-            path = None
-        self.head = tuple(name for name in head if name.rpartition(".")[0] == path)
-        self._classifier = modules[path] if path is not None else None
+            names = []
+        path = names[0].rpartition(".")[0] if names else ""
+        self.head = tuple(name for name in names if name.rpartition(".")[0] == path)
+        self._classifier = modules[path] if names else None
         memory = getattr(model, "memory", None)
         self._memory = modules[memory] if memory else self._classifier
         self._captured: dict[nn.Module, Tensor] = {}
@@ -73,6 +72,19 @@ class Features:
     def _capture(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if self._depth:
             self._captured[module] = inputs[0]
+
+
+class Substitute(TorchFunctionMode):
+    """Has others called in the place of some of PyTorch's functions, while it is entered."""
+
+    def __init__(self, others: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+        super().__init__()
+        self.others = others
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return self.others.get(func, func)(*args, **(kwargs or {}))
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -107,17 +119,6 @@ def use_precision(precision: str) -> Iterator[None]:
 
 
 @contextmanager
-def autocast(precision: str, device: torch.device) -> Iterator[None]:
-    """Enter the context of a forward pass."""
-    if precision != "bf16":
-        yield
-        return
-    # Each parameter is used once in a pass, so there is nothing to gain from keeping what was cast.
-    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), _Mixed():
-        yield
-
-
-@contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
     """Use one thread on a CPU, as clients do, so that sums do not depend on how many there are."""
     threads = torch.get_num_threads()
@@ -129,13 +130,15 @@ def one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class _Mixed(TorchFunctionMode):
-    """Replaces what autocast leaves to kernels for mixed types, which not every device and transform has."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        return _REPLACED.get(func, func)(*args, **(kwargs or {}))
+@contextmanager
+def autocast(precision: str, device: torch.device) -> Iterator[None]:
+    """Enter the context of a forward pass."""
+    if precision != "bf16":
+        yield
+        return
+    # Each parameter is used once in a pass, so there is nothing to gain from keeping what was cast.
+    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), Substitute(_MIXED):
+        yield
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -150,7 +153,8 @@ def _in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, *args, **kwargs: function(x.float(), *args, **kwargs)
 
 
-_REPLACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
+# What autocast leaves to kernels for mixed types, which not every device and transform has.
+_MIXED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     **{norm: _in_float32(norm) for norm in (F.layer_norm, F.batch_norm, F.group_norm)},
 }

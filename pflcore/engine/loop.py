@@ -9,15 +9,15 @@ import torch
 
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
-from pflcore.engine.analysis import Analysis, find
-from pflcore.engine.checkpoint import CheckpointFolder, join
-from pflcore.engine.executors.choose import choose_executor
-from pflcore.engine.forward import use_precision
+from pflcore.engine.analysis import Analysis
+from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.engine.executors import choose_executor
+from pflcore.engine.forward import one_thread, use_precision
 from pflcore.engine.result import Result
 from pflcore.engine.run import RunState
 from pflcore.faults import during
 from pflcore.memory import keep_freed_memory
-from pflcore.methods import Method
+from pflcore.method import Method
 from pflcore.settings import Evaluation, Training
 
 
@@ -56,7 +56,7 @@ def train(
         data: The federation, on the device where training happens.
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
         analyses: What is looked at after the last round, by name.
-        executor: One of :data:`pflcore.engine.executors.choose.EXECUTORS`.
+        executor: One of :data:`pflcore.engine.executors.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
             write; 0 is one after every round. It never changes a result.
@@ -91,10 +91,14 @@ def train(
                     rounds = run.round if run.over else training.rounds
                     on_round(Progress(run.round, rounds, loss, run.history.last_figure()))
                 if checkpoints and not run.over and checkpoints.is_due(checkpoint_every):
-                    checkpoints.save(run.round, join(run.parts))
+                    checkpoints.save(run.round, run.state())
         if checkpoints and not run.diverged:
-            checkpoints.save_last(run.round, join(run.parts))
+            checkpoints.save_last(run.round, run.state())
         with during("after the last round"):
-            result = run.result({} if run.diverged else find(analyses, run.subject(kinds)))
+            findings, subject = {}, run.subject(kinds)
+            if not run.diverged:
+                with one_thread(data.device):
+                    findings = {name: list(analysis.findings(subject)) for name, analysis in analyses.items()}
+            result = run.result(findings)
         confirm()
         return result

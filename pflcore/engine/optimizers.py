@@ -9,36 +9,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pflcore.client_view import Rate
-from pflcore.engine.checkpoint import compare
 from pflcore.errors import UserError
 from pflcore.groups import Tensors, add_prefix, strip_prefix
-from pflcore.server_view import Server
+from pflcore.method import Server
 from pflcore.settings import Training
 
 _FIRST, _SECOND, _STEPS = "first/", "second/", "steps"
-
-
-class Optimizer(Protocol):
-    """One step, twice: for tensors that may be overwritten, and for those that must not."""
-
-    def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
-        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
-
-    def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
-        """Do as :meth:`apply`, in the storage of `params` and `state` where that is faster."""
-
-
-def make_optimizer(training: Training) -> Optimizer:
-    """Return the clients' optimiser that the settings name."""
-    return Sgd(training) if training.optimizer == "sgd" else Adam(training)
 
 
 @dataclass(frozen=True)
@@ -48,6 +31,7 @@ class Sgd:
     training: Training
 
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
+        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
         training, slopes = self.training, clipped(gradients, self.training.clip)
         if training.weight_decay:
             slopes = _plus(slopes, params, training.weight_decay)
@@ -59,10 +43,9 @@ class Sgd:
         return _plus(params, slopes, -lr), state
 
     def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
+        """Do as :meth:`apply`, in the storage of `params` and `state` where that is faster."""
         training = self.training
-        values, slopes = list(params.values()), list(gradients.values())
-        if training.clip:
-            slopes = list(torch._foreach_mul(slopes, clipping(slopes, training.clip)))
+        values, slopes = list(params.values()), list(clipped(gradients, training.clip).values())
         if training.weight_decay:
             slopes = list(torch._foreach_add(slopes, values, alpha=training.weight_decay))
         if training.momentum:
@@ -87,12 +70,16 @@ class Adam:
     training: Training
 
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
+        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
         training, slopes = self.training, clipped(gradients, self.training.clip)
         if training.weight_decay and training.optimizer == "adam":
             slopes = _plus(slopes, params, training.weight_decay)
         elif training.weight_decay:
             params = {name: tensor - tensor * (lr * training.weight_decay) for name, tensor in params.items()}
-        state = state or _at_rest(params)
+        if not state:
+            zeros = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
+            count = next(iter(params.values())).new_zeros(())
+            state = {**add_prefix(_FIRST, zeros), **add_prefix(_SECOND, zeros), _STEPS: count}
         first, second, steps = strip_prefix(_FIRST, state), strip_prefix(_SECOND, state), state[_STEPS] + 1
         first = {name: torch.lerp(first[name], slope, 1 - training.beta1) for name, slope in slopes.items()}
         second = {name: torch.lerp(second[name], slope.square(), 1 - training.beta2) for name, slope in slopes.items()}
@@ -106,24 +93,18 @@ class Adam:
     apply_in_place = apply
 
 
-def _at_rest(params: Tensors) -> Tensors:
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
-    steps = next(iter(params.values())).new_zeros(())
-    return {**add_prefix(_FIRST, zeros), **add_prefix(_SECOND, zeros), _STEPS: steps}
+def make_optimizer(training: Training) -> Sgd | Adam:
+    """Return the clients' optimiser that the settings name."""
+    return Sgd(training) if training.optimizer == "sgd" else Adam(training)
 
 
 def clipped(gradients: Tensors, norm: float | None) -> Tensors:
-    """Cut the gradients down to a norm; None leaves them."""
+    """Cut all gradients together down to a norm, as PyTorch's ``clip_grad_norm_``; None leaves them."""
     if not norm:
         return gradients
-    factor = clipping(gradients.values(), norm)
+    now = torch.stack([slope.square().sum() for slope in gradients.values()]).sum().sqrt()
+    factor = (norm / (now + 1e-6)).clamp(max=1.0)
     return {name: slope * factor for name, slope in gradients.items()}
-
-
-def clipping(gradients: Iterable[Tensor], norm: float) -> Tensor:
-    """Return the factor that cuts all gradients together down to a norm, as PyTorch's ``clip_grad_norm_``."""
-    now = torch.stack([slope.square().sum() for slope in gradients]).sum().sqrt()
-    return (norm / (now + 1e-6)).clamp(max=1.0)
 
 
 def _plus(ones: Tensors, others: Tensors, weight: float) -> Tensors:
@@ -175,8 +156,7 @@ class ServerOptimizer:
     """
 
     def __init__(self, training: Training, method: str, parameters: Mapping[str, Tensor]) -> None:
-        self.training = training
-        self.kind = training.server_optimizer
+        self.training, self.kind = training, training.server_optimizer
         on = self.kind != "none"
         if on and not parameters:
             raise UserError(
@@ -201,8 +181,7 @@ class ServerOptimizer:
         return replace(server, shared={**server.shared, **moved})
 
     def _moved(self, name: str, x: Tensor, change: Tensor) -> Tensor:
-        training = self.training
-        beta1, beta2 = training.server_beta1, training.server_beta2
+        beta1, beta2, tau = self.training.server_beta1, self.training.server_beta2, self.training.server_tau
         if self.kind == "momentum":
             self.first[name] = m = beta1 * self.first[name] + change
             return x + self.lr * m
@@ -215,15 +194,12 @@ class ServerOptimizer:
         else:
             v = v - (1 - beta2) * square * (v - square).sign()
         self.second[name] = v
-        return x + self.lr * m / (v.sqrt() + training.server_tau)
+        return x + self.lr * m / (v.sqrt() + tau)
 
     def state(self) -> Tensors:
+        """Return the moments, by name of their parameters."""
         return add_prefix(_FIRST, self.first) | add_prefix(_SECOND, self.second)
 
-    def misfit(self, tensors: Tensors) -> str:
-        return compare(tensors, self.state())
-
     def restore(self, tensors: Tensors) -> None:
-        device = next((tensor.device for tensor in self.first.values()), None)
-        moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-        self.first, self.second = strip_prefix(_FIRST, moved), strip_prefix(_SECOND, moved)
+        """Continue from a state."""
+        self.first, self.second = strip_prefix(_FIRST, tensors), strip_prefix(_SECOND, tensors)

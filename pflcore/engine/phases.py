@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -28,39 +28,41 @@ def make_trainer(
         UserError: The model lacks a group that the method tunes.
     """
     trainer = Trainer(model, groups, data, method, training, seed)
-    if tuner := _tuner(trainer, groups):
-        trainer.parts[TUNING] = tuner
+    if tuning := method.tuning():
+        trainer.parts[TUNING] = _tuner(trainer, groups, tuning)
     trainer.order = tuple(_phases(trainer))
     return trainer
 
 
-def _tuner(trainer: Trainer, groups: Groups) -> Trainer | None:
-    """Make the trainer with the steps and batches of its method's tuning, if there is one."""
-    tuning = trainer.method.tuning()
-    if tuning is None:
-        return None
+def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
+    """Make the trainer with the steps and batches of its method's tuning."""
+    where = f"method {trainer.method.name}: finetune_groups:"
     try:
         part = groups.select(tuning.groups or (ALL,))
     except UserError as error:
-        raise UserError(f"method {trainer.method.name}: finetune_groups: {error}") from None
+        raise UserError(f"{where} {error}") from None
     tuner = copy.copy(trainer)
     steps = tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters)
     tuner.method = cast(Method, steps)  # of which a part takes the steps alone
     tuner.parameters = groups.parameters & part
     if groups.parameters and not tuner.parameters:
-        raise UserError(f"method {trainer.method.name}: finetune_groups: train_only leaves nothing to train in them")
+        raise UserError(f"{where} train_only leaves nothing to train in them")
     tuner.mask_ids, tuner.parts = (TUNING,), {}
+    plain: dict[str, Any] = {
+        "optimizer": "sgd",
+        "momentum": 0.0,
+        "nesterov": False,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+    }
     tuner.training = replace(
         trainer.training,
         local_epochs=int(tuning.epochs or 1),  # of no account where steps are counted
         local_steps=tuning.count,
         lr=tuning.lr or trainer.training.lr,
-        optimizer="sgd",
-        momentum=0.0,
-        nesterov=False,
-        weight_decay=0.0,
         schedule="constant",
         warmup=0,
+        **plain,
     )
     tuner.local = replace(trainer.local, training=tuner.training, stream="tuning")
     tuner.data = replace(trainer.data, augmentation=None)
@@ -86,7 +88,7 @@ def _phases(trainer: Trainer) -> Iterator[int]:
 def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
     """Make the trainer with the steps and batches of a phase that begins after some passes of the round."""
     one = copy.copy(trainer)
-    one.method = cast(Method, phase.steps or trainer.method)  # of which a part takes the steps alone
+    one.method = cast(Method, phase.steps or trainer.method)
     if phase.extra:
         one.training = replace(trainer.training, local_epochs=int(phase.epochs or 1), local_steps=None)
         one.local = replace(trainer.local, training=one.training, stream=f"phase {part}", share=phase.share)

@@ -22,7 +22,7 @@ from pflcore.engine import Result
 from pflcore.engine.client import Diverged, Job, Outcome, Trainer
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.evaluation import SplitScores
-from pflcore.engine.executors.choose import choose_executor, stack_width, worker_count
+from pflcore.engine.executors import choose_executor, worker_count
 from pflcore.engine.executors.pooled import Pooled
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
