@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, OwnSamples, model_part
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
-from pflcore.faults import shown
+from pflcore.faults import caller, shown
 from pflcore.groups import Groups, Roles, Tensors, split
 from pflcore.measuring import Measuring
 from pflcore.operators.neighbours import Neighbours
 from pflcore.options import option
 from pflcore.registry import did_you_mean
-from pflcore.server_view import MOMENTA, Federation, Server, Update, average, weights
 from pflcore.task import cross_entropy
 
 # What a file with a method imports, beside groups, options and the registry.
@@ -33,6 +33,96 @@ __all__ += ["COMMON", "DATA", "MOMENTA", "OWN", "PROGRESS"]
 __all__ += ["cross_entropy", "model_part", "name_of", "sgd_step"]
 
 LocalState = dict[str, Tensors]
+# What names of momenta begin with in the server's further state; they are no parameters.
+MOMENTA = "momentum/"
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The facts about a federation and its model that a method may build its state from.
+
+    Attributes:
+        momentum: Of the clients' SGD.
+        classes: Number of classes; of characters for text.
+        features: Width of the classifier's input.
+        head: Names of the classifier's weight and bias, or only of its weight.
+        local_epochs: Passes of a client over its samples in a round; None where steps are counted instead.
+        total_rounds: Number of rounds; None for a method that does not ask for the fact ``progress``.
+        samples: Of each client, its number of training samples.
+        generated: Shapes of the generated entries, by name.
+        parameters: Names of the model's entries that gradients train; its others are buffers.
+    """
+
+    clients: int
+    seed: int
+    momentum: float = 0.0
+    classes: int = 0
+    features: int = 0
+    head: tuple[str, ...] = ()
+    local_epochs: int | None = None
+    total_rounds: int | None = None
+    samples: tuple[int, ...] = ()
+    generated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds. Raises :class:`UserError` where the method does not ask for the fact ``progress``."""
+        if self.total_rounds is None:
+            raise UserError(f"{caller()}: federation.rounds must be asked for: facts = ('progress',)")
+        return self.total_rounds
+
+
+@dataclass
+class Server:
+    """State of the server. The facts and the round come with it whenever a method is given it; it need not hand them back.
+
+    Attributes:
+        shared: The shared part of the model; empty for a method that shares nothing.
+        extra: Whatever else the method keeps, under names of its own: hypernetworks, momenta, embeddings.
+        round: Rounds that are done; in ``Method.update_server`` with the one that ends by it.
+    """
+
+    shared: Tensors
+    extra: Tensors = field(default_factory=dict)
+    federation: Federation = Federation(0, 0)
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client returns to the server.
+
+    Attributes:
+        samples: Its number of training samples.
+        sent: Its shared and generated entries as it received them.
+        returned: The same entries after local training. Personal entries are never among them.
+        steps: Local steps that it took.
+    """
+
+    client: int
+    samples: int
+    sent: Mapping[str, Tensor]
+    returned: Mapping[str, Tensor]
+    steps: int = 0
+
+
+def weights(updates: Sequence[Update]) -> list[float]:
+    """Return each client's share of the cohort's training samples; sums to 1 over the *sampled* clients."""
+    total = sum(update.samples for update in updates)
+    return [update.samples / total for update in updates]
+
+
+def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[float] | None = None) -> Tensors:
+    """Return the mean of the returned entries in `shares`, by default :func:`weights`; counters are the first's."""
+    shares = weights(updates) if shares is None else shares
+    first = {name: tensor for name, tensor in updates[0].returned.items() if name in names}
+    mean = {name: torch.zeros_like(one) if one.is_floating_point() else one.clone() for name, one in first.items()}
+    summed = [name for name, one in first.items() if one.is_floating_point()]
+    sums = [mean[name] for name in summed]
+    for share, update in zip(shares, updates, strict=True) if summed else ():
+        torch._foreach_add_(sums, [update.returned[name] for name in summed], alpha=share)
+    return mean
 
 
 class Steps:
@@ -108,8 +198,7 @@ class Method(Steps, Measuring):
     exchanges: ClassVar[tuple[str, ...]] = ()
     # Those of FACTS that are put into a client's state, under names that begin with DATA.
     facts: ClassVar[tuple[str, ...]] = ()
-    # Whether local steps are those of SGD by definition, at one learning rate in a round: settings that make them
-    # others are refused.
+    # Whether local steps are those of SGD by definition, at one learning rate in a round: other settings are refused.
     plain_sgd: ClassVar[bool] = False
     # Whether the run's class weights act in what it minimises, which comes from local.cross_entropy then.
     weighs_classes: ClassVar[bool] = True
@@ -137,7 +226,7 @@ class Method(Steps, Measuring):
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raises :class:`UserError` for a fact that there is not."""
+        """Raise :class:`UserError` for a fact that there is not."""
         super().__init_subclass__(**kwargs)
         for fact in cls.facts:
             if fact not in FACTS:
@@ -149,15 +238,11 @@ class Method(Steps, Measuring):
         if self.averaging and not self.own_averaging:
             raise UserError(f"method {self.name}: averaging has no meaning; what its server does goes by other rules")
 
+    # --- before anything: whose is what, and how it begins -----------------------------------------------------------
+
     def extend(self, model: nn.Module) -> Mapping[str, str]:
-        """Add modules of the method's own to a freshly built model, in place.
-
-        Returns:
-            Their groups: group name → pattern over state names.
-
-        Raises:
-            UserError: The model has no place for them.
-        """
+        """Add modules of the method's own to a freshly built model, in place; return their groups, name → pattern over
+        state names. Raises :class:`UserError` for a model that has no place for them."""
         return {}
 
     def trained(self) -> tuple[str, ...]:
@@ -183,68 +268,12 @@ class Method(Steps, Measuring):
         """
         return {}
 
-    def eval_state(self, state: Tensors) -> Tensors:
-        """Return what of a client's state its predictions take: entries of the model, and maybe further ones."""
-        return state
-
-    def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
-        return local.forward(state, inputs)
-
-    def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return what predicts in a method that `remembers`, made of a client's training samples.
-
-        It is called once for each client and measurement, and need not work under ``torch.func.vmap``. By default it
-        is :meth:`predict`, mixed with the votes of nearest neighbours as the options say.
-        """
-
-        def alone(inputs: Tensor) -> Tensor:
-            return self.predict(local, state, inputs)
-
-        return self.beside_neighbours(alone, samples)
-
-    def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return a function that mixes logits of inputs with the votes of nearest neighbours as the options say."""
-
-        def noted(inputs: Tensor) -> tuple[Tensor, Tensor]:
-            return samples.noted(lambda: alone(inputs))
-
-        seen = ((*noted(batch.inputs), batch.labels) for batch in samples.batches())
-        memory = Neighbours.remember(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
-        return (lambda inputs: memory.mix(*noted(inputs))) if memory else alone
-
-    def tuning(self) -> Phase | None:
-        """Return what clients do with their samples before measurements, if anything, to what :meth:`eval_state` gives.
-
-        By default it is what the options say. What it changes is not kept.
-        """
-        if not self.tunes:
-            return None
-        return Phase(
-            epochs=self.finetune_epochs, count=self.finetune_steps, lr=self.finetune_lr, groups=self.finetune_groups
-        )
-
-    def traffic(self, update: Update) -> tuple[int, int]:
-        """Return the bytes that a client sent and received in the round of its update."""
-        sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
-        return sent, received
-
-    def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
-        """Return the clients that train in a round, given those that were sampled out of `clients`."""
-        return sampled
-
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         """Return the state before the first round; `initial` is the initial model, and what is exchanged beside."""
         shared = {name: tensor.clone() for name, tensor in initial.items() if name in roles.shared}
         return Server(shared, federation=federation)
 
-    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        """Return the generated entries for each of the clients."""
-        return [{} for _ in clients]
-
-    def phases(self) -> tuple[Phase, ...]:
-        """Return what local training in a round consists of; a phase without attributes is all of its steps."""
-        return (Phase(),)
+    # --- training ----------------------------------------------------------------------------------------------------
 
     def warmup(self) -> Phase | None:
         """Return what all clients that train do once before the first round, in passes of their own."""
@@ -254,6 +283,18 @@ class Method(Steps, Measuring):
         """Return the state after the :meth:`warmup`: by default the mean of what is exchanged beside the model."""
         beside = frozenset(name for name in roles.shared if name.startswith(COMMON))
         return replace(server, shared={**server.shared, **self.average(updates, beside)})
+
+    def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
+        """Return the clients that train in a round, given those that were sampled out of `clients`."""
+        return sampled
+
+    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
+        """Return the generated entries for each of the clients."""
+        return [{} for _ in clients]
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return what local training in a round consists of; a phase without attributes is all of its steps."""
+        return (Phase(),)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Return the state after a round. It may reuse the storage of `server`, which is not used again."""
@@ -268,6 +309,50 @@ class Method(Steps, Measuring):
     def average(self, updates: Sequence[Update], names: frozenset[str]) -> Tensors:
         """Return the mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
         return average(updates, names, self.shares(updates))
+
+    def traffic(self, update: Update) -> tuple[int, int]:
+        """Return the bytes that a client sent and received in the round of its update."""
+        sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
+        return sent, received
+
+    # --- measuring ---------------------------------------------------------------------------------------------------
+
+    def eval_state(self, state: Tensors) -> Tensors:
+        """Return what of a client's state its predictions take: entries of the model, and maybe further ones."""
+        return state
+
+    def tuning(self) -> Phase | None:
+        """Return what clients do with their samples before measurements, if anything, to what :meth:`eval_state` gives.
+
+        By default it is what the options say. What it changes is not kept.
+        """
+        if not self.tunes:
+            return None
+        return Phase(
+            epochs=self.finetune_epochs, count=self.finetune_steps, lr=self.finetune_lr, groups=self.finetune_groups
+        )
+
+    def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
+        """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
+        return local.forward(state, inputs)
+
+    def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
+        """Return what predicts in a method that `remembers`, made of a client's training samples.
+
+        It is called once for each client and measurement, and need not work under ``torch.func.vmap``. By default it
+        is :meth:`predict`, mixed with the votes of nearest neighbours as the options say.
+        """
+        return self.beside_neighbours(lambda inputs: self.predict(local, state, inputs), samples)
+
+    def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:
+        """Return a function that mixes logits of inputs with the votes of nearest neighbours as the options say."""
+
+        def noted(inputs: Tensor) -> tuple[Tensor, Tensor]:
+            return samples.noted(lambda: alone(inputs))
+
+        seen = ((*noted(batch.inputs), batch.labels) for batch in samples.batches())
+        memory = Neighbours.remember(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
+        return (lambda inputs: memory.mix(*noted(inputs))) if memory else alone
 
 
 def name_of(method: Steps) -> str:

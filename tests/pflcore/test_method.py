@@ -34,7 +34,7 @@ from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSa
 from pflcore.methods import Method
 from pflcore.methods.simple import FedAvg, FedPer
 from pflcore.seeds import generator
-from pflcore.server_view import Server, Update, average, weights
+from pflcore.method import Server, Update, average, weights
 
 # --- method ----------------------------------------------------------------------------------------------------------
 
