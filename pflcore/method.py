@@ -75,7 +75,7 @@ class Federation:
 
 @dataclass
 class Server:
-    """State of the server. The facts and the round come with it whenever a method is given it; it need not hand them back.
+    """State of the server. The facts and the round come with it whenever a method is given it, not to be handed back.
 
     Attributes:
         shared: The shared part of the model; empty for a method that shares nothing.

@@ -18,6 +18,11 @@ from pflcore.groups import ALL, Groups, Tensors
 from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, sgd_step
 from pflcore.settings import Training
 
+_PLAIN_SGD: dict[str, Any] = {
+    **{"optimizer": "sgd", "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+    **{"schedule": "constant", "warmup": 0},
+}
+
 
 def make_trainer(
     model: nn.Module, groups: Groups, data: FederatedData, method: Method, training: Training, seed: int
@@ -48,21 +53,12 @@ def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
     if groups.parameters and not tuner.parameters:
         raise UserError(f"{where} train_only leaves nothing to train in them")
     tuner.mask_ids, tuner.parts = (TUNING,), {}
-    plain: dict[str, Any] = {
-        "optimizer": "sgd",
-        "momentum": 0.0,
-        "nesterov": False,
-        "weight_decay": 0.0,
-        "schedule": "constant",
-    }
     tuner.training = replace(
         trainer.training,
         local_epochs=int(tuning.epochs or 1),  # of no account where steps are counted
         local_steps=tuning.count,
         lr=tuning.lr or trainer.training.lr,
-        schedule="constant",
-        warmup=0,
-        **plain,
+        **_PLAIN_SGD,
     )
     tuner.local = replace(trainer.local, training=tuner.training, stream="tuning")
     tuner.data = replace(trainer.data, augmentation=None)
