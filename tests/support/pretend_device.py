@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
@@ -76,7 +76,7 @@ class State:
     """Of the one device: the capture that is under way, and how often there were ``kernels`` that were launched one by
     one, ``replays`` of a whole graph, ``uploads`` and ``downloads``, and other ``waits`` for the device."""
 
-    events = Counter[str]()
+    events: ClassVar = Counter[str]()
     graph: Graph | None = None
 
     def count(self, kind: str, why: str) -> None:
@@ -304,11 +304,17 @@ def _capture(graph: Graph, *_: Any, **__: Any) -> Iterator[None]:
 
 
 _CUDA: dict[str, Any] = {
-    **dict.fromkeys(("is_available", "is_initialized"), lambda: True),
-    **dict.fromkeys(("set_device", "set_stream", "manual_seed_all"), lambda _: None),
-    **dict.fromkeys(("_lazy_init", "empty_cache"), lambda: None),
-    **dict.fromkeys(("device", "stream"), lambda _: nullcontext()),
-    **dict.fromkeys(("Stream", "current_stream"), Stream),
+    "is_available": lambda: True,
+    "is_initialized": lambda: True,
+    "_lazy_init": lambda: None,
+    "set_device": lambda _: None,
+    "set_stream": lambda _: None,
+    "manual_seed_all": lambda _: None,
+    "empty_cache": lambda: None,
+    "device": lambda _: nullcontext(),
+    "stream": lambda _: nullcontext(),
+    "Stream": Stream,
+    "current_stream": lambda: Stream(),
     "_is_in_bad_fork": lambda: False,
     "device_count": lambda: 1,
     "current_device": lambda: 0,
