@@ -45,12 +45,8 @@ class Received(dict[str, Tensor]):
 
 @dataclass(frozen=True)
 class OwnSamples:
-    """All training samples of a client, for predictions that are made of them.
-
-    Attributes:
-        batches: They in order, in pieces of one forward pass; every call begins anew.
-        noted: (what makes a forward pass) → (what it gives, what memories are made of in that pass).
-    """
+    """All training samples of a client, for predictions that are made of them: `batches` are they in order, anew at
+    each call; `noted` is (what makes a forward pass) → (what it gives, what memories are made of in that pass)."""
 
     batches: Callable[[], Iterator[Batch]]
     classes: int
@@ -74,7 +70,6 @@ class ClientView:
         received: The state that the client began the round with, from begin() to end(); in predict() what it is
             measured with. Not to be modified.
         parameters: Names of the model's entries that gradients train; its others are buffers.
-        rate: The learning rate of the step; None outside of step().
         used: Which of the run's settings its loss has made use of.
         head: Names of the classifier's weight and bias, or only of its weight; empty without a classifier.
     """

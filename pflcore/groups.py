@@ -37,11 +37,8 @@ class Groups:
 
     @classmethod
     def assign(cls, model: nn.Module, patterns: Mapping[str, str]) -> Groups:
-        """Match each state name against `patterns` (group → regular expression, anchored at the start).
-
-        Raises:
-            TypeError: A name matches no group or several; the backbone's patterns are wrong.
-        """
+        """Match each state name against `patterns` (group → regular expression, anchored at the start); one that
+        matches no group or several is a ``TypeError``: the backbone's patterns are wrong."""
         of = {}
         for name in model.state_dict():
             found = [group for group, pattern in patterns.items() if re.match(pattern, name)]

@@ -42,13 +42,11 @@ class Federation:
     """The facts about a federation and its model that a method may build its state from.
 
     Attributes:
-        momentum: Of the clients' SGD.
         classes: Number of classes; of characters for text.
         features: Width of the classifier's input.
         head: Names of the classifier's weight and bias, or only of its weight.
         local_epochs: Passes of a client over its samples in a round; None where steps are counted instead.
         total_rounds: Number of rounds; None for a method that does not ask for the fact ``progress``.
-        samples: Of each client, its number of training samples.
         generated: Shapes of the generated entries, by name.
         parameters: Names of the model's entries that gradients train; its others are buffers.
     """
@@ -94,10 +92,8 @@ class Update:
     """What one client returns to the server.
 
     Attributes:
-        samples: Its number of training samples.
         sent: Its shared and generated entries as it received them.
         returned: The same entries after local training. Personal entries are never among them.
-        steps: Local steps that it took.
     """
 
     client: int
@@ -142,10 +138,8 @@ class Steps:
         return local.cross_entropy(local.forward(params, batch.inputs), batch.labels)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        """Return the state before the first step; ``"model"`` is what the client ends with.
-
-        `start` is the client's own copy of what it received; steps may work in place on it.
-        """
+        """Return the state before the first step; ``"model"`` is what the client ends with, `start` its own copy of
+        what it received, on which steps may work in place."""
         return {"model": start, "opt_state": {}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -238,8 +232,6 @@ class Method(Steps, Measuring):
         if self.averaging and not self.own_averaging:
             raise UserError(f"method {self.name}: averaging has no meaning; what its server does goes by other rules")
 
-    # --- before anything: whose is what, and how it begins -----------------------------------------------------------
-
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         """Add modules of the method's own to a freshly built model, in place; return their groups, name → pattern over
         state names. Raises :class:`UserError` for a model that has no place for them."""
@@ -256,8 +248,7 @@ class Method(Steps, Measuring):
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight.
 
-        Such entries never leave the client. They are in the state that its local training begins with and ends with,
-        under names that begin with :data:`OWN`.
+        In its state their names begin with :data:`OWN`; they never leave the client.
         """
         return {}
 
@@ -272,8 +263,6 @@ class Method(Steps, Measuring):
         """Return the state before the first round; `initial` is the initial model, and what is exchanged beside."""
         shared = {name: tensor.clone() for name, tensor in initial.items() if name in roles.shared}
         return Server(shared, federation=federation)
-
-    # --- training ----------------------------------------------------------------------------------------------------
 
     def warmup(self) -> Phase | None:
         """Return what all clients that train do once before the first round, in passes of their own."""
@@ -315,17 +304,12 @@ class Method(Steps, Measuring):
         sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
         return sent, received
 
-    # --- measuring ---------------------------------------------------------------------------------------------------
-
     def eval_state(self, state: Tensors) -> Tensors:
         """Return what of a client's state its predictions take: entries of the model, and maybe further ones."""
         return state
 
     def tuning(self) -> Phase | None:
-        """Return what clients do with their samples before measurements, if anything, to what :meth:`eval_state` gives.
-
-        By default it is what the options say. What it changes is not kept.
-        """
+        """Return what clients do before measurements, if anything, to what :meth:`eval_state` gives; it is not kept."""
         if not self.tunes:
             return None
         return Phase(
@@ -364,11 +348,8 @@ def name_of(method: Steps) -> str:
 def sgd_step(
     local: ClientView, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
 ) -> tuple[LocalState, Tensor]:
-    """Take one step of the run's optimiser on the entries in `trained`; return the next state and the loss before it.
-
-    Args:
-        loss: Of a state: the trained entries and all others, among them buffers.
-    """
+    """Take one step of the run's optimiser on the entries in `trained`; return the next state and the loss before it,
+    which is a function of all entries of the model, buffers among them."""
     moving, rest = split(state["model"], trained)
     gradients, value = local.gradient(lambda params: loss({**params, **rest}), moving)
     moving, opt_state = local.sgd(moving, gradients, state["opt_state"])

@@ -43,13 +43,7 @@ was chosen."""
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
     """Return the figures of a run under every protocol that it was measured for; ``{}`` for a run that diverged.
 
-    Args:
-        rounds_table: As :func:`pflcore.artifacts.read_table` returns it.
-        evaluation: The schedule the run was measured by.
-        rounds: Rounds of training of the run, by :func:`rounds_trained`.
-
-    Raises:
-        UserError: A round that the schedule asks for was not measured.
+    Raises :class:`UserError` where a round of the schedule was not measured; `rounds` are from :func:`rounds_trained`.
     """
     if _header(rounds_table).get("diverged") is not None:
         return {}
@@ -108,12 +102,8 @@ def final_clients(rounds_table: pa.Table) -> pa.Table:
 
 
 def curve(rounds_table: pa.Table, population: str = "test") -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Return the convergence curve of a run on test or validation samples, empty where there are none.
-
-    Returns:
-        Measured rounds in ascending order, the pooled accuracy in percent, of detectors the mean of the clients' mean
-        average precisions, and the mean loss over all samples at each of them.
-    """
+    """Return measured rounds in ascending order, the pooled accuracy in percent, of detectors the mean of the clients'
+    mean average precisions, and the mean loss over all samples at each; empty where the population has none."""
     rounds, correct, loss, total = _sums(rounds_table, "correct", population)
     if _PRECISION in rounds_table.column_names:
         return rounds, 100.0 * _precisions(rounds_table, population), loss / total

@@ -157,10 +157,7 @@ class Evaluation:
 def impatience(training: Training, evaluation: Evaluation, validation: bool) -> str:
     """Say why a run cannot be stopped early as its settings ask for; "" when it can, or does not ask.
 
-    A window would count back from a last round that nobody knows beforehand, over rounds that were not measured.
-
-    Args:
-        validation: Whether its partition holds samples back for validation.
+    `validation` is whether its partition holds samples back.
     """
     if training.patience is None:
         return ""

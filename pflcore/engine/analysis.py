@@ -18,13 +18,7 @@ from pflcore.registry import Entry
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A series of numbers.
-
-    Attributes:
-        client: Whom it is about, or -1 for nobody.
-        item: What it is, in the words of the analysis.
-        values: float64 [n]; the place of a number in it is its index.
-    """
+    """A series of numbers, float64 [n], about a client or, as -1, about nobody; `item` is what it is."""
 
     client: int
     item: str

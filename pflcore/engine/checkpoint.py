@@ -1,10 +1,8 @@
 """Checkpoints: the whole state of a run in one file, written atomically, named by its round and its own hash.
 
-The hash in the name makes a file that was cut or altered recognisable; the identity stored inside makes one of another
-run recognisable. Either is skipped with one line, and the one before it is used.
-
-The last checkpoint of a run that has ended stays. Runs of one lineage differ in their number of rounds only, so a
-longer one continues from there.
+The hash tells a file that was cut or altered, the identity stored inside one of another run: either is skipped with one
+line, and the one before it is used. The last checkpoint of a run that has ended stays: runs of one lineage differ in
+their number of rounds only, so a longer one continues from there.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ _KEPT = 2  # the newest, and one to fall back to
 _PAUSE = 20  # times that the last write took: at most a twentieth of the time goes into writing
 _LOCK_SECONDS = 5.0  # in which a process that was killed has let go
 
-Misfit = Callable[[Tensors], str]
-"""Why tensors cannot be a state of a run; empty when they can."""
+Misfit = Callable[[Tensors], str]  # why tensors cannot be a state of a run; empty when they can
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,6 @@ class CheckpointFolder:
     """The checkpoints of one run, held by one process at a time.
 
     Args:
-        folder: Where; created when needed.
         run: What the state depends on (specification, code, data). Checkpoints of another run are refused.
         warn: Called with one line for each checkpoint that is skipped, and when the last one cannot be written.
         lineage: What the state depends on except for the number of rounds.
@@ -87,10 +83,7 @@ class CheckpointFolder:
         return time.monotonic() - self._last >= pause
 
     def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write the state after a round, then drop all but it and the good one before it.
-
-        Files that were skipped go as well: their rounds may be later, and they would displace good ones.
-        """
+        """Write the state after a round, then drop all but it and the good one before it, skipped files included."""
         started = time.monotonic()
         path = write(self.folder, Checkpoint(self.run, self.lineage, round_, dict(tensors)))
         self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
@@ -173,11 +166,8 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: str) -> Checkpoint | None:
-    """Read a checkpoint that has this identity, its `run` or its `lineage`, and fits.
-
-    Its tensors are of a mapped file, which is read where they are. Anything else is None, and one line, unless another
-    process has removed the file.
-    """
+    """Read a checkpoint that has this identity, its `run` or its `lineage`, and fits; its tensors are of a mapped file.
+    Anything else is None, and one line, unless another process has removed the file."""
     try:
         if _digest(path) != path.stem.rpartition("-")[2]:
             raise ValueError("its content does not match its name")

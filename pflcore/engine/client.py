@@ -31,10 +31,8 @@ from pflcore.task import Classification, Task
 # What is trained: the local steps of rounds, those before a measurement, those before the first round. Phases of rounds
 # have the numbers after it.
 TRAINING, TUNING, OPENING = range(3)
-Job = tuple[int, Tensors]
-"""A client and the model state that it receives; the latter is left as it is."""
-Forward = Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]
-"""(state, inputs) → (logits, features)."""
+Job = tuple[int, Tensors]  # a client and the model state that it receives, which is left as it is
+Forward = Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]  # (state, inputs) → (logits, features)
 
 
 class Diverged(Exception):
@@ -69,16 +67,13 @@ class Trainer:
     """Local training and inference of any client of a federation: one model object, one method, one data set.
 
     Attributes:
-        model: The module; its dropout layers are replaced by those of :mod:`pflcore.engine.dropout`.
         parameters: Names of the state entries that gradients train; `entries` are all of the model's.
         other_statistics: Whether layers other than batch norm have running statistics.
-        local: The batches of local steps.
         resting: Buffers that its forward passes leave as they are.
         mask_ids: What tells the dropout masks of a part from those of a round's steps.
         parts: The trainers of what is not all of a round's local steps, :data:`TUNING` and phases, by part; as
             `order`, the parts that a round consists of, given by :mod:`pflcore.engine.phases`.
         seen: Access to what the classifier gets.
-        task: What the model is to predict.
     """
 
     def __init__(
@@ -114,8 +109,6 @@ class Trainer:
     def tuning(self) -> Trainer | None:
         """What is done with a client before it is measured, if anything."""
         return self.parts.get(TUNING)
-
-    # --- local steps -------------------------------------------------------------------------------------------------
 
     def steps(self, client: int) -> int:
         """Return a client's number of local steps. Raises as :meth:`batches`."""
@@ -191,13 +184,10 @@ class Trainer:
         """Take one step of the run's optimiser, in place where that is faster; without `lr` at the full rate."""
         return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
 
-    # --- forward passes ----------------------------------------------------------------------------------------------
-
     def features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of a model state and what the method sees of them, by default what the classifier gets.
 
-        Both are computed in the run's precision. The model's mode decides whether it is training. Entries that are not
-        the model's are ignored.
+        Entries that are not the model's are ignored. The model's mode decides whether it is training.
         """
         state = pick(state, self.entries)
         state |= {name: state[name].clone() for name in self.resting if name in state}
@@ -229,8 +219,6 @@ class Trainer:
             features, differentiate, sgd, received, self.parameters, self.roles, lr, self.task, head=self.seen.head
         )
 
-    # --- measuring ---------------------------------------------------------------------------------------------------
-
     def measured(self, state: Tensors) -> Tensors:
         """Return what of a client's state it is measured with; with its class weights where it is tuned."""
         weights = pick(state, [CLASS_WEIGHTS]) if self.tuning else {}
@@ -241,12 +229,8 @@ class Trainer:
         return self.method.predict(self._view(self.features, state), state, inputs)
 
     def predictor(self, state: Tensors, client: int, size: int) -> Callable[[Tensor], Tensor]:
-        """Return what a client is measured by, inputs → logits; of a method that remembers made of all its samples.
-
-        Args:
-            state: From :meth:`measured`.
-            size: Samples per forward pass.
-        """
+        """Return what a client is measured by, inputs → logits; of a method that remembers made of all its samples,
+        `size` in a forward pass; `state` is from :meth:`measured`."""
         if not self.method.remembers:
             return partial(self.predict, state)
         self.model.eval()
@@ -262,8 +246,6 @@ class Trainer:
 
         rows = torch.split(self.data.train[client], size)
         return OwnSamples(lambda: self.data.batches(rows), self.data.classes, noted)
-
-    # --- facts -------------------------------------------------------------------------------------------------------
 
     def federation(self, initial: Tensors) -> Federation:
         """Return what the server is given, by the initial model."""

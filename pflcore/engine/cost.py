@@ -52,10 +52,8 @@ def count_server(server: Server) -> int:
 
 
 def step_macs(trainer: Trainer, received: Tensors) -> int:
-    """Count the multiply-adds per sample of a first local step, forward and backward, on four samples of client 0.
-
-    Where a round has phases, they are those of all of its steps for each step that the settings ask for.
-    """
+    """Count the multiply-adds per sample of a first local step, forward and backward, on four samples of client 0; in
+    phases, those of all of a round's steps for each step that the settings ask for."""
     rows = trainer.data.train[0][torch.arange(_SAMPLES) % len(trainer.data.train[0])]
     batch = trainer.data.batch(rows)
     trainer.model.train()
@@ -75,10 +73,7 @@ def operations() -> Iterator[Operations]:
 
 
 class Operations(TorchDispatchMode):
-    """Adds up what PyTorch's formulas say of each operation, as its ``FlopCounterMode`` does.
-
-    That one would load the compiler first, which takes a second in every process that trains.
-    """
+    """Adds up what PyTorch's formulas say of each operation, as its ``FlopCounterMode``, which loads the compiler."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

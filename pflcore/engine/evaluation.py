@@ -41,10 +41,6 @@ class Scores:
         """Join the scores of clients, in order."""
         return cls(np.ascontiguousarray(np.moveaxis(np.array(list(scores), np.float64), 0, -1)))
 
-    def clients(self) -> list[SplitScores]:
-        """Return the scores by client: the inverse of :meth:`join`."""
-        return [tuple(map(tuple, one)) for one in np.moveaxis(self.values, -1, 0).tolist()]
-
     def column(self, name: str, split: int = 0) -> NDArray[np.float64]:
         """Return one of :data:`COLUMNS` for each client."""
         column: NDArray[np.float64] = self.values[split, COLUMNS.index(name)]
@@ -58,7 +54,7 @@ class Scores:
 
 
 def batch_size(trainer: Trainer) -> int:
-    """Return how many samples a forward pass takes: enough to fill the device, few enough for the papers' models."""
+    """Return the samples of a forward pass: enough to fill the device, few enough for the papers' models."""
     return trainer.task.at_once(4096 if trainer.data.device.type == "cuda" else 256)
 
 

@@ -32,9 +32,7 @@ class Features:
     The classifier is the first module of the group ``head``; a model without such a group, or with a task of its own,
     has no features, which is an empty tensor. Memories, and second classifiers (FedRoD's), are made of its input too,
     unless the model names another module in an attribute ``memory``.
-
-    Attributes:
-        head: Names of the classifier's entries.
+    `head` has the names of the classifier's entries.
     """
 
     def __init__(self, model: nn.Module, groups: Groups) -> None:
@@ -88,15 +86,8 @@ class Substitute(TorchFunctionMode):
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute ``F.scaled_dot_product_attention`` without options: softmax(q kᵀ / √width) v.
-
-    PyTorch's own form without fused kernels scales queries and keys, which is one pass more, and looks for rows that
-    a mask leaves empty, which is four.
-
-    Args:
-        q: (…, queries, width).
-        k, v: (…, keys, width).
-    """
+    """Compute softmax(q kᵀ / √width) v of (…, queries, width) and (…, keys, width) in fewer passes over memory than
+    PyTorch's form without fused kernels, which also scales keys and looks for rows that a mask leaves empty."""
     scores = (q * float(q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)
     return scores.softmax(-1) @ v
 

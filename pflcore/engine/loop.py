@@ -53,14 +53,12 @@ def train(
     """Train one run from its last checkpoint, or from the beginning, to where it ends, and analyse it.
 
     Args:
-        data: The federation, on the device where training happens.
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
         analyses: What is looked at after the last round, by name.
         executor: One of :data:`pflcore.engine.executors.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
             write; 0 is one after every round. It never changes a result.
-        on_round: Called after each round.
         confirm: Called when all is computed. When it or an analysis raises, the last checkpoint has the trained state.
         kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
 

@@ -62,10 +62,7 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Adam:
-    """As ``torch.optim.Adam`` and, with decay apart from the gradient, ``torch.optim.AdamW``.
-
-    The state are the two moments and, since they are corrected by it, the number of steps.
-    """
+    """As ``torch.optim.Adam`` and ``torch.optim.AdamW``; the state are two moments and the number of steps."""
 
     training: Training
 
@@ -148,11 +145,8 @@ class ServerOptimizer:
     - momentum, FedAvgM of Hsu et al. (arXiv 1909.06335): m ← β1 · m + Δ, and x ← x + η · m.
 
     Args:
-        method: What the method is called.
+        method: What the method is called, for the error where it shares no parameters.
         parameters: The shared parameters as they begin; other entries, such as running statistics, are left alone.
-
-    Raises:
-        UserError: The method shares no parameters.
     """
 
     def __init__(self, training: Training, method: str, parameters: Mapping[str, Tensor]) -> None:

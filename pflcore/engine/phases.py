@@ -27,11 +27,7 @@ _PLAIN_SGD: dict[str, Any] = {
 def make_trainer(
     model: nn.Module, groups: Groups, data: FederatedData, method: Method, training: Training, seed: int
 ) -> Trainer:
-    """Make the trainer of a run, with those of all parts that its method has.
-
-    Raises:
-        UserError: The model lacks a group that the method tunes.
-    """
+    """Make the trainer of a run, with those of all parts that its method has."""
     trainer = Trainer(model, groups, data, method, training, seed)
     if tuning := method.tuning():
         trainer.parts[TUNING] = _tuner(trainer, groups, tuning)
@@ -108,11 +104,7 @@ class FineTuning(Steps):
     """Steps on the cross-entropy of the predictions that clients of a method are measured by.
 
     They train the parameters that the trainer names, and second ones of the same names that a client keeps, like
-    FedRoD's classifier.
-
-    Attributes:
-        host: The method that predicts.
-        moving: Buffers that follow the batches; all others stay as they are.
+    FedRoD's classifier. Buffers in `moving` follow the batches; all others stay as they are.
     """
 
     ignores_unlabelled = True

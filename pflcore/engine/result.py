@@ -75,11 +75,7 @@ def columns(history: History) -> dict[str, Any]:
 
 
 def write_findings(path: Path, findings: Findings, /, **meta: Any) -> None:
-    """Write the artifact ``analysis/1``, with facts about the run: a number per row, in the order of the findings.
-
-    Columns: the analysis; the client, -1 for none; the item, in the words of the analysis; the index of the value in
-    its series, from 0; the value.
-    """
+    """Write the artifact ``analysis/1``, with facts about the run: a number per row, in the order of the findings."""
     # Here, as training does without them.
     import pyarrow as pa
 

@@ -21,7 +21,7 @@ from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
 from pflcore.engine.client import OPENING, TUNING, Diverged, Job, Outcome, no_class_weights
 from pflcore.engine.cost import Cost, count, count_server, step_macs
-from pflcore.engine.evaluation import COLUMNS, Scores, SplitScores
+from pflcore.engine.evaluation import COLUMNS, Scores
 from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.optimizers import ServerOptimizer
 from pflcore.engine.phases import make_trainer
@@ -91,8 +91,6 @@ class RunState:
         takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel))
         self.history = History(takes_part, 1 + bool(data.validation), precise=detects)
         self.traffic = torch.zeros(3, dtype=torch.int64)
-
-    # --- rounds ------------------------------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
@@ -180,8 +178,6 @@ class RunState:
         """Return the server as a method is given it, when so many rounds are done."""
         return replace(self.server, federation=self.federation, round=round_)
 
-    # --- measuring ---------------------------------------------------------------------------------------------------
-
     def _measure(self, executor: Sequential) -> None:
         """Measure all clients after the round that has been done."""
         try:
@@ -205,19 +201,17 @@ class RunState:
         jobs = ((client, self.trainer.measured(state)) for client, state in self._own_states())
         if self.trainer.tuning is None:
             return executor.score_each(jobs)
-        scores: list[SplitScores] = []
+        scores = []
         for some in _batched(jobs):
             tuned = executor.train(self.round, some, TUNING)
-            scores += executor.score_each([(one.client, one.model) for one in tuned]).clients()
-        return Scores.join(scores)
+            scores.append(executor.score_each([(one.client, one.model) for one in tuned]).values)
+        return Scores(np.concatenate(scores, -1))
 
     def _own_states(self) -> Iterator[Job]:
         """Yield every client with its own state, made a few at a time."""
         for some in _batched(range(self.data.clients)):
             for client, generated in zip(some, self.method.generate(self._server(self.round), some), strict=True):
                 yield client, self._assemble(client, generated)
-
-    # --- what others see of it ---------------------------------------------------------------------------------------
 
     def subject(self, kinds: Sequence[int] | None) -> Subject:
         """Return the run as an analysis sees it."""
@@ -256,8 +250,6 @@ class RunState:
             findings=findings,
             notes=tuple(getattr(self.model, "notes", ())),
         )
-
-    # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def state(self) -> Tensors:
         """Return everything that the next round needs."""

@@ -25,11 +25,8 @@ class ClientStates:
     """The personal entries of the clients that have trained; the others still have the initial ones.
 
     They lie on the host, those of a client in a row of bytes, since tensors of its own would take kilobytes more: in
-    memory, or, when those of all clients would take more than the limit, in a mapped temporary file. Rows that nobody
-    has written take no memory.
-
-    Args:
-        folder: Where a temporary file goes; None is the system's place for such files.
+    memory, or, when those of all clients would take more than the limit, in a mapped temporary file, in `folder` or in
+    the system's place for such files. Rows that nobody has written take no memory.
     """
 
     def __init__(self, initial: Tensors, clients: int, folder: Path | None) -> None:
@@ -93,10 +90,7 @@ def packed_size(like: Mapping[str, Tensor]) -> int:
 
 
 def packed_views(buffer: Tensor, like: Mapping[str, Tensor]) -> Tensors:
-    """Return tensors of the names, shapes and types of `like`, one after the other in a uint8 buffer.
-
-    So many pass as one, through shared memory or a mapped file.
-    """
+    """Return tensors of the names, shapes and types of `like`, one after the other in a uint8 buffer."""
     views, start = {}, 0
     for name, tensor in like.items():
         views[name] = buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
@@ -113,7 +107,7 @@ class History:
 
     Args:
         members: For each client whether it takes part in training.
-        splits: 2 where clients are also measured on what they hold back for validation, else 1.
+        splits: 2 where clients also hold samples back for validation, else 1.
         precise: Whether scores have the mean average precision of a detector.
     """
 
@@ -134,10 +128,7 @@ class History:
         return self.scores[max(self.scores)].figure(self.members) if self.scores else None
 
     def stops_after(self, patience: int | None) -> int | None:
-        """Return the round after which training stops early; None as long as it goes on.
-
-        It is a function of the measurements so far, so a run that was interrupted, or that begins where another one
-        ended, stops where it would have stopped anyway.
+        """Return the round after which training stops early, by the measurements so far; None as long as it goes on.
 
         Args:
             patience: Measurements without a better figure on validation samples that end it; None never does.

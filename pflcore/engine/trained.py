@@ -32,10 +32,9 @@ from pflcore.task import Score
 class ClientModel(nn.Module):
     """A client's model, ready to predict, in evaluation mode.
 
-    Calling it takes a network's inputs, normalised images or characters; :meth:`predict` takes samples as they are in
-    the dataset. Both give logits as the method measures its clients by: of memories, mixtures and Gaussians the
-    logarithms of probabilities, of prototypes negative distances. Their softmax are probabilities in each case but the
-    last. Gradients reach the weights, but for what was made of a client's training samples once, such as a memory.
+    Calling it takes a network's inputs; :meth:`predict` takes samples as they are in the dataset. Both give logits as
+    the method measures its clients by: of memories, mixtures and Gaussians the logarithms of probabilities, of
+    prototypes negative distances. Gradients reach the weights, but for what was made of training samples once.
 
     Attributes:
         net: The network, with all that the method adds to it, and with the client's weights.

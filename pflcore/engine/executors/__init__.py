@@ -21,12 +21,6 @@ def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Sequential:
 
     ``auto`` is ``stacked`` on an accelerator, ``pooled`` on a CPU with several cores, and otherwise ``sequential``. All
     agree within float tolerance; ``sequential`` on one thread and ``pooled`` to the byte, on any number of workers.
-
-    Args:
-        like: A model state with the names, shapes and types of all that is trained.
-
-    Raises:
-        UserError: There is no such executor, or it does not fit the device.
     """
     if name not in EXECUTORS:
         raise UserError(f"unknown executor {name!r}{did_you_mean(name, list(EXECUTORS))}")

@@ -37,8 +37,7 @@ _START = "fork" if sys.platform == "linux" else "spawn"
 # A gain below this share of the round is not worth handing a client over.
 _MIN_GAIN = 0.05
 
-Message = tuple[Any, ...]
-"""A function of this program, and its arguments behind the trainer and the state that is shared."""
+Message = tuple[Any, ...]  # a function, and its arguments behind the trainer and the state that is shared
 Task = TypeVar("Task")
 _Packed = tuple[dict[str, dict[str, np.ndarray]], list[np.ndarray]]
 
@@ -105,7 +104,7 @@ class Pooled(Sequential):
             if id(worker) not in holders:
                 worker.load(state)
                 holders.add(id(worker))
-            return _forward, chunk
+            return _measured, chunk
 
         chunks = range(len(pooled_chunks(self.trainer)))
         answers = {chunk: answer for chunk, answer, _ in self._hand_out(chunks, begin)}
@@ -117,11 +116,8 @@ class Pooled(Sequential):
         begin: Callable[[Task, _Worker], Message],
         ready: Callable[[Task], bool] = lambda _: True,
     ) -> Generator[tuple[Task, Any, _Worker], None, None]:
-        """Give tasks to idle workers in order; yield each with its answer and its worker as soon as it is done.
-
-        Tasks are drawn no earlier than needed, and given no earlier than they are `ready`. What is under way when the
-        iteration ends early is stopped.
-        """
+        """Give tasks to idle workers in order, once they are `ready`; yield each with its answer and its worker when it
+        is done. What is under way when the iteration ends early is stopped."""
         idle = list(self._started())
         running: dict[Connection, tuple[_Worker, Task]] = {}
         rest, waiting = iter(tasks), None
@@ -256,15 +252,15 @@ def _train(
     return outcome.loss
 
 
+def _measured(trainer: Trainer, state: Tensors, chunk: int) -> Measured:
+    return forward(trainer, state, [pooled_chunks(trainer)[chunk]])[0]
+
+
 def _unpack(packed: _Packed) -> Unfinished:
     parts, losses = packed
     # Copies are aligned as any tensor is, so that what continues from them rounds as it would have.
     state = {key: {name: torch.tensor(array) for name, array in part.items()} for key, part in parts.items()}
     return Unfinished(state, [torch.tensor(loss) for loss in losses])
-
-
-def _forward(trainer: Trainer, state: Tensors, chunk: int) -> Measured:
-    return forward(trainer, state, [pooled_chunks(trainer)[chunk]])[0]
 
 
 class Piece(NamedTuple):
@@ -278,14 +274,10 @@ class Piece(NamedTuple):
 def cut(steps: Sequence[int], workers: int) -> list[Piece]:
     """Return pieces of jobs in the order in which idle workers should take them.
 
-    Steps of a client cannot overlap, but they need not all be done by the same worker. So five equal clients take two
-    workers two and a half times as long as one, not three times: a worker begins with half of a client and the other
-    one ends with its second half (the wrap-around rule of McNaughton, "Scheduling with deadlines and loss functions",
-    Management Science 1959). At most ``workers - 1`` jobs are cut, each once, and only where it pays.
-
-    Args:
-        steps: Local steps of each job.
-        workers: Number of workers, which are taken to be equally fast.
+    Five equal clients take two workers two and a half times as long as one, not three times: a worker begins with half
+    of a client and the other one ends with its second half (the wrap-around rule of McNaughton, "Scheduling with
+    deadlines and loss functions", Management Science 1959). At most ``workers - 1`` jobs are cut, each once, and only
+    where it pays; workers are taken to be equally fast.
     """
     whole = [Piece(job, 0, count) for job, count in enumerate(steps)]
     if not steps:

@@ -164,8 +164,7 @@ class Stacked(Sequential):
         ]
 
 
-Turn = list[int | None]
-"""For each client the step that it takes, counted from 0; None where it takes none."""
+Turn = list[int | None]  # for each client the step that it takes, counted from 0; None where it takes none
 
 
 def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
@@ -173,9 +172,6 @@ def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
 
     Batches that may be filled up are taken step by step. Others go together by their size, the smallest first: a client
     takes the rest at the end of its epoch while others wait, so that all full batches go together.
-
-    Args:
-        sizes: For each client the sizes of its batches.
     """
     at = [0] * len(sizes)
     while upcoming := {one: own[at[one]] for one, own in enumerate(sizes) if at[one] < len(own)}:
@@ -202,10 +198,7 @@ def can_pad(trainer: Trainer) -> bool:
 
 
 def stack_states(states: Sequence[Tensors]) -> Tensors:
-    """Stack states with the same entries along a new first dimension; not to be modified.
-
-    An entry that all have from the server is there once.
-    """
+    """Stack states along a new first dimension, not to be modified: an entry that all share is there once."""
     stacked = {}
     for name, first in states[0].items():
         same = all(state[name] is first for state in states)

@@ -339,7 +339,7 @@ def test_every_step_is_taken_once_and_in_order(sizes: list[list[int]], pads: boo
     assert full == max((len(own) if pads else own.count(5) for own in sizes), default=0)
 
 
-# --- stacked: functions in forms of ours have the values and gradients of PyTorch's ------------------------------------
+# --- stacked: functions in forms of ours have the values and gradients of PyTorch's ----------------------------------
 
 QKV = [torch.randn(3, 2, length, 5, generator=torch.Generator().manual_seed(length)).double() for length in (4, 6, 6)]
 
