@@ -41,10 +41,7 @@ class Training:
         help="How the learning rate goes on over the rounds; cosine and linear end at `lr_min` after the last.",
     )
     schedule_by: str = option(
-        "round",
-        choices=("round", "step"),
-        later=True,
-        help="Whether it changes between rounds or with local steps.",
+        "round", choices=("round", "step"), later=True, help="Whether it changes between rounds or with local steps."
     )
     warmup: int = option(0, ge=0, later=True, help="Rounds before, in which the learning rate grows linearly.")
     gamma: float | None = option(

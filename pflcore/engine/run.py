@@ -19,7 +19,7 @@ from pflcore.data.upload import move
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Findings, Subject
 from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
-from pflcore.engine.client import OPENING, TUNING, Diverged, Job, Outcome, no_class_weights
+from pflcore.engine.client import OPENING, TUNING, Diverged, Job, no_class_weights
 from pflcore.engine.cost import Cost, count, count_server, step_macs
 from pflcore.engine.evaluation import COLUMNS, Scores
 from pflcore.engine.executors.sequential import Sequential
@@ -130,43 +130,31 @@ class RunState:
         return float("nan") if self.diverged else float(np.mean(losses))
 
     def _train(
-        self, executor: Sequential, round_: int, participants: Sequence[int], parts: Sequence[int]
+        self, executor: Sequential, round_: int, clients: Sequence[int], parts: Sequence[int]
     ) -> tuple[list[Update], dict[int, Tensors], list[float]] | None:
-        """Train clients in some parts; return their updates, what they keep, and losses, or None when one diverged."""
-        exchanged = self.roles.shared | self.roles.generated
-        sent: dict[int, Tensors] = {}
-        updates, personal, losses = [], {}, []
+        """Train clients in some parts, each of which begins with what the one before it ends with.
+
+        Returns:
+            Their updates, what they keep, and losses, or None when one diverged.
+        """
+        exchanged, updates, personal, losses = self.roles.shared | self.roles.generated, [], {}, []
+        made = zip(clients, self.method.generate(self._server(self.round), clients), strict=True)
+        jobs: Iterable[Job] = [(client, self._assemble(client, generated)) for client, generated in made]
+        sent = {client: pick(received, exchanged) for client, received in jobs}
+        for part in parts[:-1]:
+            done = executor.train(round_, jobs, part)
+            jobs = ((one.client, {name: one.model[name] for name in self.carried}) for one in done)
         try:
-            for outcome in self._trained(executor, round_, self._jobs(participants, sent), parts):
+            for outcome in executor.train(round_, jobs, parts[-1]):
                 client = outcome.client
-                returned = pick(outcome.model, exchanged)
                 samples, steps = len(self.data.train[client]), self.trainer.steps(client)
-                updates.append(Update(client, samples, sent=sent.pop(client), returned=returned, steps=steps))
+                updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps))
                 personal[client] = pick(outcome.model, self.kept)
                 losses.append(outcome.loss)
         except Diverged as diverged:
             self.diverged = diverged
             return None
         return updates, personal, losses
-
-    def _trained(
-        self, executor: Sequential, round_: int, jobs: Iterator[Job], parts: Sequence[int]
-    ) -> Iterator[Outcome]:
-        """Train clients in some parts, each of which begins with what the one before it ends with."""
-        *before, last = parts
-        for part in before:
-            done = executor.train(round_, jobs, part)
-            jobs = ((one.client, {name: one.model[name] for name in self.carried}) for one in done)
-        return executor.train(round_, jobs, last)
-
-    def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
-        """Yield what each participant receives; the part that goes back to the server is also noted in `sent`."""
-        exchanged = self.roles.shared | self.roles.generated
-        made = self.method.generate(self._server(self.round), participants)
-        for client, generated in zip(participants, made, strict=True):
-            received = self._assemble(client, generated)
-            sent[client] = pick(received, exchanged)
-            yield client, received
 
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
         """Return the client's state: fixed, shared, generated and its kept entries, the model's in its order, facts."""

@@ -11,7 +11,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -121,12 +120,8 @@ class Factories(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        ours = Held in types or _named(kwargs.get("device"))
+        ours = Held in types or getattr(kwargs.get("device"), "type", "") in (NAME, "cuda")
         return execute(func, args, kwargs) if ours else func(*args, **kwargs)
-
-
-def _named(device: Any) -> bool:
-    return device is not None and device.type in (NAME, "cuda")
 
 
 def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -161,7 +156,7 @@ def execute(func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name.partition("::")[2]
     here = [tensor for tensor in tensors_of((args, kwargs)) if isinstance(tensor, Held)]
     target = kwargs.get("device")
-    on_device = _named(target) if target is not None else bool(here)
+    on_device = target.type in (NAME, "cuda") if target is not None else bool(here)
     plain_args, plain_kwargs = mapped(_elem, (args, kwargs))
     if target is not None:
         plain_kwargs["device"] = torch.device("cpu")
@@ -194,14 +189,9 @@ def execute(func: Any, args: Any, kwargs: Any) -> Any:
     return wrapped
 
 
-@cache
-def _tags(func: Any) -> frozenset[str]:
-    return frozenset(tag.name for tag in func.tags)
-
-
 def _check(func: Any, name: str, args: Any, kwargs: Any, here: list[Held]) -> None:
     """Whether CUDA would take these arguments, and whether it would wait."""
-    tags, given = _tags(func), list(tensors_of((args, kwargs)))
+    tags, given = {tag.name for tag in func.tags}, list(tensors_of((args, kwargs)))
     if here and name in _INDEXED:
         for index in tensors_of(args[1]):
             if index.dtype in (torch.bool, torch.uint8):
@@ -274,9 +264,8 @@ class _Disguise(TorchFunctionMode):
 
 
 def _undisguised(value: Any) -> Any:
-    if isinstance(value, torch.device):
-        return GPU if value.type == "cuda" else value
-    return GPU if isinstance(value, str) and value.startswith("cuda") else value
+    named = value.type if isinstance(value, torch.device) else value
+    return GPU if isinstance(named, str) and named.startswith("cuda") else value
 
 
 class _Generator(torch.Generator):
@@ -288,8 +277,6 @@ class _Generator(torch.Generator):
 
 class Stream:
     """A stream: everything happens at once, so there is nothing to wait for."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def wait_stream(self, other: Stream) -> None: ...
 

@@ -14,17 +14,7 @@ import pytest
 import torch
 from support.by_hand import SEED, Rounds
 from support.tiers import six_of
-from support.tiny import (
-    CLASSES,
-    backbone,
-    federation,
-    first_fitting,
-    method,
-    result_bytes,
-    run,
-    sampled,
-    training,
-)
+from support.tiny import CLASSES, backbone, federation, first_fitting, method, result_bytes, run, sampled, training
 from torch import Tensor, nn
 
 from pflcore.data.federation import FederatedData
@@ -118,18 +108,6 @@ def test_one_shared_model_scores_as_each_client_does_with_it() -> None:
     each = Scores.join((score_client(trainer, state, client),) for client in range(data.clients))
     assert pooled.column("total").tolist() == [700, 1, 900, 5] and 0 < pooled.column("correct").sum() < 1606
     np.testing.assert_allclose(pooled.values, each.values, rtol=1e-6)
-
-
-def test_an_infinite_loss_of_one_client_is_not_spread_to_others() -> None:
-    data = federation((3, 3, 3), (4, 4, 4))
-    data.inputs[data.test[0]] = 255
-    data.inputs[data.test[1]] = data.inputs[data.test[2]] = 0
-    data.labels.fill_(3)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
-    state = {"1.weight": torch.zeros(CLASSES, 64), "1.bias": torch.zeros(CLASSES)}
-    state["1.weight"][3, 0] = -1.8e38  # minus infinity times 2, a bright pixel; finite times -4/3, a dark one
-    scores = score_shared_model(measuring(model, data), state)
-    assert np.isfinite(scores.column("loss")).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(

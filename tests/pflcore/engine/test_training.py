@@ -1,4 +1,4 @@
-"""What training settings do to clients' and server's steps, against PyTorch's optimisers, schedulers and plain loops."""
+"""What settings do to clients' and server's steps, against PyTorch's optimisers, schedulers and plain loops."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_methods_of_plain_sgd_refuse_others(options: dict[str, Any]) -> None:
         run(method("fednova"), backbone("convnet"), training=training(**options))
 
 
-# --- the server's optimisers, by hand in NumPy and double precision ----------------------------------------------------
+# --- the server's optimisers, by hand in NumPy and double precision --------------------------------------------------
 
 KINDS: dict[str, dict[str, Any]] = {
     "momentum": {"server_beta1": 0.7, "server_lr": 0.5},

@@ -65,18 +65,11 @@ WIDTHS = [(*pair, width) for width in (64, 2) for pair in PAIRS if width == 64 o
 
 @pytest.mark.parametrize(
     ("name", "net", "width"),
-    [pytest.param(*one, marks=[] if one[:2] in FIRST and one[2] == 64 else MATRIX) for one in WIDTHS],
+    [pytest.param(*one, marks=[] if one[:2] in FIRST and one[0] in SIX and one[2] == 64 else MATRIX) for one in WIDTHS],
 )
 def test_stacked_clients_agree_with_single_ones(name: str, net: str, width: int, monkeypatch: Any) -> None:
     monkeypatch.setenv("PFL_STACK", str(width))
     assert_close(uneven_run(name, net, "stacked"), reference_run(name, net), AMPLIFIED.get(name, 1e-6))
-
-
-def test_the_tolerance_tells_dropout_masks_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, draw = reference_run("fedavg", "tiny_vit"), DropoutBits.draw
-    monkeypatch.setattr(DropoutBits, "draw", lambda self, samples, seed, *ids: draw(self, samples, seed + 1, *ids))
-    with pytest.raises(AssertionError):
-        assert_close(uneven_run("fedavg", "tiny_vit", "stacked"), expected)
 
 
 class Thrice(FedAvg):
