@@ -43,7 +43,7 @@ def backbones() -> dict[str, Backbone]:
     return {name: backbone(name, **dropout.get(name, {})) for name in BACKBONES.names()} | {"norm_net": NormNet()}
 
 
-# Which negatives a detector's loss counts turns over with rounding; tests/pflcore/engine/test_detectors.py has theirs.
+# Which negatives a detector's loss counts turns over with rounding; tests/pflcore/engine/test_measuring.py has theirs.
 PAIRS = [
     (one, net)
     for one, net in [*pairs(), *((one, "norm_net") for one in METHODS.names())]
