@@ -23,17 +23,11 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Groups:
-    """Every state entry of one model (parameters and buffers) assigned to exactly one group.
+    """Every state entry of one model (parameters and buffers) assigned to exactly one group."""
 
-    Attributes:
-        of: State name → group name, in the model's order.
-        parameters: The names that are parameters, i.e. trained by gradients; the others are buffers, or fixed.
-        fixed: The names of parameters that are never trained. Nobody owns them: all have them as they begin.
-    """
-
-    of: Mapping[str, str]
-    parameters: frozenset[str]
-    fixed: frozenset[str] = frozenset()
+    of: Mapping[str, str]  # state name → group name, in the model's order
+    parameters: frozenset[str]  # what gradients train; the others are buffers, or fixed
+    fixed: frozenset[str] = frozenset()  # parameters that are never trained: nobody owns them, all have them alike
 
     @classmethod
     def assign(cls, model: nn.Module, patterns: Mapping[str, str]) -> Groups:

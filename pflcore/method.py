@@ -39,29 +39,19 @@ MOMENTA = "momentum/"
 
 @dataclass(frozen=True)
 class Federation:
-    """The facts about a federation and its model that a method may build its state from.
-
-    Attributes:
-        classes: Number of classes; of characters for text.
-        features: Width of the classifier's input.
-        head: Names of the classifier's weight and bias, or only of its weight.
-        local_epochs: Passes of a client over its samples in a round; None where steps are counted instead.
-        total_rounds: Number of rounds; None for a method that does not ask for the fact ``progress``.
-        generated: Shapes of the generated entries, by name.
-        parameters: Names of the model's entries that gradients train; its others are buffers.
-    """
+    """The facts about a federation and its model that a method may build its state from."""
 
     clients: int
     seed: int
-    momentum: float = 0.0
-    classes: int = 0
-    features: int = 0
-    head: tuple[str, ...] = ()
-    local_epochs: int | None = None
-    total_rounds: int | None = None
-    samples: tuple[int, ...] = ()
-    generated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    parameters: frozenset[str] = frozenset()
+    momentum: float = 0.0  # of the clients' SGD
+    classes: int = 0  # of characters for text
+    features: int = 0  # width of the classifier's input
+    head: tuple[str, ...] = ()  # names of the classifier's weight and bias, or only of its weight
+    local_epochs: int | None = None  # None where steps are counted instead
+    total_rounds: int | None = None  # None for a method that does not ask for the fact `progress`
+    samples: tuple[int, ...] = ()  # of each client, its number of training samples
+    generated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the generated entries
+    parameters: frozenset[str] = frozenset()  # entries of the model that gradients train; its others are buffers
 
     @property
     def rounds(self) -> int:
@@ -73,34 +63,23 @@ class Federation:
 
 @dataclass
 class Server:
-    """State of the server. The facts and the round come with it whenever a method is given it, not to be handed back.
+    """State of the server. The facts and the round come with it whenever a method is given it, and go no way back."""
 
-    Attributes:
-        shared: The shared part of the model; empty for a method that shares nothing.
-        extra: Whatever else the method keeps, under names of its own: hypernetworks, momenta, embeddings.
-        round: Rounds that are done; in ``Method.update_server`` with the one that ends by it.
-    """
-
-    shared: Tensors
-    extra: Tensors = field(default_factory=dict)
+    shared: Tensors  # the shared part of the model; empty for a method that shares nothing
+    extra: Tensors = field(default_factory=dict)  # whatever else the method keeps, under names of its own
     federation: Federation = Federation(0, 0)
-    round: int = 0
+    round: int = 0  # rounds that are done; in Method.update_server with the one that ends by it
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one client returns to the server.
-
-    Attributes:
-        sent: Its shared and generated entries as it received them.
-        returned: The same entries after local training. Personal entries are never among them.
-    """
+    """What one client returns to the server."""
 
     client: int
-    samples: int
-    sent: Mapping[str, Tensor]
-    returned: Mapping[str, Tensor]
-    steps: int = 0
+    samples: int  # its training samples
+    sent: Mapping[str, Tensor]  # its shared and generated entries as it received them
+    returned: Mapping[str, Tensor]  # the same entries after local training; personal ones are never among them
+    steps: int = 0  # that it took
 
 
 def weights(updates: Sequence[Update]) -> list[float]:
@@ -156,25 +135,20 @@ class Phase:
     """A part of a client's training from begin() to end(): of a round, before the first one, or before measurements.
 
     What a phase of a round changes is kept; the next begins with it, as its `local.received`, with a new optimiser.
-
-    Attributes:
-        steps: Its local steps; None: the method's own, and before measurements steps on what the client predicts with.
-        epochs: Passes over the client's samples, in the batches of the round that are left; a fraction is rounded down
-            to whole steps, and None is all that are left, or one pass where they are extra.
-        extra: Whether they are whole passes in batches of its own instead, beside those of the round.
-        share: Of the client's samples that extra passes see, drawn anew in each round.
-        roles: Whose parameters are trained, of "shared", "personal" and "generated"; none named: all. The others rest,
-            with their running statistics.
-        count: Before measurements: steps instead of passes, each on a batch drawn anew from all of the samples.
-        lr: Before measurements: learning rate of plain SGD; None is that of training.
-        groups: Before measurements: the groups that are trained; none named: all.
     """
 
+    # Its local steps; None: the method's own, and before measurements steps on what the client predicts with.
     steps: Steps | None = None
+    # Passes over the client's samples, in the batches of the round that are left, rounded down to whole steps; None is
+    # all that are left, or one where they are extra: whole passes in batches of its own, beside those of the round.
     epochs: float | None = None
     extra: bool = False
-    share: float = 1.0
+    share: float = 1.0  # of the client's samples that extra passes see, drawn anew in each round
+    # Whose parameters are trained, of "shared", "personal" and "generated"; none named: all. The others rest, with
+    # their running statistics.
     roles: tuple[str, ...] = ()
+    # Before measurements: steps instead of passes, on batches drawn anew; the learning rate of plain SGD, by default
+    # that of training; the groups that are trained, by default all.
     count: int | None = None
     lr: float | None = None
     groups: tuple[str, ...] = ()

@@ -36,23 +36,14 @@ Findings = Mapping[str, Sequence[Finding]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A run, before its first round or after its last.
+    """A run, before its first round or after its last. States are not to be modified."""
 
-    Attributes:
-        trainer: Data, model, method and settings of training, and inference.
-        groups: The parameter groups of the model.
-        round: Rounds done.
-        server: The server's state; not to be modified.
-        state: Client → its state, as its local training would begin with it; not to be modified.
-        kinds: For each client a number by which it is coloured; None is its most frequent class.
-    """
-
-    trainer: Trainer
+    trainer: Trainer  # data, model, method and settings of training, and inference
     groups: Groups
-    round: int
+    round: int  # rounds done
     server: Server
-    state: Callable[[int], Tensors]
-    kinds: Sequence[int] | None = None
+    state: Callable[[int], Tensors]  # client → its state, as its local training would begin with it
+    kinds: Sequence[int] | None = None  # for each client a number that colours it; None: its most frequent class
 
     def measured(self, client: int) -> Tensors:
         """Return what a client is measured with, tuned after rounds of training where the method does so."""

@@ -19,24 +19,16 @@ class LocalBatches:
     """The batches of every client's local steps in a round, or in a part of it.
 
     All raise :class:`UserError` for a client with nothing but batches of one sample, which batch norm cannot normalise.
-
-    Attributes:
-        rows: For each client those of its training samples, on the host.
-        batch_norm: Whether the model has batch norm.
-        stream: The random numbers that they are drawn from.
-        share: Of a client's samples, at least one, that are drawn anew in each round, and that there are none beside.
-        before: Passes of the round that come before the part, rounded down to whole steps.
-        passes: Those of the part, rounded likewise; None for all that are left.
     """
 
-    rows: Sequence[Tensor]
+    rows: Sequence[Tensor]  # for each client those of its training samples, on the host
     training: Training
     seed: int
-    batch_norm: bool
-    stream: str = "batches"
-    share: float = 1.0
-    before: float = 0.0
-    passes: float | None = None
+    batch_norm: bool  # whether the model has any
+    stream: str = "batches"  # the random numbers that they are drawn from
+    share: float = 1.0  # of a client's samples, at least one, drawn anew in each round; there are none beside
+    before: float = 0.0  # passes of the round that come before the part, rounded down to whole steps
+    passes: float | None = None  # those of the part, rounded likewise; None for all that are left
 
     def first(self, client: int) -> int:
         """Return the steps of the round before those of the part."""

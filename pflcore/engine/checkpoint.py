@@ -50,8 +50,7 @@ class CheckpointFolder:
     Args:
         run: What the state depends on (specification, code, data). Checkpoints of another run are refused.
         warn: Called with one line for each checkpoint that is skipped, and when the last one cannot be written.
-        lineage: What the state depends on except for the number of rounds.
-        states: Where runs of the lineage leave their last checkpoints; None neither reads nor leaves any.
+        lineage: What the state depends on but for the number of rounds; its runs leave their last ones in `states`.
     """
 
     def __init__(

@@ -118,10 +118,6 @@ class Trainer:
         """Return the rows of each local step. Raises :class:`UserError` where batch norm has a single sample."""
         return self.local.batches(round_, client)
 
-    def number(self, client: int, step: int) -> int:
-        """Return the place of a step in the client's round, both from 0."""
-        return self.local.first(client) + step
-
     def train(self, round_: int, client: int, received: Tensors) -> Outcome:
         """Carry out all of a client's local training. Raises :class:`Diverged`."""
         with during(f"client {client}"):
@@ -140,7 +136,7 @@ class Trainer:
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.batches(round_, client)[len(losses) : stop]
-        steps = [torch.tensor(self.number(client, len(losses) + index)) for index in range(len(batches))]
+        steps = [torch.tensor(self.local.first(client) + len(losses) + index) for index in range(len(batches))]
         count = self.steps(client)
         for batch in self.data.batches(batches, round_, steps):
             with during(f"step {len(losses) + 1} of {count}"):
@@ -174,7 +170,7 @@ class Trainer:
     def learning_rate(self, round_: int, client: int, step: int) -> float:
         """Return that of a client's step, counted from 0."""
         by_step = self.training.schedule_by == "step"
-        within = self.number(client, step) / self.local.whole(client) if by_step else 0.0
+        within = (self.local.first(client) + step) / self.local.whole(client) if by_step else 0.0
         return learning_rate(self.training, max(0, round_ - 1) + within)
 
     @torch.no_grad()
@@ -210,7 +206,7 @@ class Trainer:
 
     def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
         """Return the random numbers of dropout in one forward pass over a batch."""
-        ids = (round_, client, self.number(client, step), one_pass, *self.mask_ids)
+        ids = (round_, client, self.local.first(client) + step, one_pass, *self.mask_ids)
         return self.noise.draw(samples, self.seed, *ids)
 
     def _view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:

@@ -22,22 +22,14 @@ _SAMPLES = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run costs, apart from time.
+    """What one run costs, apart from time."""
 
-    Attributes:
-        sent_up, sent_down: Bytes that one client sends and receives in a round, on average over all that took part.
-        stored: Numbers that a client holds between its rounds: personal entries, and what is kept beside them.
-        received: Numbers that a client receives at the beginning of a round.
-        server: Parameters that the server holds, those that it sends to clients included, without momenta.
-        macs: Multiply-adds of one local step, forward and backward, per sample; matrix products and convolutions only.
-    """
-
-    sent_up: int
-    sent_down: int
-    stored: int
-    received: int
-    server: int
-    macs: int
+    sent_up: int  # bytes that one client sends in a round, on average over all that took part
+    sent_down: int  # and receives
+    stored: int  # numbers that a client holds between its rounds: personal entries, and what is kept beside them
+    received: int  # numbers that a client receives at the beginning of a round
+    server: int  # parameters that the server holds, those that it sends to clients included, without momenta
+    macs: int  # multiply-adds of a local step, forward and backward, per sample; matrix products and convolutions only
 
 
 def count(tensors: Tensors) -> int:

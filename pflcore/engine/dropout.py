@@ -2,8 +2,7 @@
 
 A model's dropout layers take their masks, in order, from one block of random numbers that the executor draws for a
 forward pass. So a client gets the same masks alone, in a worker, or stacked with others, and a recorded step needs no
-generator inside. A 16-bit number per element, drawn four at a time, is also cheaper than a Bernoulli variable, which
-was an eighth of a Transformer's step on a CPU.
+generator inside. A 16-bit number per element is also cheaper than a Bernoulli variable.
 """
 
 from __future__ import annotations
@@ -19,13 +18,8 @@ _LEVELS = 1 << 16
 
 
 class DropoutBits:
-    """The random numbers that the dropout layers of one model share.
-
-    Attributes:
-        per_sample: Numbers that a forward pass takes per sample.
-        by_sample: Whether all layers get their inputs sample by sample, in the first dimension.
-        bits: int16, those of the current forward pass.
-    """
+    """The random numbers that the dropout layers of one model share, `per_sample` in a forward pass; `by_sample` is
+    whether all layers get their inputs sample by sample, in the first dimension."""
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         """Replace the ``nn.Dropout`` layers of `model` by layers that ask here; `example` is a batch of one input."""

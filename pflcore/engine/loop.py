@@ -23,15 +23,12 @@ from pflcore.settings import Evaluation, Training
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after a round, for a progress display. `accuracy` (0..1) is that of the last measurement.
-
-    After the last round, also of a run that is stopped early, `rounds` is `round`.
-    """
+    """What is known after a round, for a progress display."""
 
     round: int
-    rounds: int
+    rounds: int  # after the last round, also of a run that is stopped early, it is `round`
     loss: float
-    accuracy: float | None
+    accuracy: float | None  # of the last measurement, 0 to 1
 
 
 def train(
@@ -54,17 +51,12 @@ def train(
 
     Args:
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
-        analyses: What is looked at after the last round, by name.
         executor: One of :data:`pflcore.engine.executors.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
             write; 0 is one after every round. It never changes a result.
         confirm: Called when all is computed. When it or an analysis raises, the last checkpoint has the trained state.
         kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
-
-    Raises:
-        UserError: The method needs a parameter group that the backbone lacks, sizes do not fit, an analysis is wanted
-            that the run cannot have, or a process died.
     """
     if data.device.type == "cpu":
         keep_freed_memory()

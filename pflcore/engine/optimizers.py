@@ -137,16 +137,11 @@ class ServerOptimizer:
     """A step of the server's own on the shared parameters; without one they stay as the method's server made them.
 
     As in Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2: what the method would go to, less
-    where it was, is a pseudo-gradient Δ. With x the shared parameters, m at first 0 and v at first τ², as small as it
-    allows:
+    where it was, is a pseudo-gradient Δ. With x the shared `parameters`, m at first 0 and v at first τ²:
 
     - adam, yogi, adagrad: m ← β1 · m + (1 − β1) · Δ, and x ← x + η · m / (√v + τ), where v becomes
       β2 · v + (1 − β2) · Δ², v − (1 − β2) · Δ² · sign(v − Δ²), or v + Δ². Neither mean is corrected for its beginning.
     - momentum, FedAvgM of Hsu et al. (arXiv 1909.06335): m ← β1 · m + Δ, and x ← x + η · m.
-
-    Args:
-        method: What the method is called, for the error where it shares no parameters.
-        parameters: The shared parameters as they begin; other entries, such as running statistics, are left alone.
     """
 
     def __init__(self, training: Training, method: str, parameters: Mapping[str, Tensor]) -> None:

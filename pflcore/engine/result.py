@@ -20,42 +20,30 @@ from pflcore.groups import Tensors
 class Result:
     """What a run leaves behind.
 
-    Attributes:
-        round, client, correct, total, loss, last: One entry per (measured round, client), of test samples, and one of
-            validation samples where there are any. A prediction is one per image, one per character for text; `loss` is
-            the mean over them, `last` counts the correct ones at the last positions of texts.
-        precision: Of detectors the mean average precision of these entries, 0 to 1; None of other models.
-        validation: Which of these entries are of validation samples.
-        positions: Predictions per sample.
-        rounds: Rounds that were trained: all, unless it was stopped early or diverged.
-        diverged: The round and client at which the run ended early, or None.
-        parameters: Trained parameters of one client's model.
-        resumed_from: The round that this process continued from; 0 for none.
-        inherited: Whether it did so from the last checkpoint of an earlier run, and not from one of its own.
-        weights: Parameters that were not trained, final shared entries, ``server.…`` what else the server keeps, and
-            ``client.<number>.…`` the personal entries of clients that trained.
-        findings: Analysis → what it found; nothing when the run diverged.
-        notes: What the backbone has to say about the weights that it began with.
+    The first columns have one entry per (measured round, client), of test samples, and one of validation samples where
+    there are any. A prediction is one per image, one per character for text.
     """
 
     round: np.ndarray
     client: np.ndarray
-    correct: np.ndarray
+    correct: np.ndarray  # predictions
     total: np.ndarray
-    loss: np.ndarray
-    last: np.ndarray
-    precision: np.ndarray | None
-    validation: np.ndarray
-    positions: int
-    rounds: int
+    loss: np.ndarray  # the mean over predictions
+    last: np.ndarray  # correct predictions at the last positions of texts
+    precision: np.ndarray | None  # of detectors the mean average precision, 0 to 1
+    validation: np.ndarray  # which entries are of validation samples
+    positions: int  # predictions per sample
+    rounds: int  # that were trained: all, unless it was stopped early or diverged
     diverged: Diverged | None
-    parameters: int
+    parameters: int  # trained ones, of one client's model
     cost: Cost
-    resumed_from: int
-    inherited: bool
+    resumed_from: int  # the round that this process continued from; 0 for none
+    inherited: bool  # whether it did so from the last checkpoint of an earlier run, and not from one of its own
+    # Parameters that were not trained, final shared entries, `server.…` what else the server keeps, and
+    # `client.<number>.…` the personal entries of clients that trained.
     weights: Tensors
     findings: Findings
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # of the backbone, about the weights that it began with
 
 
 def columns(history: History) -> dict[str, Any]:

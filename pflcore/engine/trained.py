@@ -41,8 +41,6 @@ class ClientModel(nn.Module):
         plain: Whether `net` alone predicts.
         beside: What predictions take beside it, a buffer each: prototypes, a second classifier, the samples per class.
             A dot in a name is written as a colon.
-        client: Its number.
-        method: What it was trained by, with its options.
     """
 
     mean: Tensor
@@ -80,13 +78,7 @@ class ClientModel(nn.Module):
 
     def predict(self, samples: Tensor | NDArray[Any]) -> Tensor:
         """Return logits of samples as the dataset has them: images in bytes (n, channels, height, width), which are
-        normalised and scaled here, or texts (n, length) of character numbers.
-
-        On a CPU it computes on one thread, as in measurements, so that the last bits are the same.
-
-        Raises:
-            UserError: They are of another shape or type.
-        """
+        normalised and scaled here, or texts (n, length) of character numbers; to the last bit those of measurements."""
         given, mode = torch.as_tensor(samples), self.training
         self._check(given)
         try:
@@ -107,11 +99,7 @@ class ClientModel(nn.Module):
         return F.interpolate(images, (size, size), mode="bilinear", align_corners=False) if size else images
 
     def samples(self, split: str = "test") -> tuple[Tensor, Tensor]:
-        """Return the client's own samples as :meth:`predict` takes them, and their labels.
-
-        Args:
-            split: ``train``, ``test`` or ``validation``.
-        """
+        """Return the client's own samples of a split as :meth:`predict` takes them, and their labels."""
         data = self._trainer.data
         parts = {"train": data.train, "test": data.test, "validation": data.validation}
         held = {name: rows[self.client] for name, rows in parts.items() if len(rows)}
@@ -123,8 +111,7 @@ class ClientModel(nn.Module):
         return inputs, data.labels[held[split].to(data.device)]
 
     def measure(self) -> Score:
-        """Return what a measurement finds on the client's test samples; with the noise, where the partition has some
-        that is drawn at each use."""
+        """Return what a measurement finds on the client's test samples."""
         with use_precision(self._trainer.training.precision), one_thread(self.device):
             return score_client(self._trainer, self.state(), self.client)
 
@@ -169,30 +156,23 @@ def _usual_dropout(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run was trained with, and what it left.
-
-    Attributes:
-        rounds: How many were trained.
-        weights: Its final weights, the file of them, or its last checkpoint. Without the parameters that nobody trains
-            these are as the backbone begins.
-    """
+    """What a run was trained with, and what it left."""
 
     data: FederatedData
     backbone: Backbone
     method: Method
     training: Training
     seed: int
-    rounds: int
+    rounds: int  # that were trained
+    # Final weights, the file of them, or the last checkpoint, without parameters that nobody trains.
     weights: Path | Tensors | Checkpoint
 
     def client(self, client: int) -> ClientModel:
         """Return a client's model as it was measured after the last round.
 
         It is tuned first where the method does so, and remembers the client's samples where that is what it predicts
-        by. A client that never trained has the entries of its own that all began with, drawn again from the seed.
-
-        Raises:
-            UserError: There is no such client, it has no model that gives logits, or the weights are of another run.
+        by. A client that never trained has the entries of its own that all began with. Raises :class:`UserError` where
+        there is no such client, it has no model that gives logits, or the weights are of another run.
         """
         if not 0 <= client < self.data.clients:
             raise UserError(f"there is no client {client}: clients are 0 to {self.data.clients - 1}")

@@ -43,12 +43,8 @@ _Packed = tuple[dict[str, dict[str, np.ndarray]], list[np.ndarray]]
 
 
 class Pooled(Sequential):
-    """Trains and measures clients in parallel on the CPU; leaving it ends its processes.
-
-    Args:
-        like: A model state: names, shapes and types of what is passed to and fro.
-        workers: Number of processes, at least 1. They are started when they are first needed.
-    """
+    """Trains and measures clients in parallel on the CPU by processes, which are started when they are first needed and
+    end with the context; `like` is a model state, names, shapes and types of what is passed to and fro."""
 
     def __init__(self, trainer: Trainer, like: Tensors, workers: int) -> None:
         super().__init__(trainer)

@@ -118,7 +118,7 @@ class Stacked(Sequential):
         device, passes = trainer.data.device, self._passes[key]
         rows = [_rows(cohort, turn, size) for turn in turns]
         numbers = [
-            torch.tensor([[trainer.number(one, at or 0)] for one, at in zip(clients, turn, strict=True)])
+            torch.tensor([[trainer.local.first(one) + (at or 0)] for one, at in zip(clients, turn, strict=True)])
             for turn in turns
         ]
         trainer.model.train()

@@ -31,11 +31,8 @@ class MorePasses(Exception):
 
 @dataclass(repr=False)  # vmap asks for it at every call, and to show tensors is to wait for the device
 class Step:
-    """The steps of the clients of `trainer`; a client's state and data are arguments.
-
-    Attributes:
-        pads: Whether batches are filled up with samples that have weight 0.
-    """
+    """The steps of the clients of `trainer`; a client's state and data are arguments. With `pads`, batches are filled
+    up with samples that have weight 0."""
 
     trainer: Trainer
     pads: bool
