@@ -72,14 +72,13 @@ class Graph:
 
 
 class State:
-    """Of the one device: the capture that is under way, and how often there were ``kernels`` that were launched one by
-    one, ``replays`` of a whole graph, ``uploads`` and ``downloads``, and other ``waits`` for the device."""
+    """The capture that is under way, and how often there were ``kernels`` that were launched one by one, ``replays`` of
+    a whole graph, ``uploads`` and ``downloads``, and other ``waits`` for the device."""
 
     events: ClassVar = Counter[str]()
     graph: Graph | None = None
 
     def count(self, kind: str, why: str) -> None:
-        """Count what concerns the host, which a capture must not."""
         if self.graph:
             raise Refused(f"operation not permitted when stream is capturing: {why}")
         self.events[kind] += 1
@@ -276,8 +275,6 @@ class _Generator(torch.Generator):
 
 
 class Stream:
-    """A stream: everything happens at once, so there is nothing to wait for."""
-
     def wait_stream(self, other: Stream) -> None: ...
 
 

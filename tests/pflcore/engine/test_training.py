@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler
 
 from pflcore.engine import Result
-from pflcore.engine.client import balanced, differentiate
+from pflcore.engine.client import balanced
 from pflcore.engine.dropout import Dropout, DropoutBits
 from pflcore.engine.forward import use_precision
 from pflcore.engine.optimizers import ServerOptimizer, learning_rate, make_optimizer
@@ -47,7 +47,6 @@ NESTEROV = {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01}
 ADAM = {"optimizer": "adam", "weight_decay": 0.1, "lr": 0.01, "beta1": 0.8, "beta2": 0.95, "eps": 1e-4}
 ADAMW = {**ADAM, "optimizer": "adamw", "weight_decay": 0.5}
 BY_HAND: dict[str, tuple[dict[str, Any], Make]] = {
-    "nesterov": (NESTEROV, lambda p: torch.optim.SGD(p, 0.05, momentum=0.8, nesterov=True, weight_decay=0.01)),
     "adamw, clipped": ({**ADAMW, "clip": 0.1}, lambda p: torch.optim.AdamW(p, 0.01, (0.8, 0.95), 1e-4, 0.5)),
     "by round": ({"schedule": "cosine", "lr": 0.2}, lambda p: torch.optim.SGD(p, 0.2)),
     "by step": ({"schedule": "cosine", "schedule_by": "step", "lr": 0.2}, lambda p: torch.optim.SGD(p, 0.2)),
@@ -120,7 +119,8 @@ def test_steps_are_pytorchs(name: str, way: str) -> None:
             before, held = ({key: tensor.clone() for key, tensor in one.items()} for one in (params, state))
             rate = torch.tensor(0.1, dtype=torch.float64) if "tensor" in way else 0.1
             moved = optimizer.apply(params, slopes, state, rate)
-            assert_states_close({**params, **state}, {**before, **held}, atol=0)
+            assert_states_close(params, before, atol=0)
+            assert_states_close(state, held, atol=0)
             params, state = moved
         assert_states_close(params, {key: leaf.detach() for key, leaf in leaves.items()}, atol=1e-7)
 
@@ -313,14 +313,6 @@ def test_each_step_draws_from_all_samples() -> None:
         assert made.steps(client) == len(drawn) == steps and {one for batch in drawn for one in batch} == own
         assert all(len(set(batch)) == len(batch) == min(size, len(own)) for batch in drawn)  # without putting back
     assert len(set(drawn[0] + drawn[1])) < 2 * len(own)  # but not within what would be an epoch
-
-
-def test_what_has_no_influence_has_a_gradient_of_zero() -> None:
-    params = {"used": torch.tensor([2.0, -1.0]), "idle": torch.ones(2, 3)}
-    slopes, value, aside = differentiate(lambda given: (given["used"].square().sum(), {"seen": given["idle"]}), params)
-    assert list(slopes) == ["used", "idle"] and float(value.detach()) == 5
-    assert slopes["used"].tolist() == [4, -2] and torch.equal(slopes["idle"], torch.zeros(2, 3))
-    assert torch.equal(aside["seen"].detach(), params["idle"]) and not params["used"].requires_grad
 
 
 # --- dropout ---------------------------------------------------------------------------------------------------------

@@ -308,19 +308,6 @@ def test_what_looks_at_more_than_the_cross_entropy_or_across_samples_is_left_alo
     assert trainer("fedavg", "norm_net")[0].other_statistics is False
 
 
-def test_who_takes_which_step_when() -> None:
-    assert list(take_turns([[4, 1], [4, 4, 2], [], [3]], True)) == [
-        [0, 0, None, 0],
-        [1, 1, None, None],
-        [None, 2, None, None],
-    ]
-    # The rest at the end of an epoch while others wait, so that full batches go together.
-    turns = take_turns([[4, 4, 2, 4, 4, 2], [4, 2, 4, 2], [3, 3]], False)
-    taken = [[(one, at) for one, at in enumerate(turn) if at is not None] for turn in turns]
-    together = [[(2, 0)], [(2, 1)], [(0, 0), (1, 0)], [(1, 1)], [(0, 1), (1, 2)], [(0, 2), (1, 3)]]
-    assert taken == [*together, [(0, 3)], [(0, 4)], [(0, 5)]]
-
-
 @given(st.lists(st.lists(st.integers(1, 5), max_size=12), max_size=9), st.booleans())
 def test_every_step_is_taken_once_and_in_order(sizes: list[list[int]], pads: bool) -> None:
     turns = list(take_turns(sizes, pads))
