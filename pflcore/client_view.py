@@ -15,23 +15,20 @@ from pflcore.faults import caller
 from pflcore.groups import Roles, Tensors
 from pflcore.task import Classification, Task
 
-# A client's state holds the entries of its model under their own names, and further ones below these. Model entries
-# have no slash in their names.
+# A client's state holds the entries of its model under their own names, which have no slash, and others below these.
 OWN = "own/"  # kept on the client beside its model
 COMMON = "common/"  # exchanged with the server beside the model
 DATA = "data/"  # facts about the client's samples and the round, made by the engine
 
 # Facts that a method may ask for: training samples of each class, steps in a pass over them and in the round, the
-# number of the round from 1, a seed for draws of its own that is another for each client and round, and the share of
-# the rounds that are done with it. When models are measured the round is the one to come. With progress a trajectory
-# depends on how many rounds there are.
+# number of the round from 1 (in measurements of the one to come), a seed for draws of its own that is another for each
+# client and round, and the share of the rounds that are done with it, by which a run depends on how many there are.
 PROGRESS = "progress"
 FACTS = ("class_counts", "epoch_steps", "steps", "round", "draws", PROGRESS)
-# A learning rate: a number where it is the same in every step; a tensor of no dimension where a recorded or vectorised
-# step is given it.
-Rate = float | Tensor
 # Made by the engine where `training.class_weights` asks for it: (classes,), of the client's training samples.
 CLASS_WEIGHTS = f"{DATA}class_weights"
+# A learning rate: a number where it is the same in every step; else a tensor of no dimension.
+Rate = float | Tensor
 
 
 class Received(dict[str, Tensor]):
@@ -40,24 +37,16 @@ class Received(dict[str, Tensor]):
     def __missing__(self, name: str) -> Tensor:
         known = [*self, *(f"{DATA}{fact}" for fact in FACTS)]
         (near,) = difflib.get_close_matches(name, known, n=1) or ("",)
-        if near in self:
-            hint = f"; did you mean {near!r}?"
-        elif near:
+        hint = f"; did you mean {near!r}?" if near else ""
+        if near and near not in self:
             hint = f"; {near!r} must be asked for: facts = ({near.removeprefix(DATA)!r},)"
-        else:
-            hint = ""
         raise UserError(f"{caller()}: local.received has no entry {name!r}{hint}")
 
 
 @dataclass(frozen=True)
 class OwnSamples:
-    """All training samples of a client, for predictions that are made of them.
-
-    Attributes:
-        batches: They in order, in pieces of one forward pass; every call begins anew.
-        classes: Number of classes.
-        noted: (what makes a forward pass) → (what it gives, what memories are made of in that pass).
-    """
+    """All training samples of a client, for predictions that are made of them: `batches` are they in order, anew at
+    each call; `noted` is (what makes a forward pass) → (what it gives, what memories are made of in that pass)."""
 
     batches: Callable[[], Iterator[Batch]]
     classes: int
@@ -81,9 +70,6 @@ class ClientView:
         received: The state that the client began the round with, from begin() to end(); in predict() what it is
             measured with. Not to be modified.
         parameters: Names of the model's entries that gradients train; its others are buffers.
-        roles: Who owns the entries.
-        rate: The learning rate of the step; None outside of step().
-        task: What the model is to predict.
         used: Which of the run's settings its loss has made use of.
         head: Names of the classifier's weight and bias, or only of its weight; empty without a classifier.
     """
@@ -105,17 +91,13 @@ class ClientView:
 
     @property
     def lr(self) -> Rate:
-        """The learning rate of the step, a number or a tensor of no dimension.
-
-        Raises:
-            UserError: It is asked for outside of step(), where there is none.
-        """
+        """The learning rate of the step. Raises :class:`UserError` outside of step(), where there is none."""
         if self.rate is None:
             raise UserError(f"{caller()}: local.lr is the learning rate of a step, and this is none: note it in step()")
         return self.rate
 
     def forward(self, state: Tensors, inputs: Tensor) -> Tensor:
-        """Logits of a state."""
+        """Return logits of a state."""
         return self.features(state, inputs)[0]
 
     def classify(self, state: Mapping[str, Tensor], features: Tensor) -> Tensor:
@@ -124,26 +106,23 @@ class ClientView:
         return F.linear(features, state[weight], state[bias[0]] if bias else None)
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """As :func:`cross_entropy`, with the client's class weights if the run has any: (…, classes), (…) → scalar.
-
-        Of a model with another task it is that task's loss. What a method minimises should come from here; a run with
-        class weights is refused where nothing does.
+        """Return the loss of the model's task, with the client's class weights if the run has any: (…, classes), (…) →
+        scalar. What a method minimises should come from here; a run with class weights is refused where nothing does.
         """
         self.used.add(CLASS_WEIGHTS)
         return self.task.loss(logits, labels, self.received.get(CLASS_WEIGHTS))
 
     def gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
-        """The gradients of a loss function of the trained parameters at `params`, and its value."""
+        """Return the gradients of a loss function of the trained parameters at `params`, and its value."""
         gradients, value, _ = self.differentiate(lambda given: (loss(given), {}), params)
         return gradients, value
 
     def frozen(self, state: Mapping[str, Tensor]) -> Tensors:
-        """The model of a state for a forward pass that must leave its running statistics as they are."""
-        return {
-            name: tensor if name in self.parameters else tensor.clone() for name, tensor in model_part(state).items()
-        }
+        """Return the model of a state for a forward pass that must leave its running statistics as they are."""
+        model = model_part(state)
+        return {name: tensor if name in self.parameters else tensor.clone() for name, tensor in model.items()}
 
 
 def model_part(state: Mapping[str, Tensor]) -> Tensors:
-    """The entries of the model in a client's state."""
+    """Return the entries of the model in a client's state."""
     return {name: tensor for name, tensor in state.items() if "/" not in name}

@@ -23,25 +23,16 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Groups:
-    """Every state entry of one model (parameters and buffers) assigned to exactly one group.
+    """Every state entry of one model (parameters and buffers) assigned to exactly one group."""
 
-    Attributes:
-        of: State name → group name, in the model's order.
-        parameters: The names that are parameters, i.e. trained by gradients; the others are buffers, or fixed.
-        fixed: The names of parameters that are never trained. Nobody owns them: all have them as they begin.
-    """
-
-    of: Mapping[str, str]
-    parameters: frozenset[str]
-    fixed: frozenset[str] = frozenset()
+    of: Mapping[str, str]  # state name → group name, in the model's order
+    parameters: frozenset[str]  # what gradients train; the others are buffers, or fixed
+    fixed: frozenset[str] = frozenset()  # parameters that are never trained: nobody owns them, all have them alike
 
     @classmethod
     def assign(cls, model: nn.Module, patterns: Mapping[str, str]) -> Groups:
-        """Match each state name against `patterns` (group → regular expression, anchored at the start).
-
-        Raises:
-            TypeError: A name matches no group or several; the backbone's patterns are wrong.
-        """
+        """Match each state name against `patterns` (group → regular expression, anchored at the start); one that
+        matches no group or several is a ``TypeError``: the backbone's patterns are wrong."""
         of = {}
         for name in model.state_dict():
             found = [group for group, pattern in patterns.items() if re.match(pattern, name)]
@@ -51,28 +42,28 @@ class Groups:
         return cls(of, frozenset(name for name, _ in model.named_parameters()))
 
     def training(self, wanted: Iterable[str]) -> Groups:
-        """The same groups where only the parameters of the wanted ones are trained. Raises as :meth:`select`."""
+        """Return the same groups where only parameters of the wanted ones are trained. Raises as :meth:`select`."""
         trained = self.parameters & self.select(wanted)
         return replace(self, parameters=trained, fixed=self.fixed | (self.parameters - trained))
 
     def names(self) -> list[str]:
-        """The groups that this model has, in the model's order."""
+        """Return the groups that this model has, in the model's order."""
         return list(dict.fromkeys(self.of.values()))
 
     def select(self, wanted: Iterable[str]) -> frozenset[str]:
-        """State names that belong to the wanted groups, lie below a module such as ``blocks.0``, or are wanted by name.
+        """Return state names that belong to the wanted groups, lie below a wanted module, or are wanted by name.
 
-        Modules of a list can be counted from its end: ``blocks.-1`` is the last one.
-
-        Raises:
-            UserError: The model lacks such a group and such a module.
+        Modules of a list can be counted from its end: ``blocks.-1`` is the last one. Raises :class:`UserError` where
+        the model lacks such a group and such a module.
         """
         chosen: set[str] = set()
         for group in wanted:
             below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
             below = below or {name for name in self.of if f"{name}.".startswith(f"{self._counted(group)}.")}
             if not below:
-                near = difflib.get_close_matches(group, [*self.names(), *self._modules()], n=1)
+                paths = [name.split(".")[:-1] for name in self.of]
+                modules = [".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)]
+                near = difflib.get_close_matches(group, dict.fromkeys([*self.names(), *modules]), n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise UserError(
                     f"the backbone has no parameter group {group!r}{hint} (its groups: {', '.join(self.names())})"
@@ -80,19 +71,13 @@ class Groups:
             chosen |= below
         return frozenset(chosen)
 
-    def _modules(self) -> list[str]:
-        """What state entries lie below, in the model's order."""
-        parts = [name.split(".")[:-1] for name in self.of]
-        return list(dict.fromkeys(".".join(path[:end]) for path in parts for end in range(1, len(path) + 1)))
-
     def _counted(self, group: str) -> str:
-        """A module counted from the end of its list by its own number; anything else as it is."""
+        """Return a module counted from the end of its list by its own number; anything else as it is."""
         parent, _, index = group.rpartition(".-")
         if not parent or not index.isdecimal():
             return group
         numbers = {name.removeprefix(f"{parent}.").split(".")[0] for name in self.of if name.startswith(f"{parent}.")}
-        count = len([number for number in numbers if number.isdecimal()])
-        return f"{parent}.{count - int(index)}"
+        return f"{parent}.{sum(map(str.isdecimal, numbers)) - int(index)}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +90,7 @@ class Roles:
 
     @classmethod
     def split(cls, groups: Groups, personal: Iterable[str], generated: Iterable[str] = ()) -> Roles:
-        """Roles from group names; a group that is both personal and generated is personal.
+        """Return roles by group names; a group that is both personal and generated is personal.
 
         Buffers have no gradient that whoever generates them could learn from, so those that would be are shared.
         """
@@ -114,18 +99,18 @@ class Roles:
         return cls(frozenset(groups.of) - own - made, own, made)
 
     def without(self, names: frozenset[str]) -> Roles:
-        """The same roles, where nobody owns these entries."""
+        """Return the same roles, where nobody owns these entries."""
         return Roles(self.shared - names, self.personal - names, self.generated - names)
 
 
 def pick(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
-    """The entries of `tensors` with the given names, in the order of `tensors`."""
+    """Return the entries with the given names, in the order of `tensors`."""
     wanted = frozenset(names)
     return {name: tensor for name, tensor in tensors.items() if name in wanted}
 
 
 def split(tensors: Mapping[str, Tensor], names: Collection[str]) -> tuple[Tensors, Tensors]:
-    """The entries of `tensors` with the given names, which may be a step's to move, and all others, which rest."""
+    """Return the entries with the given names, which may be a step's to move, and all others, which rest."""
     chosen = {name: tensor for name, tensor in tensors.items() if name in names}
     return chosen, {name: tensor for name, tensor in tensors.items() if name not in names}
 

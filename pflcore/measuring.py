@@ -19,10 +19,7 @@ class Measuring(Entry):
     """
 
     knn: float = option(
-        0.0,
-        ge=0,
-        le=1,
-        help="Weight of the nearest neighbours among a client's training samples; 0: the model alone.",
+        0.0, ge=0, le=1, help="Weight of nearest neighbours among a client's training samples; 0: the model alone."
     )
     knn_grid: tuple[float, ...] = option(
         (),
@@ -34,16 +31,10 @@ class Measuring(Entry):
     )
     neighbours: int = option(10, ge=1, help="How many nearest neighbours vote, where `knn` is above 0.")
     finetune_epochs: int = option(
-        0,
-        ge=0,
-        later=True,
-        help="Passes over its samples in which a client tunes a copy before it is measured; 0 without steps: none.",
+        0, ge=0, later=True, help="Passes over its samples in which a client tunes a copy before it is measured."
     )
     finetune_steps: int | None = option(
-        None,
-        ge=1,
-        later=True,
-        help="Steps of the tuning instead, each on a batch drawn anew; null is whole epochs.",
+        None, ge=1, later=True, help="Steps of the tuning instead, on batches drawn anew; null is whole epochs."
     )
     finetune_lr: float | None = option(
         None, gt=0, later=True, help="Learning rate of the tuning; null is that of the rounds."
@@ -64,7 +55,6 @@ class Measuring(Entry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.tunes:
-            for name in ("finetune_lr", "finetune_groups"):
-                if getattr(self, name):
-                    raise UserError(f"{self.name}.{name} says nothing without finetune_epochs or finetune_steps")
+        for name in () if self.tunes else ("finetune_lr", "finetune_groups"):
+            if getattr(self, name):
+                raise UserError(f"{self.name}.{name} says nothing without finetune_epochs or finetune_steps")

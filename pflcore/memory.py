@@ -8,9 +8,25 @@ import os
 from pflcore.errors import UserError
 from pflcore.variables import number_of
 
+# What PyTorch has no class for: the second is of CUDA's own functions, as when a graph is made, the next of libraries.
+_OUT_OF_MEMORY = (
+    *("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
+    "DefaultCPUAllocator: can't allocate memory",
+)
+
+
+class TooLittleMemory(UserError):
+    """There is not enough memory, not even for the least. Where others share it, a later attempt may succeed."""
+
+
+def is_memory(error: BaseException) -> bool:
+    """Return whether a device or the host ran out of memory."""
+    named = isinstance(error, (MemoryError, TooLittleMemory)) or type(error).__name__ == "OutOfMemoryError"
+    return named or any(words in str(error) for words in _OUT_OF_MEMORY)
+
 
 def memory_limit() -> int:
-    """Bytes: ``$PFL_MEMORY`` in GiB, or half of the machine's memory."""
+    """Return bytes: ``$PFL_MEMORY`` in GiB, or half of the machine's memory."""
     limit = number_of("GiB", "PFL_MEMORY")
     if limit is None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
@@ -23,32 +39,7 @@ def keep_freed_memory() -> None:
     By default it returns large blocks to the system at once, and the next step pays for the same pages again: that was
     a third of the time of a Transformer's forward pass.
     """
-    mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt:
-        for option in (mmap_threshold, trim_threshold):
+        for option in (-3, -1):  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
             mallopt(option, 1 << 30)
-
-
-class TooLittleMemory(UserError):
-    """There is not enough memory, not even for the least. Where others share it, a later attempt may succeed."""
-
-
-def is_memory(error: BaseException) -> bool:
-    """Whether a device or the host ran out of memory; PyTorch has a class for few of the ways to."""
-    text = str(error)
-    return (
-        isinstance(error, (MemoryError, TooLittleMemory))
-        or type(error).__name__ == "OutOfMemoryError"
-        or any(words in text for words in _OUT_OF_MEMORY)
-    )
-
-
-# The second is what CUDA's own functions say, as when a graph is made; the third and fourth its libraries.
-_OUT_OF_MEMORY = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "DefaultCPUAllocator: can't allocate memory",
-)

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, OwnSamples, model_part
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
-from pflcore.faults import shown
+from pflcore.faults import caller, shown
 from pflcore.groups import Groups, Roles, Tensors, split
 from pflcore.measuring import Measuring
 from pflcore.operators.neighbours import Neighbours
 from pflcore.options import option
 from pflcore.registry import did_you_mean
-from pflcore.server_view import MOMENTA, Federation, Server, Update, average, weights
 from pflcore.task import cross_entropy
 
 # What a file with a method imports, beside groups, options and the registry.
@@ -33,6 +33,71 @@ __all__ += ["COMMON", "DATA", "MOMENTA", "OWN", "PROGRESS"]
 __all__ += ["cross_entropy", "model_part", "name_of", "sgd_step"]
 
 LocalState = dict[str, Tensors]
+# What names of momenta begin with in the server's further state; they are no parameters.
+MOMENTA = "momentum/"
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The facts about a federation and its model that a method may build its state from."""
+
+    clients: int
+    seed: int
+    momentum: float = 0.0  # of the clients' SGD
+    classes: int = 0  # of characters for text
+    features: int = 0  # width of the classifier's input
+    head: tuple[str, ...] = ()  # names of the classifier's weight and bias, or only of its weight
+    local_epochs: int | None = None  # None where steps are counted instead
+    total_rounds: int | None = None  # None for a method that does not ask for the fact `progress`
+    samples: tuple[int, ...] = ()  # of each client, its number of training samples
+    generated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the generated entries
+    parameters: frozenset[str] = frozenset()  # entries of the model that gradients train; its others are buffers
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds. Raises :class:`UserError` where the method does not ask for the fact ``progress``."""
+        if self.total_rounds is None:
+            raise UserError(f"{caller()}: federation.rounds must be asked for: facts = ('progress',)")
+        return self.total_rounds
+
+
+@dataclass
+class Server:
+    """State of the server. The facts and the round come with it whenever a method is given it, and go no way back."""
+
+    shared: Tensors  # the shared part of the model; empty for a method that shares nothing
+    extra: Tensors = field(default_factory=dict)  # whatever else the method keeps, under names of its own
+    federation: Federation = Federation(0, 0)
+    round: int = 0  # rounds that are done; in Method.update_server with the one that ends by it
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client returns to the server."""
+
+    client: int
+    samples: int  # its training samples
+    sent: Mapping[str, Tensor]  # its shared and generated entries as it received them
+    returned: Mapping[str, Tensor]  # the same entries after local training; personal ones are never among them
+    steps: int = 0  # that it took
+
+
+def weights(updates: Sequence[Update]) -> list[float]:
+    """Return each client's share of the cohort's training samples; sums to 1 over the *sampled* clients."""
+    total = sum(update.samples for update in updates)
+    return [update.samples / total for update in updates]
+
+
+def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[float] | None = None) -> Tensors:
+    """Return the mean of the returned entries in `shares`, by default :func:`weights`; counters are the first's."""
+    shares = weights(updates) if shares is None else shares
+    first = {name: tensor for name, tensor in updates[0].returned.items() if name in names}
+    mean = {name: torch.zeros_like(one) if one.is_floating_point() else one.clone() for name, one in first.items()}
+    summed = [name for name, one in first.items() if one.is_floating_point()]
+    sums = [mean[name] for name in summed]
+    for share, update in zip(shares, updates, strict=True) if summed else ():
+        torch._foreach_add_(sums, [update.returned[name] for name in summed], alpha=share)
+    return mean
 
 
 class Steps:
@@ -52,10 +117,8 @@ class Steps:
         return local.cross_entropy(local.forward(params, batch.inputs), batch.labels)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        """Return the state before the first step; ``"model"`` is what the client ends with.
-
-        `start` is the client's own copy of what it received; steps may work in place on it.
-        """
+        """Return the state before the first step; ``"model"`` is what the client ends with, `start` its own copy of
+        what it received, on which steps may work in place."""
         return {"model": start, "opt_state": {}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -72,25 +135,20 @@ class Phase:
     """A part of a client's training from begin() to end(): of a round, before the first one, or before measurements.
 
     What a phase of a round changes is kept; the next begins with it, as its `local.received`, with a new optimiser.
-
-    Attributes:
-        steps: Its local steps; None: the method's own, and before measurements steps on what the client predicts with.
-        epochs: Passes over the client's samples, in the batches of the round that are left; a fraction is rounded down
-            to whole steps, and None is all that are left, or one pass where they are extra.
-        extra: Whether they are whole passes in batches of its own instead, beside those of the round.
-        share: Of the client's samples that extra passes see, drawn anew in each round.
-        roles: Whose parameters are trained, of "shared", "personal" and "generated"; none named: all. The others rest,
-            with their running statistics.
-        count: Before measurements: steps instead of passes, each on a batch drawn anew from all of the samples.
-        lr: Before measurements: learning rate of plain SGD; None is that of training.
-        groups: Before measurements: the groups that are trained; none named: all.
     """
 
+    # Its local steps; None: the method's own, and before measurements steps on what the client predicts with.
     steps: Steps | None = None
+    # Passes over the client's samples, in the batches of the round that are left, rounded down to whole steps; None is
+    # all that are left, or one where they are extra: whole passes in batches of its own, beside those of the round.
     epochs: float | None = None
     extra: bool = False
-    share: float = 1.0
+    share: float = 1.0  # of the client's samples that extra passes see, drawn anew in each round
+    # Whose parameters are trained, of "shared", "personal" and "generated"; none named: all. The others rest, with
+    # their running statistics.
     roles: tuple[str, ...] = ()
+    # Before measurements: steps instead of passes, on batches drawn anew; the learning rate of plain SGD, by default
+    # that of training; the groups that are trained, by default all.
     count: int | None = None
     lr: float | None = None
     groups: tuple[str, ...] = ()
@@ -108,8 +166,7 @@ class Method(Steps, Measuring):
     exchanges: ClassVar[tuple[str, ...]] = ()
     # Those of FACTS that are put into a client's state, under names that begin with DATA.
     facts: ClassVar[tuple[str, ...]] = ()
-    # Whether local steps are those of SGD by definition, at one learning rate in a round: settings that make them
-    # others are refused.
+    # Whether local steps are those of SGD by definition, at one learning rate in a round: other settings are refused.
     plain_sgd: ClassVar[bool] = False
     # Whether the run's class weights act in what it minimises, which comes from local.cross_entropy then.
     weighs_classes: ClassVar[bool] = True
@@ -137,7 +194,7 @@ class Method(Steps, Measuring):
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raises :class:`UserError` for a fact that there is not."""
+        """Raise :class:`UserError` for a fact that there is not."""
         super().__init_subclass__(**kwargs)
         for fact in cls.facts:
             if fact not in FACTS:
@@ -150,14 +207,8 @@ class Method(Steps, Measuring):
             raise UserError(f"method {self.name}: averaging has no meaning; what its server does goes by other rules")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
-        """Add modules of the method's own to a freshly built model, in place.
-
-        Returns:
-            Their groups: group name → pattern over state names.
-
-        Raises:
-            UserError: The model has no place for them.
-        """
+        """Add modules of the method's own to a freshly built model, in place; return their groups, name → pattern over
+        state names. Raises :class:`UserError` for a model that has no place for them."""
         return {}
 
     def trained(self) -> tuple[str, ...]:
@@ -171,8 +222,7 @@ class Method(Steps, Measuring):
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         """Return what a client keeps beside its model, as it begins, under plain names: a second model, a weight.
 
-        Such entries never leave the client. They are in the state that its local training begins with and ends with,
-        under names that begin with :data:`OWN`.
+        In its state their names begin with :data:`OWN`; they never leave the client.
         """
         return {}
 
@@ -183,68 +233,10 @@ class Method(Steps, Measuring):
         """
         return {}
 
-    def eval_state(self, state: Tensors) -> Tensors:
-        """Return what of a client's state its predictions take: entries of the model, and maybe further ones."""
-        return state
-
-    def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
-        return local.forward(state, inputs)
-
-    def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return what predicts in a method that `remembers`, made of a client's training samples.
-
-        It is called once for each client and measurement, and need not work under ``torch.func.vmap``. By default it
-        is :meth:`predict`, mixed with the votes of nearest neighbours as the options say.
-        """
-
-        def alone(inputs: Tensor) -> Tensor:
-            return self.predict(local, state, inputs)
-
-        return self.beside_neighbours(alone, samples)
-
-    def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        """Return a function that mixes logits of inputs with the votes of nearest neighbours as the options say."""
-
-        def noted(inputs: Tensor) -> tuple[Tensor, Tensor]:
-            return samples.noted(lambda: alone(inputs))
-
-        seen = ((*noted(batch.inputs), batch.labels) for batch in samples.batches())
-        memory = Neighbours.remember(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
-        return (lambda inputs: memory.mix(*noted(inputs))) if memory else alone
-
-    def tuning(self) -> Phase | None:
-        """Return what clients do with their samples before measurements, if anything, to what :meth:`eval_state` gives.
-
-        By default it is what the options say. What it changes is not kept.
-        """
-        if not self.tunes:
-            return None
-        return Phase(
-            epochs=self.finetune_epochs, count=self.finetune_steps, lr=self.finetune_lr, groups=self.finetune_groups
-        )
-
-    def traffic(self, update: Update) -> tuple[int, int]:
-        """Return the bytes that a client sent and received in the round of its update."""
-        sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
-        return sent, received
-
-    def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
-        """Return the clients that train in a round, given those that were sampled out of `clients`."""
-        return sampled
-
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         """Return the state before the first round; `initial` is the initial model, and what is exchanged beside."""
         shared = {name: tensor.clone() for name, tensor in initial.items() if name in roles.shared}
         return Server(shared, federation=federation)
-
-    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
-        """Return the generated entries for each of the clients."""
-        return [{} for _ in clients]
-
-    def phases(self) -> tuple[Phase, ...]:
-        """Return what local training in a round consists of; a phase without attributes is all of its steps."""
-        return (Phase(),)
 
     def warmup(self) -> Phase | None:
         """Return what all clients that train do once before the first round, in passes of their own."""
@@ -254,6 +246,18 @@ class Method(Steps, Measuring):
         """Return the state after the :meth:`warmup`: by default the mean of what is exchanged beside the model."""
         beside = frozenset(name for name in roles.shared if name.startswith(COMMON))
         return replace(server, shared={**server.shared, **self.average(updates, beside)})
+
+    def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
+        """Return the clients that train in a round, given those that were sampled out of `clients`."""
+        return sampled
+
+    def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
+        """Return the generated entries for each of the clients."""
+        return [{} for _ in clients]
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return what local training in a round consists of; a phase without attributes is all of its steps."""
+        return (Phase(),)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Return the state after a round. It may reuse the storage of `server`, which is not used again."""
@@ -269,6 +273,45 @@ class Method(Steps, Measuring):
         """Return the mean of the returned entries in :meth:`shares`; counters (integers) come from the first client."""
         return average(updates, names, self.shares(updates))
 
+    def traffic(self, update: Update) -> tuple[int, int]:
+        """Return the bytes that a client sent and received in the round of its update."""
+        sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
+        return sent, received
+
+    def eval_state(self, state: Tensors) -> Tensors:
+        """Return what of a client's state its predictions take: entries of the model, and maybe further ones."""
+        return state
+
+    def tuning(self) -> Phase | None:
+        """Return what clients do before measurements, if anything, to what :meth:`eval_state` gives; it is not kept."""
+        if not self.tunes:
+            return None
+        return Phase(
+            epochs=self.finetune_epochs, count=self.finetune_steps, lr=self.finetune_lr, groups=self.finetune_groups
+        )
+
+    def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
+        """Return the logits that a client is measured by, in evaluation mode; `state` is from :meth:`eval_state`."""
+        return local.forward(state, inputs)
+
+    def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
+        """Return what predicts in a method that `remembers`, made of a client's training samples.
+
+        It is called once for each client and measurement, and need not work under ``torch.func.vmap``. By default it
+        is :meth:`predict`, mixed with the votes of nearest neighbours as the options say.
+        """
+        return self.beside_neighbours(lambda inputs: self.predict(local, state, inputs), samples)
+
+    def beside_neighbours(self, alone: Callable[[Tensor], Tensor], samples: OwnSamples) -> Callable[[Tensor], Tensor]:
+        """Return a function that mixes logits of inputs with the votes of nearest neighbours as the options say."""
+
+        def noted(inputs: Tensor) -> tuple[Tensor, Tensor]:
+            return samples.noted(lambda: alone(inputs))
+
+        seen = ((*noted(batch.inputs), batch.labels) for batch in samples.batches())
+        memory = Neighbours.remember(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
+        return (lambda inputs: memory.mix(*noted(inputs))) if memory else alone
+
 
 def name_of(method: Steps) -> str:
     """Return what a method is called, also one that is not registered."""
@@ -279,11 +322,8 @@ def name_of(method: Steps) -> str:
 def sgd_step(
     local: ClientView, state: LocalState, loss: Callable[[Tensors], Tensor], trained: Collection[str]
 ) -> tuple[LocalState, Tensor]:
-    """Take one step of the run's optimiser on the entries in `trained`; return the next state and the loss before it.
-
-    Args:
-        loss: Of a state: the trained entries and all others, among them buffers.
-    """
+    """Take one step of the run's optimiser on the entries in `trained`; return the next state and the loss before it,
+    which is a function of all entries of the model, buffers among them."""
     moving, rest = split(state["model"], trained)
     gradients, value = local.gradient(lambda params: loss({**params, **rest}), moving)
     moving, opt_state = local.sgd(moving, gradients, state["opt_state"])

@@ -12,17 +12,13 @@ from pflcore.method import Method, name_of
 
 
 def roles_of(method: Method, groups: Groups) -> Roles:
-    """The method's roles, less what is fixed.
-
-    Raises:
-        UserError: The backbone lacks a group; it says what names it.
-    """
+    """Return the method's roles, less what is fixed. Raises :class:`UserError` for a group that the backbone lacks."""
     with _naming_groups(method):
         return method.roles(groups).without(groups.fixed)
 
 
 def groups_of(method: Method, groups: Groups) -> Groups:
-    """The model's groups as the method trains them. Raises as :func:`roles_of`, and where nothing is to be trained."""
+    """Return the model's groups as the method trains them. Raises as :func:`roles_of`, and where it trains nothing."""
     wanted = method.trained()
     with _naming_groups(method):
         trained = groups.training(wanted) if wanted else groups
@@ -35,6 +31,7 @@ def groups_of(method: Method, groups: Groups) -> Groups:
 
 @contextmanager
 def _naming_groups(method: Method) -> Iterator[None]:
+    """Say in an error which option or attribute of the method names the group."""
     try:
         yield
     except UserError as error:

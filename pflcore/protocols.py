@@ -1,34 +1,23 @@
 """Evaluation protocols: queries over the ``rounds/2`` table that turn counts per client and round into figures.
 
-Papers mean different things by "accuracy" and by "±", so a run stores counts only and each protocol is a query:
+Papers mean different things by "accuracy" and by "±", so a run stores counts only and each protocol is a query. All
+accuracies are in percent, of the personalised models of all clients, after aggregation, on test samples; means are
+unweighted and deviations those of a population.
 
-``last_rounds``
-    FedTP, section IV-B, "Evaluation Protocol": at each round measured near the end of training, the correct
-    predictions of all clients over all their test samples; the mean and the population standard deviation over those
-    rounds. The ± is the fluctuation within one run.
-``clients``
-    FedPerfix, section 4.1, "Evaluation Metrics": after the last round, the unweighted mean and the population
-    standard deviation of the clients' accuracies. The ± is the spread between clients.
-``final``
-    The pooled accuracy after the last round, for papers that give no spread.
-``worst_tenth``
-    After the last round, the unweighted mean and the population standard deviation of the accuracies of the tenth of
-    the clients that fare worst, rounded up to whole clients: 1 of 10, 2 of 11. Clients without test samples do not
-    count. Where clients tie at the border, which of them is taken makes no difference. Li et al., q-FFL, ICLR 2020,
-    report it as "worst 10%".
-``last_position``
-    As ``last_rounds``, but of a text only the character after its last one counts. Nothing can leak there from an
-    attention without causal mask; of images it is the same as ``last_rounds``.
-``best_by_validation``
-    The pooled test accuracy at the measured round whose pooled accuracy on validation samples is best, the earliest of
-    several; for partitions that hold samples back. One round of one run has no ±.
+- ``last_rounds`` (FedTP, section IV-B): pooled over clients, at each round measured near the end of training; mean and
+  deviation over those rounds. The ± is the fluctuation within one run.
+- ``clients`` (FedPerfix, section 4.1): mean and deviation over clients after the last round.
+- ``final``: pooled after the last round, for papers that give no spread.
+- ``worst_tenth`` (Li et al., q-FFL, ICLR 2020, "worst 10%"): as ``clients``, of the tenth that fare worst, rounded up
+  to whole clients. Clients without test samples do not count.
+- ``last_position``: as ``last_rounds``, but of a text only the character after its last one counts. Nothing can leak
+  there from an attention without causal mask; of images it is the same as ``last_rounds``.
+- ``best_by_validation``: pooled at the measured round whose pooled accuracy on validation samples is best, the earliest
+  of several; for partitions that hold samples back. One round of one run has no ±.
+- ``validation``: as ``last_rounds``, on validation samples: what settings are chosen by. No table shows it.
 
-``validation``
-    As ``last_rounds``, but on validation samples: what settings are chosen by. No table shows it.
-
-All accuracies are in percent. Personalised models of all clients are measured, after aggregation, on test samples. Of a
-detector a client's figure is its mean average precision, in the column `precision`, and the plain mean of the clients'
-stands wherever accuracy is pooled.
+Of a detector a client's figure is its mean average precision, in the column `precision`, and the plain mean of the
+clients' stands wherever accuracy is pooled.
 """
 
 from __future__ import annotations
@@ -45,7 +34,7 @@ from pflcore.json_text import parse_json
 from pflcore.settings import Evaluation, Training
 
 _PRECISION = "precision"
-Sums = NDArray[np.float64]
+Floats = NDArray[np.float64]
 Figures = dict[str, dict[str, float]]
 """Protocol -> ``{"mean": percent, "std": percentage points, "n": what the std is taken over}``, and ``round`` where one
 was chosen."""
@@ -54,21 +43,13 @@ was chosen."""
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int) -> Figures:
     """Return the figures of a run under every protocol that it was measured for; ``{}`` for a run that diverged.
 
-    Args:
-        rounds_table: A ``rounds/2`` table as :func:`pflcore.artifacts.read_table` returns it (its metadata says
-            whether the run diverged).
-        evaluation: The schedule the run was measured by.
-        rounds: Rounds of training of the run, by :func:`rounds_trained`.
-
-    Raises:
-        UserError: A round that the schedule asks for was not measured.
+    Raises :class:`UserError` where a round of the schedule was not measured; `rounds` are from :func:`rounds_trained`.
     """
     if _header(rounds_table).get("diverged") is not None:
         return {}
     measured, accuracy, _ = curve(rounds_table)
     steps = [r for r in evaluation.due(rounds) if evaluation.in_window(r, rounds)]
-    lacking = sorted(set(steps) - set(measured.tolist()))
-    if lacking:
+    if lacking := sorted(set(steps) - set(measured.tolist())):
         raise UserError(
             f"the rounds table lacks round {lacking[0]} of {rounds}, which every = {evaluation.every} and "
             f"window = {evaluation.window} ask for; delete it and run again"
@@ -98,23 +79,19 @@ def rounds_trained(rounds_table: pa.Table, training: Training) -> int:
     return int(pc.max(rounds_table["round"]).as_py() or 0)
 
 
-def worst_tenth(accuracies: NDArray[np.float64]) -> dict[str, float]:
+def worst_tenth(accuracies: Floats) -> dict[str, float]:
     """Return the figures of the protocol ``worst_tenth``, of the accuracies in percent [clients] of one run."""
     return _spread(np.sort(accuracies)[: -(-len(accuracies) // 10)])
 
 
-def _spread(values: NDArray[np.float64]) -> dict[str, float]:
+def _spread(values: Floats) -> dict[str, float]:
     return {"mean": float(values.mean()), "std": float(values.std()), "n": len(values)}
 
 
 def final_clients(rounds_table: pa.Table) -> pa.Table:
-    """Return the ``evaluation/1`` rows: each client at the last measured round.
-
-    Returns:
-        Columns client, correct, total, accuracy (0 to 1; NaN for a client without test samples; of a detector its mean
-        average precision), loss; by client.
-    """
-    table = _measured(rounds_table)
+    """Return the ``evaluation/1`` rows, each client at the last measured round: client, correct, total, accuracy (0 to
+    1; NaN for a client without test samples; of a detector its mean average precision), loss; by client."""
+    table = _measured(rounds_table, "test")
     last = table.filter(pc.equal(table["round"], pc.max(table["round"]))).sort_by("client")
     correct, total = last["correct"].to_numpy(), last["total"].to_numpy()
     accuracy = np.divide(correct, total, out=np.full(len(total), np.nan), where=total > 0)
@@ -124,59 +101,46 @@ def final_clients(rounds_table: pa.Table) -> pa.Table:
     return columns.append_column("accuracy", pa.array(accuracy)).append_column("loss", last["loss"])
 
 
-def curve(
-    rounds_table: pa.Table, population: str = "test"
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the convergence curve of a run.
-
-    Args:
-        population: ``test`` or ``validation``.
-
-    Returns:
-        Measured rounds in ascending order, the pooled accuracy in percent, of detectors the mean of the clients' mean
-        average precisions, and the mean loss over all samples of the population at each of them; three arrays of one
-        length, empty where nothing was held back for validation.
-    """
+def curve(rounds_table: pa.Table, population: str = "test") -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Return measured rounds in ascending order, the pooled accuracy in percent, of detectors the mean of the clients'
+    mean average precisions, and the mean loss over all samples at each; empty where the population has none."""
     rounds, correct, loss, total = _sums(rounds_table, "correct", population)
     if _PRECISION in rounds_table.column_names:
         return rounds, 100.0 * _precisions(rounds_table, population), loss / total
     return rounds, 100.0 * correct / total, loss / total
 
 
-def _precisions(rounds_table: pa.Table, population: str) -> NDArray[np.float64]:
+def _precisions(rounds_table: pa.Table, population: str) -> Floats:
     """Return the mean over clients at each measured round; a client without an object to find does not count."""
     table = _measured(rounds_table, population)
     rounds, index = np.unique(table["round"].to_numpy(), return_inverse=True)
-    known = np.isfinite(table[_PRECISION].to_numpy())
-    summed, count = (
-        np.bincount(index[known], values, len(rounds)) for values in (table[_PRECISION].to_numpy()[known], None)
-    )
+    precision = table[_PRECISION].to_numpy()
+    known = np.isfinite(precision)
+    summed, count = (np.bincount(index[known], values, len(rounds)) for values in (precision[known], None))
     return np.divide(summed, count, out=np.zeros(len(rounds)), where=count > 0)
 
 
-def _last_position(rounds_table: pa.Table) -> NDArray[np.float64]:
+def _last_position(rounds_table: pa.Table) -> Floats:
     """Return pooled accuracies in percent at the last positions of texts, at each measured round; of others as any."""
     if _PRECISION in rounds_table.column_names:
         return curve(rounds_table)[1]
-    _, correct, _, total = _sums(rounds_table, "last_correct")
+    _, correct, _, total = _sums(rounds_table, "last_correct", "test")
     positions: int = _header(rounds_table).get("positions", 1)
     return 100.0 * correct * positions / total
 
 
-def _sums(rounds_table: pa.Table, column: str, population: str = "test") -> tuple[NDArray[np.int64], Sums, Sums, Sums]:
+def _sums(rounds_table: pa.Table, column: str, population: str) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
     """Return measured rounds in ascending order, and for each the sums of `column`, of losses and of predictions."""
     table = _measured(rounds_table, population)
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
     total = table["total"].to_numpy()
-
-    def summed(values: NDArray[Any]) -> NDArray[np.float64]:
-        return np.bincount(index, weights=values, minlength=len(rounds)).astype(np.float64)
-
-    return rounds, summed(table[column].to_numpy()), summed(table["loss"].to_numpy() * total), summed(total)
+    values = table[column].to_numpy(), table["loss"].to_numpy() * total, total
+    one, loss, count = (np.bincount(index, part, len(rounds)).astype(np.float64) for part in values)
+    return rounds, one, loss, count
 
 
-def _measured(rounds_table: pa.Table, population: str = "test") -> pa.Table:
+def _measured(rounds_table: pa.Table, population: str) -> pa.Table:
     """Return rows of a population at the one moment that the protocols look at."""
     is_of = pc.equal(rounds_table["population"].cast(pa.string()), population)
     is_after = pc.equal(rounds_table["moment"].cast(pa.string()), "after_aggregation")

@@ -12,16 +12,16 @@ import numpy as np
 
 
 def sequence(seed: int, purpose: str, *ids: int) -> np.random.SeedSequence:
-    """The seed of the stream `purpose` for the given ids (round, client, …), all non-negative."""
+    """Return the seed of the stream `purpose` for the given ids (round, client, …), all non-negative."""
     word = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
     return np.random.SeedSequence([seed, word, *ids])
 
 
 def generator(seed: int, purpose: str, *ids: int) -> np.random.Generator:
-    """A NumPy generator of its own for the stream."""
+    """Return a NumPy generator of its own for the stream."""
     return np.random.default_rng(sequence(seed, purpose, *ids))
 
 
 def torch_seed(seed: int, purpose: str, *ids: int) -> int:
-    """A 63-bit number for ``torch.manual_seed`` or ``torch.Generator.manual_seed``."""
+    """Return a 63-bit number for ``torch.manual_seed`` or ``torch.Generator.manual_seed``."""
     return int(sequence(seed, purpose, *ids).generate_state(1, np.uint64)[0] >> np.uint64(1))

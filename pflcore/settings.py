@@ -28,10 +28,7 @@ class Training:
     )
     clip: float | None = option(None, gt=0, help="Norm that a client's gradient is cut down to; null is never.")
     optimizer: str = option(
-        "sgd",
-        choices=("sgd", "adam", "adamw"),
-        later=True,
-        help="The clients' optimiser, as PyTorch's of that name; its state is started anew in each round.",
+        "sgd", choices=("sgd", "adam", "adamw"), later=True, help="The clients' optimiser, as PyTorch's of that name."
     )
     nesterov: bool = option(False, later=True, help="Nesterov's form of momentum; needs `momentum`.")
     beta1: float = option(0.9, ge=0, lt=1, later=True, help="Decay of Adam's mean of gradients.")
@@ -44,30 +41,20 @@ class Training:
         help="How the learning rate goes on over the rounds; cosine and linear end at `lr_min` after the last.",
     )
     schedule_by: str = option(
-        "round",
-        choices=("round", "step"),
-        later=True,
-        help="Whether it changes between rounds only, or with each local step, as if a round's were spread over it.",
+        "round", choices=("round", "step"), later=True, help="Whether it changes between rounds or with local steps."
     )
-    warmup: int = option(
-        0, ge=0, later=True, help="Rounds before, in which the learning rate grows linearly to its full value."
-    )
+    warmup: int = option(0, ge=0, later=True, help="Rounds before, in which the learning rate grows linearly.")
     gamma: float | None = option(
         None, gt=0, le=1, later=True, help="What step multiplies by at each drop, and exponential after each round."
     )
-    milestones: tuple[int, ...] = option(
-        (), ge=1, later=True, help="Rounds, counted from the end of the warm-up, after which step drops."
-    )
-    step_every: int | None = option(
-        None, ge=1, later=True, help="Rounds between two drops of step, in the place of `milestones`."
-    )
+    milestones: tuple[int, ...] = option((), ge=1, later=True, help="Rounds after the warm-up after which step drops.")
+    step_every: int | None = option(None, ge=1, later=True, help="Rounds between two drops of step, instead.")
     lr_min: float = option(0.0, ge=0, later=True, help="Where cosine and linear end.")
     class_weights: str = option(
         "none",
         choices=("none", "balanced"),
         later=True,
-        help="Weights of classes in the clients' cross-entropy: balanced is in inverse proportion to how often each "
-        "occurs in a client's training samples.",
+        help="Weights of classes in the clients' cross-entropy; balanced: by how rare each is with the client.",
     )
     augment_crop: int = option(
         0, ge=0, later=True, help="Pixels of a black border from within which training images are cut anew at each use."
@@ -82,12 +69,9 @@ class Training:
         "none",
         choices=("none", "momentum", "adam", "yogi", "adagrad"),
         later=True,
-        help="The server's step on the shared parameters: FedAvgM, FedAdam, FedYogi, FedAdagrad; none takes what the "
-        "method makes of them.",
+        help="The server's step on shared parameters: FedAvgM, FedAdam, FedYogi, FedAdagrad; none: the method's alone.",
     )
-    server_lr: float | None = option(
-        None, gt=0, later=True, help="Its learning rate; null is 1 for momentum and 0.01 for the others."
-    )
+    server_lr: float | None = option(None, gt=0, later=True, help="Its learning rate; null: 1 for momentum, else 0.01.")
     server_beta1: float = option(0.9, ge=0, lt=1, later=True, help="Decay of its mean of updates, or its momentum.")
     server_beta2: float = option(0.99, ge=0, lt=1, later=True, help="Decay of its mean of squares, for adam and yogi.")
     server_tau: float = option(1e-3, gt=0, later=True, help="What it adds to the root of the mean of squares.")
@@ -97,11 +81,7 @@ class Training:
         help="Arithmetic of forward and backward passes; parameters and averages are always float32.",
     )
     patience: int | None = option(
-        None,
-        ge=1,
-        later=True,
-        help="Measurements without a better pooled accuracy on validation samples after which training stops; null "
-        "trains all rounds.",
+        None, ge=1, later=True, help="Measurements without better validation after which training stops; null: never."
     )
     save_weights: bool = option(False, help="Keep the final weights, personal parts included, as safetensors.")
 
@@ -143,7 +123,7 @@ class Training:
         return "schedule_by: step" if self.scheduled and self.schedule_by == "step" else ""
 
     def cohort_size(self, clients: int) -> int:
-        """Clients sampled per round; exact decimal rates are not lost to binary fractions (0.29 of 100 is 29)."""
+        """Return clients sampled per round; exact decimal rates are not lost to binary ones (0.29 of 100 is 29)."""
         return max(1, int(clients * self.sample_rate + 1e-9))
 
 
@@ -159,25 +139,22 @@ class Evaluation:
         check_options(self)
 
     def in_window(self, round_: int, rounds: int) -> bool:
-        """Whether a `last_rounds` figure includes this round: 1300, 1305, …, 1500 for FedTP's 41 measurements."""
+        """Return whether a `last_rounds` figure includes a round: 1300, 1305, …, 1500 for FedTP's 41 measurements."""
         return round_ >= rounds - self.window and (rounds - round_) % self.every == 0
 
     def is_due(self, round_: int, rounds: int) -> bool:
-        """Whether models are measured after this round."""
+        """Return whether models are measured after this round."""
         return self.in_window(round_, rounds) or (self.curve_every > 0 and round_ % self.curve_every == 0)
 
     def due(self, rounds: int) -> list[int]:
-        """The rounds of a run after which models are measured, in ascending order."""
+        """Return the rounds of a run after which models are measured, in ascending order."""
         return [round_ for round_ in range(1, rounds + 1) if self.is_due(round_, rounds)]
 
 
 def impatience(training: Training, evaluation: Evaluation, validation: bool) -> str:
-    """Why a run cannot be stopped early as its settings ask for; "" when it can, or does not ask.
+    """Say why a run cannot be stopped early as its settings ask for; "" when it can, or does not ask.
 
-    A window would count back from a last round that nobody knows beforehand, over rounds that were not measured.
-
-    Args:
-        validation: Whether its partition holds samples back for validation.
+    `validation` is whether its partition holds samples back.
     """
     if training.patience is None:
         return ""

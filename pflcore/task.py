@@ -21,40 +21,33 @@ class Task(Protocol):
     """A kind of prediction. A model that does something else than to classify has its own in an attribute ``task``."""
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """What is minimised on a batch: a scalar. With weights of classes, if there are any."""
+        """Return what is minimised on a batch, a scalar; with weights of classes, if there are any."""
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        """Of samples in any leading dimensions; none depends on the other samples."""
+        """Measure samples in any leading dimensions; none depends on the other samples."""
 
     def score(self, measured: Measured) -> Score:
-        """A client's, from what was measured of its samples."""
+        """Score a client by what was measured of its samples."""
 
     def at_once(self, samples: int) -> int:
-        """Samples of a forward pass in a measurement, where a classifier has so many."""
+        """Return the samples of a forward pass in a measurement, where a classifier has so many."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """One class for each image, or one character at each position of a text.
-
-    Attributes:
-        positions: Predictions per sample.
-        is_text: Whether the last dimension of labels is that of the positions in a sample.
-    """
+    """One class for each image, or one character at each of the `positions` of a text, labels' last dimension."""
 
     positions: int = 1
     is_text: bool = False
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The cross-entropy, as of :func:`cross_entropy`."""
         return cross_entropy(outputs, targets, weights)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        """Correct predictions, the sum of their losses as float64, whether the last prediction is right.
+        """Return correct predictions, the sum of their losses as float64, whether the last prediction is right.
 
         Args:
-            outputs: Logits (…, classes) for `targets` of shape (…).
-            targets: Labels.
+            outputs: Logits (…, classes) for `targets`, labels (…).
         """
         hits = outputs.argmax(dim=-1) == targets
         losses = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").double()
@@ -62,17 +55,15 @@ class Classification:
         return (hits.sum(-1), losses.sum(-1), hits[..., -1]) if self.is_text else (hits, losses, hits)
 
     def score(self, measured: Measured) -> Score:
-        """Sums over the samples."""
         hits, losses, last = measured
         return int(hits.sum()), len(hits) * self.positions, float(losses.sum()), int(last.sum())
 
     def at_once(self, samples: int) -> int:
-        """As many."""
         return samples
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean over samples, and over positions of text: (…, classes) logits, (…) labels, (classes,) weights.
+    """Return the mean over samples, and over positions of text: (…, classes) logits, (…) labels, (classes,) weights.
 
     With weights, as PyTorch's: each counts by the weight of its class, divided by the sum of those in the batch.
     """

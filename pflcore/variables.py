@@ -1,4 +1,4 @@
-"""Environment variables that are numbers."""
+"""Environment variables that are numbers; None for one that is not set."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ import os
 
 from pflcore.errors import UserError
 
-_MOST = 1e12  # of anything that is measured; what is counted has up to four digits
-
 
 def whole_number(variable: str) -> int | None:
-    """How many of something are wanted; None for a variable that is not set.
-
-    Raises:
-        UserError: It is none from 1 to 9999.
-    """
+    """Return how many of something are wanted. Raises :class:`UserError` where it is none from 1 to 9999."""
     wanted = os.environ.get(variable)
     if not wanted:
         return None
@@ -24,11 +18,7 @@ def whole_number(variable: str) -> int | None:
 
 
 def number_of(unit: str, variable: str) -> float | None:
-    """How much is wanted, 0 or more; None for a variable that is not set.
-
-    Raises:
-        UserError: It is no such number.
-    """
+    """Return how much is wanted, 0 or more. Raises :class:`UserError` where it is no such number."""
     wanted = os.environ.get(variable)
     if not wanted:
         return None
@@ -36,6 +26,6 @@ def number_of(unit: str, variable: str) -> float | None:
         number = float(wanted)
     except ValueError:
         number = -1.0
-    if not 0 <= number <= _MOST:
+    if not 0 <= number <= 1e12:
         raise UserError(f"{variable} = {wanted!r} must be a number of {unit}, 0 or more")
     return number

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pflcore.engine.client import Trainer
-from pflcore.engine.forward import one_thread
 from pflcore.groups import Groups, Tensors
 from pflcore.method import Server
 from pflcore.registry import Entry
@@ -19,13 +18,7 @@ from pflcore.registry import Entry
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A series of numbers.
-
-    Attributes:
-        client: Whom it is about, or -1 for nobody.
-        item: What it is, in the words of the analysis.
-        values: float64 [n]; the place of a number in it is its index.
-    """
+    """A series of numbers, float64 [n], about a client or, as -1, about nobody; `item` is what it is."""
 
     client: int
     item: str
@@ -43,23 +36,14 @@ Findings = Mapping[str, Sequence[Finding]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A run, before its first round or after its last.
+    """A run, before its first round or after its last. States are not to be modified."""
 
-    Attributes:
-        trainer: Data, model, method and settings of training, and inference.
-        groups: The parameter groups of the model.
-        round: Rounds done.
-        server: The server's state; not to be modified.
-        state: Client → its state, as its local training would begin with it; not to be modified.
-        kinds: For each client a number by which it is coloured; None is its most frequent class.
-    """
-
-    trainer: Trainer
+    trainer: Trainer  # data, model, method and settings of training, and inference
     groups: Groups
-    round: int
+    round: int  # rounds done
     server: Server
-    state: Callable[[int], Tensors]
-    kinds: Sequence[int] | None = None
+    state: Callable[[int], Tensors]  # client → its state, as its local training would begin with it
+    kinds: Sequence[int] | None = None  # for each client a number that colours it; None: its most frequent class
 
     def measured(self, client: int) -> Tensors:
         """Return what a client is measured with, tuned after rounds of training where the method does so."""
@@ -76,10 +60,9 @@ class Subject:
 class Analysis(Entry, ABC):
     """Base of the analyses: something to look at, once, when a run has been trained."""
 
-    title: ClassVar[str]
-    """The heading of what it found, in reports."""
+    title: ClassVar[str]  # the heading of what it found, in reports
+    # Options that are lists of clients: of a run that is shrunk to fewer clients, those that are left are kept.
     client_options: ClassVar[tuple[str, ...]] = ()
-    """Options that are lists of clients: of a run that is shrunk to fewer clients, those that are left are kept."""
 
     @abstractmethod
     def check(self, subject: Subject) -> None:
@@ -88,9 +71,3 @@ class Analysis(Entry, ABC):
     @abstractmethod
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield what there is to say after the last round. The same run gives the same findings."""
-
-
-def find(analyses: Mapping[str, Analysis], subject: Subject) -> Findings:
-    """Return what each of the analyses finds."""
-    with one_thread(subject.trainer.data.device):
-        return {name: list(analysis.findings(subject)) for name, analysis in analyses.items()}

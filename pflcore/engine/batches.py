@@ -1,16 +1,14 @@
-"""What a client trains on in its local steps: which of its samples, and what is done to images of them."""
+"""Which of its samples a client trains on in each of its local steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pflcore.data.augmentation import Augmentation
-from pflcore.data.federation import FederatedData
 from pflcore.errors import UserError
 from pflcore.seeds import generator
 from pflcore.settings import Training
@@ -20,64 +18,54 @@ from pflcore.settings import Training
 class LocalBatches:
     """The batches of every client's local steps in a round, or in a part of it.
 
-    Attributes:
-        rows: For each client those of its training samples, on the host.
-        seed: Of the run.
-        batch_norm: Whether the model has batch norm, which cannot train on a batch of one sample.
-        stream: The random numbers that they are drawn from.
-        share: Of a client's samples, at least one, that are drawn anew in each round, and that there are none beside.
-        before: Passes of the round that come before the part, rounded down to whole steps.
-        passes: Those of the part, rounded likewise; None for all that are left.
+    All raise :class:`UserError` for a client with nothing but batches of one sample, which batch norm cannot normalise.
     """
 
-    rows: Sequence[Tensor]
+    rows: Sequence[Tensor]  # for each client those of its training samples, on the host
     training: Training
     seed: int
-    batch_norm: bool
-    stream: str = "batches"
-    share: float = 1.0
-    before: float = 0.0
-    passes: float | None = None
+    batch_norm: bool  # whether the model has any
+    stream: str = "batches"  # the random numbers that they are drawn from
+    share: float = 1.0  # of a client's samples, at least one, drawn anew in each round; there are none beside
+    before: float = 0.0  # passes of the round that come before the part, rounded down to whole steps
+    passes: float | None = None  # those of the part, rounded likewise; None for all that are left
 
     def first(self, client: int) -> int:
-        """Return the steps of the round before those of the part. Raises as :meth:`batches`."""
+        """Return the steps of the round before those of the part."""
         return self._step_at(self.before, client)
 
     def steps(self, client: int) -> int:
-        """Return the steps of the part. Raises as :meth:`batches`."""
+        """Return the steps of the part."""
         end = self.whole(client) if self.passes is None else self._step_at(self.before + self.passes, client)
         return end - self.first(client)
 
     def whole(self, client: int) -> int:
-        """Return the steps of the round. Raises as :meth:`batches`."""
+        """Return the steps of the round."""
         return self.training.local_steps or self.training.local_epochs * self.epoch_steps(client)
 
     def epoch_steps(self, client: int) -> int:
-        """Return the steps in one pass over the samples of a client. Raises as :meth:`batches`."""
+        """Return the steps in one pass over the samples of a client."""
         return math.ceil(self._samples(client) / self.training.batch_size) - self._leaves_one_out(client)
 
     def batches(self, round_: int, client: int) -> list[Tensor]:
         """Return the rows of each step: every epoch shuffled anew, its last batch as small as it turns out.
 
         With ``local_steps``, each batch is drawn anew from all samples of the client. A last batch of one sample is
-        left out when the model has batch norm, which has nothing to normalise there.
-
-        Raises:
-            UserError: The model has batch norm, and all batches of this client have one sample.
+        left out when the model has batch norm.
         """
         rows, size = self.rows[client], self.training.batch_size
-        used = self._samples(client) - self._leaves_one_out(client)
         order = generator(self.seed, self.stream, round_, client)
+
+        def shuffled(count: int) -> Tensor:
+            return rows[torch.from_numpy(order.permutation(len(rows))[:count]).to(rows.device)]
+
+        used = self._samples(client) - self._leaves_one_out(client)
         if self.share < 1:
-            rows = rows[torch.from_numpy(order.permutation(len(rows))[: self._samples(client)]).to(rows.device)]
-        batches: list[Tensor] = []
+            rows = shuffled(self._samples(client))
         if self.training.local_steps:
-            drawn = (order.permutation(len(rows))[:size] for _ in range(self.training.local_steps))
-            batches = [rows[torch.from_numpy(batch).to(rows.device)] for batch in drawn]
+            batches = [shuffled(size) for _ in range(self.training.local_steps)]
         else:
-            for _ in range(self.training.local_epochs):
-                shuffled = rows[torch.from_numpy(order.permutation(len(rows))).to(rows.device)]
-                batches += torch.split(shuffled[:used], size)
+            batches = [batch for _ in range(self.training.local_epochs) for batch in torch.split(shuffled(used), size)]
         first = self.first(client)
         return batches[first : first + self.steps(client)]
 
@@ -100,11 +88,3 @@ class LocalBatches:
                 "use larger batches, clients with more samples, or a backbone without batch norm"
             )
         return True
-
-
-def augmented(data: FederatedData, training: Training, seed: int) -> FederatedData:
-    """Return the data, with what the settings do to training images."""
-    if not training.augments:
-        return data
-    how = Augmentation(seed, training.augment_rotation, training.augment_crop, training.augment_flip)
-    return replace(data, augmentation=how)

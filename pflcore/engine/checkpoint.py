@@ -1,10 +1,8 @@
 """Checkpoints: the whole state of a run in one file, written atomically, named by its round and its own hash.
 
-The hash in the name makes a file that was cut or altered recognisable; the identity stored inside makes one of another
-run recognisable. Either is skipped with one line, and the one before it is used.
-
-The last checkpoint of a run that has ended stays. Runs of one lineage differ in their number of rounds only, so a
-longer one continues from there.
+The hash tells a file that was cut or altered, the identity stored inside one of another run: either is skipped with one
+line, and the one before it is used. The last checkpoint of a run that has ended stays: runs of one lineage differ in
+their number of rounds only, so a longer one continues from there.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
@@ -26,7 +23,7 @@ from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.files import named
-from pflcore.groups import Tensors, strip_prefix
+from pflcore.groups import Tensors
 from pflcore.json_text import parse_json
 
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{16})\.safetensors")
@@ -34,49 +31,7 @@ _KEPT = 2  # the newest, and one to fall back to
 _PAUSE = 20  # times that the last write took: at most a twentieth of the time goes into writing
 _LOCK_SECONDS = 5.0  # in which a process that was killed has let go
 
-
-class Stateful(Protocol):
-    """A part of a run's state."""
-
-    def state(self) -> Tensors:
-        """Return everything that the next round needs of this part."""
-
-    def misfit(self, tensors: Tensors) -> str:
-        """Say why `tensors` cannot be a state of this part; empty when they can."""
-
-    def restore(self, tensors: Tensors) -> None:
-        """Continue from copies of a state that fits, which may be of a mapped file."""
-
-
-def join(parts: Mapping[str, Stateful]) -> Tensors:
-    """Join the states of all parts, each name below that of its part."""
-    return {f"{part}/{name}": tensor for part, owner in parts.items() for name, tensor in owner.state().items()}
-
-
-def misfit(parts: Mapping[str, Stateful], tensors: Tensors) -> str:
-    """Say why `tensors` cannot be the state of these parts; empty when they can."""
-    for name in tensors:
-        if name.partition("/")[0] not in parts:
-            return f"{name} is not known"
-    reasons = (owner.misfit(strip_prefix(f"{part}/", tensors)) for part, owner in parts.items())
-    return next((reason for reason in reasons if reason), "")
-
-
-def restore(parts: Mapping[str, Stateful], tensors: Tensors) -> None:
-    """Hand each part its state."""
-    for part, owner in parts.items():
-        owner.restore(strip_prefix(f"{part}/", tensors))
-
-
-def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """Say the first difference in name, shape or type; empty when there is none."""
-    for name, tensor in expected.items():
-        if name not in found:
-            return f"{name} is missing"
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
-            is_, should = (f"{tuple(one.shape)} {one.dtype}" for one in (found[name], tensor))
-            return f"{name} is {is_}, expected {should}"
-    return next((f"{name} is not known" for name in found if name not in expected), "")
+Misfit = Callable[[Tensors], str]  # why tensors cannot be a state of a run; empty when they can
 
 
 @dataclass(frozen=True)
@@ -89,19 +44,13 @@ class Checkpoint:
     tensors: Tensors
 
 
-Misfit = Callable[[Tensors], str]
-"""Why tensors cannot be a state of a run; empty when they can."""
-
-
 class CheckpointFolder:
     """The checkpoints of one run, held by one process at a time.
 
     Args:
-        folder: Where; created when needed.
         run: What the state depends on (specification, code, data). Checkpoints of another run are refused.
         warn: Called with one line for each checkpoint that is skipped, and when the last one cannot be written.
-        lineage: What the state depends on except for the number of rounds.
-        states: Where runs of the lineage leave their last checkpoints; None neither reads nor leaves any.
+        lineage: What the state depends on but for the number of rounds; its runs leave their last ones in `states`.
     """
 
     def __init__(
@@ -133,10 +82,7 @@ class CheckpointFolder:
         return time.monotonic() - self._last >= pause
 
     def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write the state after a round, then drop all but it and the good one before it.
-
-        Files that were skipped go as well: their rounds may be later, and they would displace good ones.
-        """
+        """Write the state after a round, then drop all but it and the good one before it, skipped files included."""
         started = time.monotonic()
         path = write(self.folder, Checkpoint(self.run, self.lineage, round_, dict(tensors)))
         self._good = [*(one for one in self._good if one != path), path][-_KEPT:]
@@ -156,8 +102,7 @@ class CheckpointFolder:
     def load(self, misfit: Misfit) -> Checkpoint | None:
         """Read the newest good checkpoint."""
         for path in stored(self.folder):
-            found = read(path, misfit, self.warn, run=self.run)
-            if found:
+            if found := read(path, misfit, self.warn, run=self.run):
                 self._good = [path]
                 return found
         return None
@@ -170,10 +115,9 @@ class CheckpointFolder:
     def archive(self) -> None:
         """Leave the last checkpoint to longer runs, in place of those with fewer rounds, and remove the others."""
         if self.states and self._good:
-            last = self._good[-1]
             try:
                 self.states.mkdir(parents=True, exist_ok=True)
-                left = last.replace(self.states / last.name)
+                left = self._good[-1].replace(self.states / self._good[-1].name)
                 for other in stored(self.states):
                     if other != left and round_of(other) <= round_of(left):
                         other.unlink(missing_ok=True)
@@ -221,11 +165,8 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: str) -> Checkpoint | None:
-    """Read a checkpoint that has this identity, its `run` or its `lineage`, and fits.
-
-    Its tensors are of a mapped file, which is read where they are. Anything else is None, and one line, unless another
-    process has removed the file.
-    """
+    """Read a checkpoint that has this identity, its `run` or its `lineage`, and fits; its tensors are of a mapped file.
+    Anything else is None, and one line, unless another process has removed the file."""
     try:
         if _digest(path) != path.stem.rpartition("-")[2]:
             raise ValueError("its content does not match its name")
@@ -235,17 +176,27 @@ def read(path: Path, misfit: Misfit, warn: Callable[[str], None], **identity: st
                 raise ValueError("it belongs to another run")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         checkpoint = Checkpoint(header["run"], header["lineage"], header["round"], tensors)
-        reason = misfit(tensors)
+        if reason := misfit(tensors):
+            raise ValueError(reason)
+        return checkpoint
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        reason = str(error)
+        warn(f"{path}: {error}; skipped")
     except (RuntimeError, SafetensorError, KeyError) as error:
-        reason = f"not a checkpoint ({error})"
-    if reason:
-        warn(f"{path}: {reason}; skipped")
-        return None
-    return checkpoint
+        warn(f"{path}: not a checkpoint ({error}); skipped")
+    return None
+
+
+def compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """Return the first difference in name, shape or type; empty when there is none."""
+    for name, tensor in expected.items():
+        if name not in found:
+            return f"{name} is missing"
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            is_, should = (f"{tuple(one.shape)} {one.dtype}" for one in (found[name], tensor))
+            return f"{name} is {is_}, expected {should}"
+    return next((f"{name} is not known" for name in found if name not in expected), "")
 
 
 def _digest(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -13,29 +13,26 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pflcore.client_view import CLASS_WEIGHTS, DATA, PROGRESS
+from pflcore.data.augmentation import Augmentation
 from pflcore.data.federation import FederatedData
-from pflcore.engine.batches import LocalBatches, augmented
+from pflcore.engine.batches import LocalBatches
 from pflcore.engine.dropout import DropoutBits
 from pflcore.engine.forward import Features, autocast
 from pflcore.engine.optimizers import learning_rate, make_optimizer
 from pflcore.errors import UserError
 from pflcore.faults import during
-from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick
-from pflcore.method import Batch, ClientView, LocalState, OwnSamples, name_of
-from pflcore.methods import Method
+from pflcore.groups import Groups, Tensors, add_prefix, pick
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, OwnSamples, name_of
 from pflcore.ownership import roles_of
 from pflcore.seeds import torch_seed
-from pflcore.server_view import Federation
 from pflcore.settings import Training
 from pflcore.task import Classification, Task
 
 # What is trained: the local steps of rounds, those before a measurement, those before the first round. Phases of rounds
 # have the numbers after it.
 TRAINING, TUNING, OPENING = range(3)
-Job = tuple[int, Tensors]
-"""A client and the model state that it receives; the latter is left as it is."""
-Forward = Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]
-"""(state, inputs) → (logits, features)."""
+Job = tuple[int, Tensors]  # a client and the model state that it receives, which is left as it is
+Forward = Callable[[Tensors, Tensor], tuple[Tensor, Tensor]]  # (state, inputs) → (logits, features)
 
 
 class Diverged(Exception):
@@ -43,8 +40,7 @@ class Diverged(Exception):
 
     def __init__(self, round_: int, client: int) -> None:
         super().__init__(round_, client)  # all that there is, so that it can pass between processes
-        self.round = round_
-        self.client = client
+        self.round, self.client = round_, client
 
     def __str__(self) -> str:
         return f"diverged in round {self.round} at client {self.client}: the loss is not finite; try a smaller lr"
@@ -71,41 +67,39 @@ class Trainer:
     """Local training and inference of any client of a federation: one model object, one method, one data set.
 
     Attributes:
-        model: The module; its dropout layers are replaced by those of :mod:`pflcore.engine.dropout`.
-        parameters: Names of the state entries that gradients train.
-        optimizer: What a step does with gradients.
-        roles: Who owns the entries.
+        parameters: Names of the state entries that gradients train; `entries` are all of the model's.
         other_statistics: Whether layers other than batch norm have running statistics.
-        local: The batches of local steps.
         resting: Buffers that its forward passes leave as they are.
+        mask_ids: What tells the dropout masks of a part from those of a round's steps.
         parts: The trainers of what is not all of a round's local steps, :data:`TUNING` and phases, by part; as
             `order`, the parts that a round consists of, given by :mod:`pflcore.engine.phases`.
         seen: Access to what the classifier gets.
-        feature_layer: Which features the method sees.
-        task: What the model is to predict.
     """
 
     def __init__(
         self, model: nn.Module, groups: Groups, data: FederatedData, method: Method, training: Training, seed: int
     ) -> None:
         self.model, self.method, self.training, self.seed = model, method, training, seed
-        self.parameters = groups.parameters
-        self.roles = roles_of(method, groups)
+        self.parameters, self.roles = groups.parameters, roles_of(method, groups)
         self.entries = frozenset(model.state_dict())
-        self.data = augmented(data, training, seed)
+        if training.augments:
+            changes = training.augment_rotation, training.augment_crop, training.augment_flip
+            data = replace(data, augmentation=Augmentation(seed, *changes))
+        self.data = data
         self.optimizer = make_optimizer(training)
         norms = {name for name, it in model.named_modules() if isinstance(it, nn.modules.batchnorm._BatchNorm)}
         statistics = (name for name, it in model.named_buffers() if it.is_floating_point() and name in self.entries)
         self.other_statistics = any(name.rpartition(".")[0] not in norms for name in statistics)
         self.noise = DropoutBits(model, data.example())
         self.seen = Features(model, groups)
-        self.feature_layer = method.feature_layer
+        self.feature_layer = method.feature_layer  # of parts, too, whose method may be steps alone
         self.task: Task = getattr(model, "task", None) or Classification(data.positions, data.is_text)
-        self.local = LocalBatches(self.data.train, training, seed, bool(norms))
+        self.local = LocalBatches(data.train, training, seed, bool(norms))
         self.resting: frozenset[str] = frozenset()
         self.mask_ids: tuple[int, ...] = ()
         self.parts: dict[int, Trainer] = {}
         self.order: tuple[int, ...] = (TRAINING,)
+        self._counts: dict[int, Tensor] = {}  # they are wanted in every round
 
     def part(self, part: int) -> Trainer:
         """Return the trainer of rounds, of a phase of theirs, or of what precedes a measurement."""
@@ -124,14 +118,16 @@ class Trainer:
         """Return the rows of each local step. Raises :class:`UserError` where batch norm has a single sample."""
         return self.local.batches(round_, client)
 
-    def number(self, client: int, step: int) -> int:
-        """Return the place of a step in the client's round, both from 0."""
-        return self.local.first(client) + step
+    def train(self, round_: int, client: int, received: Tensors) -> Outcome:
+        """Carry out all of a client's local training. Raises :class:`Diverged`."""
+        with during(f"client {client}"):
+            done = self.advance(round_, client, received, self.begin(received))
+            return self.finish(round_, client, received, done)
 
     def begin(self, received: Tensors) -> Unfinished:
         """Begin with copies: steps and buffers work in place."""
         start = {name: tensor.clone() for name, tensor in received.items()}
-        return Unfinished(self.method.begin(self._local(self.features, received), start))
+        return Unfinished(self.method.begin(self._view(self.features, received), start))
 
     def advance(
         self, round_: int, client: int, received: Tensors, unfinished: Unfinished, stop: int | None = None
@@ -140,7 +136,7 @@ class Trainer:
         self.model.train()
         state, losses = unfinished.state, list(unfinished.losses)
         batches = self.batches(round_, client)[len(losses) : stop]
-        steps = [torch.tensor(self.number(client, len(losses) + index)) for index in range(len(batches))]
+        steps = [torch.tensor(self.local.first(client) + len(losses) + index) for index in range(len(batches))]
         count = self.steps(client)
         for batch in self.data.batches(batches, round_, steps):
             with during(f"step {len(losses) + 1} of {count}"):
@@ -153,8 +149,7 @@ class Trainer:
     ) -> tuple[LocalState, Tensor]:
         """Return the state after one local step, and the loss before it."""
         features = self._noisy(len(batch.labels), round_, client, step)
-        lr = self.learning_rate(round_, client, step)
-        return self.step(self._local(features, received, lr), state, batch)
+        return self.step(self._view(features, received, self.learning_rate(round_, client, step)), state, batch)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         """Take the method's step. Raises :class:`UserError` where its loss passes over the run's class weights."""
@@ -165,24 +160,30 @@ class Trainer:
 
     def finish(self, round_: int, client: int, received: Tensors, unfinished: Unfinished) -> Outcome:
         """End after the last step. Raises :class:`Diverged` when a loss was not finite."""
-        model = self.method.end(self._local(self.features, received), unfinished.state)["model"]
+        model = self.method.end(self._view(self.features, received), unfinished.state)["model"]
         # One look at the device per client, not per step; a loss that is not finite stays so in the mean.
         mean = float(torch.stack(unfinished.losses).mean()) if unfinished.losses else 0.0
         if not math.isfinite(mean):
             raise Diverged(round_, client)
         return Outcome(client, model, mean)
 
-    def train(self, round_: int, client: int, received: Tensors) -> Outcome:
-        """Carry out all of a client's local training. Raises :class:`Diverged`."""
-        with during(f"client {client}"):
-            done = self.advance(round_, client, received, self.begin(received))
-            return self.finish(round_, client, received, done)
+    def learning_rate(self, round_: int, client: int, step: int) -> float:
+        """Return that of a client's step, counted from 0."""
+        by_step = self.training.schedule_by == "step"
+        within = (self.local.first(client) + step) / self.local.whole(client) if by_step else 0.0
+        return learning_rate(self.training, max(0, round_ - 1) + within)
+
+    @torch.no_grad()
+    def sgd(
+        self, params: Tensors, gradients: Tensors, state: Tensors, lr: float | None = None
+    ) -> tuple[Tensors, Tensors]:
+        """Take one step of the run's optimiser, in place where that is faster; without `lr` at the full rate."""
+        return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
 
     def features(self, state: Tensors, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of a model state and what the method sees of them, by default what the classifier gets.
 
-        Both are computed in the run's precision. The model's mode decides whether it is training. Entries that are not
-        the model's are ignored.
+        Entries that are not the model's are ignored. The model's mode decides whether it is training.
         """
         state = pick(state, self.entries)
         state |= {name: state[name].clone() for name in self.resting if name in state}
@@ -190,55 +191,6 @@ class Trainer:
             logits: Tensor = functional_call(self.model, state, (inputs,))
             features = self.seen.of_memory() if self.feature_layer == "memory" else self.seen.of_classifier()
         return logits.float(), features.float()
-
-    def predictor(self, state: Tensors, client: int, size: int) -> Callable[[Tensor], Tensor]:
-        """Return what a client is measured by, inputs → logits; of a method that remembers made of all its samples.
-
-        Args:
-            state: What the method calls personalised.
-            size: Samples per forward pass.
-        """
-        if not self.method.remembers:
-            return partial(self.predict, state)
-        self.model.eval()
-        with torch.no_grad():
-            return self.method.predictor(self._local(self.features, state), state, self.samples(client, size))
-
-    def samples(self, client: int, size: int) -> OwnSamples:
-        """Return a client's training samples, `size` in a forward pass."""
-
-        def noted(forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-            with self.seen:
-                return forward(), self.seen.of_memory().float()
-
-        rows = torch.split(self.data.train[client], size)
-        return OwnSamples(lambda: self.data.batches(rows), self.data.classes, noted)
-
-    def measured(self, state: Tensors) -> Tensors:
-        """Return what of a client's state it is measured with; with its class weights where it is tuned."""
-        weights = pick(state, [CLASS_WEIGHTS]) if self.tuning else {}
-        return {**self.method.eval_state(state), **weights}
-
-    def predict(self, state: Tensors, inputs: Tensor) -> Tensor:
-        """Return the logits that a client is measured by; `state` is what the method calls personalised."""
-        return self.method.predict(self._local(self.features, state), state, inputs)
-
-    def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
-        """Return the random numbers of dropout in one forward pass over a batch."""
-        ids = (round_, client, self.number(client, step), one_pass, *self.mask_ids)
-        return self.noise.draw(samples, self.seed, *ids)
-
-    def learning_rate(self, round_: int, client: int, step: int) -> float:
-        """Return that of a client's step, counted from 0."""
-        training = self.training
-        within = self.number(client, step) / self.local.whole(client) if training.schedule_by == "step" else 0.0
-        return learning_rate(training, max(0, round_ - 1) + within)
-
-    def _local(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
-        sgd = partial(self.sgd, lr=lr)
-        return ClientView(
-            features, differentiate, sgd, received, self.parameters, self.roles, lr, self.task, head=self.seen.head
-        )
 
     def _noisy(self, samples: int, round_: int, client: int, step: int) -> Forward:
         """Return :meth:`features` in training mode; each call within the step has dropout masks of its own."""
@@ -252,12 +204,81 @@ class Trainer:
 
         return features
 
-    @torch.no_grad()
-    def sgd(
-        self, params: Tensors, gradients: Tensors, state: Tensors, lr: float | None = None
-    ) -> tuple[Tensors, Tensors]:
-        """Take one step of the run's optimiser, in place where that is faster; without `lr` at the full rate."""
-        return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
+    def masks(self, samples: int, round_: int, client: int, step: int, one_pass: int) -> Tensor:
+        """Return the random numbers of dropout in one forward pass over a batch."""
+        ids = (round_, client, self.local.first(client) + step, one_pass, *self.mask_ids)
+        return self.noise.draw(samples, self.seed, *ids)
+
+    def _view(self, features: Forward, received: Tensors, lr: float | None = None) -> ClientView:
+        sgd = partial(self.sgd, lr=lr)
+        return ClientView(
+            features, differentiate, sgd, received, self.parameters, self.roles, lr, self.task, head=self.seen.head
+        )
+
+    def measured(self, state: Tensors) -> Tensors:
+        """Return what of a client's state it is measured with; with its class weights where it is tuned."""
+        weights = pick(state, [CLASS_WEIGHTS]) if self.tuning else {}
+        return {**self.method.eval_state(state), **weights}
+
+    def predict(self, state: Tensors, inputs: Tensor) -> Tensor:
+        """Return the logits that a client is measured by; `state` is from :meth:`measured`."""
+        return self.method.predict(self._view(self.features, state), state, inputs)
+
+    def predictor(self, state: Tensors, client: int, size: int) -> Callable[[Tensor], Tensor]:
+        """Return what a client is measured by, inputs → logits; of a method that remembers made of all its samples,
+        `size` in a forward pass; `state` is from :meth:`measured`."""
+        if not self.method.remembers:
+            return partial(self.predict, state)
+        self.model.eval()
+        with torch.no_grad():
+            return self.method.predictor(self._view(self.features, state), state, self.samples(client, size))
+
+    def samples(self, client: int, size: int) -> OwnSamples:
+        """Return a client's training samples, `size` in a forward pass."""
+
+        def noted(forward: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+            with self.seen:
+                return forward(), self.seen.of_memory().float()
+
+        rows = torch.split(self.data.train[client], size)
+        return OwnSamples(lambda: self.data.batches(rows), self.data.classes, noted)
+
+    def federation(self, initial: Tensors) -> Federation:
+        """Return what the server is given, by the initial model."""
+        data, training, head = self.data, self.training, self.seen.head
+        return Federation(
+            clients=data.clients,
+            seed=self.seed,
+            momentum=training.momentum,
+            classes=data.classes,
+            features=initial[head[0]].shape[-1] if head else 0,
+            head=head,
+            local_epochs=None if training.local_steps else training.local_epochs,
+            total_rounds=training.rounds if PROGRESS in self.method.facts else None,
+            samples=tuple(map(len, data.train)),
+            generated={name: tuple(it.shape) for name, it in initial.items() if name in self.roles.generated},
+            parameters=self.parameters,
+        )
+
+    def facts(self, client: int, round_: int) -> Tensors:
+        """Return the facts of a client and a round that the method asks for, under names that begin with ``data/``."""
+        made: dict[str, Callable[[], Tensor]] = {
+            "class_counts": lambda: self._class_counts(client),
+            "epoch_steps": lambda: torch.tensor(self.local.epoch_steps(client)),
+            "steps": lambda: torch.tensor(self.steps(client)),
+            "round": lambda: torch.tensor(round_),
+            "draws": lambda: torch.tensor(torch_seed(self.seed, "draws", round_, client)),
+            PROGRESS: lambda: torch.tensor(round_ / self.training.rounds),
+        }
+        facts = add_prefix(DATA, {name: made[name]() for name in self.method.facts})
+        if self.training.class_weights == "balanced":
+            facts[CLASS_WEIGHTS] = balanced(self._class_counts(client))
+        return {name: tensor.to(self.data.device) for name, tensor in facts.items()}
+
+    def _class_counts(self, client: int) -> Tensor:
+        if client not in self._counts:
+            self._counts[client] = self.data.class_counts(client)
+        return self._counts[client]
 
 
 def no_class_weights(method: Method) -> UserError:
@@ -275,53 +296,6 @@ def differentiate(
     value, aside = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     return dict(zip(leaves, gradients, strict=True)), value, aside
-
-
-class Facts:
-    """The facts of a run that its method asks for.
-
-    Attributes:
-        federation: What the server is given.
-    """
-
-    def __init__(self, trainer: Trainer, roles: Roles, initial: Tensors) -> None:
-        self._trainer = trainer
-        self._counts: dict[int, Tensor] = {}  # they are wanted in every round
-        head, data, training = trainer.seen.head, trainer.data, trainer.training
-        self.federation = Federation(
-            clients=data.clients,
-            seed=trainer.seed,
-            momentum=training.momentum,
-            classes=data.classes,
-            features=initial[head[0]].shape[-1] if head else 0,
-            head=head,
-            local_epochs=None if training.local_steps else training.local_epochs,
-            total_rounds=training.rounds if PROGRESS in trainer.method.facts else None,
-            samples=tuple(map(len, data.train)),
-            generated={name: tuple(it.shape) for name, it in initial.items() if name in roles.generated},
-            parameters=trainer.parameters,
-        )
-
-    def of(self, client: int, round_: int) -> Tensors:
-        """Return those of a client's samples and of a round, under names that begin with ``data/``."""
-        trainer, training = self._trainer, self._trainer.training
-        made: dict[str, Callable[[], Tensor]] = {
-            "class_counts": lambda: self._class_counts(client),
-            "epoch_steps": lambda: torch.tensor(trainer.local.epoch_steps(client)),
-            "steps": lambda: torch.tensor(trainer.steps(client)),
-            "round": lambda: torch.tensor(round_),
-            "draws": lambda: torch.tensor(torch_seed(trainer.seed, "draws", round_, client)),
-            PROGRESS: lambda: torch.tensor(round_ / training.rounds),
-        }
-        facts = add_prefix(DATA, {name: made[name]() for name in trainer.method.facts})
-        if training.class_weights == "balanced":
-            facts[CLASS_WEIGHTS] = balanced(self._class_counts(client))
-        return {name: tensor.to(trainer.data.device) for name, tensor in facts.items()}
-
-    def _class_counts(self, client: int) -> Tensor:
-        if client not in self._counts:
-            self._counts[client] = self._trainer.data.class_counts(client)
-        return self._counts[client]
 
 
 def balanced(counts: Tensor) -> Tensor:

@@ -22,22 +22,14 @@ _SAMPLES = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run costs, apart from time.
+    """What one run costs, apart from time."""
 
-    Attributes:
-        sent_up, sent_down: Bytes that one client sends and receives in a round, on average over all that took part.
-        stored: Numbers that a client holds between its rounds: personal entries, and what is kept beside them.
-        received: Numbers that a client receives at the beginning of a round.
-        server: Parameters that the server holds, those that it sends to clients included, without momenta.
-        macs: Multiply-adds of one local step, forward and backward, per sample; matrix products and convolutions only.
-    """
-
-    sent_up: int
-    sent_down: int
-    stored: int
-    received: int
-    server: int
-    macs: int
+    sent_up: int  # bytes that one client sends in a round, on average over all that took part
+    sent_down: int  # and receives
+    stored: int  # numbers that a client holds between its rounds: personal entries, and what is kept beside them
+    received: int  # numbers that a client receives at the beginning of a round
+    server: int  # parameters that the server holds, those that it sends to clients included, without momenta
+    macs: int  # multiply-adds of a local step, forward and backward, per sample; matrix products and convolutions only
 
 
 def count(tensors: Tensors) -> int:
@@ -52,13 +44,8 @@ def count_server(server: Server) -> int:
 
 
 def step_macs(trainer: Trainer, received: Tensors) -> int:
-    """Count the multiply-adds per sample of a first local step, forward and backward, on four samples of client 0.
-
-    Where a round has phases, they are those of all of its steps for each step that the settings ask for.
-
-    Counted on the operations that PyTorch executes. Attention is taken apart into its two products, which counts
-    the same on every device.
-    """
+    """Count the multiply-adds per sample of a first local step, forward and backward, on four samples of client 0; in
+    phases, those of all of a round's steps for each step that the settings ask for."""
     rows = trainer.data.train[0][torch.arange(_SAMPLES) % len(trainer.data.train[0])]
     batch = trainer.data.batch(rows)
     trainer.model.train()
@@ -72,20 +59,17 @@ def step_macs(trainer: Trainer, received: Tensors) -> int:
 
 @contextmanager
 def operations() -> Iterator[Operations]:
-    """Count what is executed in the block. Attention is taken apart into its two products."""
+    """Count what is executed in the block. Attention is its two products, which count the same on every device."""
     with sdpa_kernel(SDPBackend.MATH), Operations() as counted:
         yield counted
 
 
 class Operations(TorchDispatchMode):
-    """Adds up what PyTorch's formulas say of each operation, as its ``FlopCounterMode`` does.
-
-    That one would load the compiler first, which takes a second in every process that trains.
-    """
+    """Adds up what PyTorch's formulas say of each operation, as its ``FlopCounterMode``, which loads the compiler."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.flops: int = 0
+        self.flops = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -93,7 +77,6 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func.overloadpacket)
-        if formula:
+        if formula := flop_registry.get(func.overloadpacket):
             self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
         return out

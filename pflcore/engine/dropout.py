@@ -1,9 +1,8 @@
 """Dropout whose randomness is an input: masks depend on (seed, round, client, step) and on nothing else.
 
 A model's dropout layers take their masks, in order, from one block of random numbers that the executor draws for a
-forward pass. So a client gets the same masks alone, in a worker, or stacked with others, and a captured or vectorised
-step needs no generator inside. It is also cheap: one 16-bit number per element, drawn four at a time, instead of a
-Bernoulli variable, which was an eighth of a Transformer's step on a CPU.
+forward pass. So a client gets the same masks alone, in a worker, or stacked with others, and a recorded step needs no
+generator inside. A 16-bit number per element is also cheaper than a Bernoulli variable.
 """
 
 from __future__ import annotations
@@ -19,13 +18,8 @@ _LEVELS = 1 << 16
 
 
 class DropoutBits:
-    """The random numbers that the dropout layers of one model share.
-
-    Attributes:
-        per_sample: Numbers that a forward pass takes per sample.
-        by_sample: Whether all layers get their inputs sample by sample, in the first dimension.
-        bits: int16, those of the current forward pass.
-    """
+    """The random numbers that the dropout layers of one model share, `per_sample` in a forward pass; `by_sample` is
+    whether all layers get their inputs sample by sample, in the first dimension."""
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         """Replace the ``nn.Dropout`` layers of `model` by layers that ask here; `example` is a batch of one input."""
@@ -34,35 +28,31 @@ class DropoutBits:
         self.by_sample = True
         self._layers: list[int] = []  # numbers per sample, in the order in which layers take them
         self._taken = 0
-        layers = _replace(model, self)
-        if layers:
+        if layers := _replace(model, self):
             # In evaluation mode a layer passes on what it gets, and its size can be seen.
             hooks = [layer.register_forward_hook(self._count) for layer in layers]
             with torch.no_grad():
                 model.eval()(example)
             for hook in hooks:
                 hook.remove()
+        self.per_sample = sum(self._layers)
 
     def _count(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(layer, Dropout) and layer.p:
             self._layers.append(output.numel())
             self.by_sample &= len(output) == 1
 
-    @property
-    def per_sample(self) -> int:
-        return sum(self._layers)
-
     def load(self, bits: Tensor) -> None:
         """Use `bits` for the forward pass that follows."""
         self.bits, self._taken = bits, 0
 
     def take(self, shape: torch.Size) -> Tensor:
-        """The next numbers, in the given shape."""
+        """Return the next numbers, in the given shape."""
         start, self._taken = self._taken, self._taken + shape.numel()
         return self.bits[start : self._taken].view(shape)
 
     def fill(self, bits: Tensor, samples: int, size: int) -> Tensor:
-        """The numbers `bits` of a batch of `samples` as those of a batch of `size`, whose first samples have them."""
+        """Return the numbers of a batch of `samples` as those of a batch of `size`, whose first samples have them."""
         if samples == size:
             return bits
         layers = torch.split(bits, [samples * each for each in self._layers])
@@ -70,7 +60,7 @@ class DropoutBits:
         return torch.cat([F.pad(layer, more) for layer, more in zip(layers, wider, strict=True)])
 
     def draw(self, samples: int, seed: int, *ids: int) -> Tensor:
-        """The numbers of one forward pass over a batch, from the stream of `ids`: round, client, step, pass."""
+        """Draw the numbers of one forward pass over a batch, from the stream of `ids`: round, client, step, pass."""
         if not self.per_sample * samples:
             return torch.empty(0, dtype=torch.int16, device=self.device)
         words = -(-self.per_sample * samples // 4)
@@ -79,12 +69,10 @@ class DropoutBits:
             # Twice as fast as a generator of PyTorch's.
             drawn = torch.from_numpy(np.random.SFC64(stream).random_raw(words).view(np.int64))
         else:
-            state = int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1))
-            generator = torch.Generator(self.device).manual_seed(state)
-            # The whole range, so that all 64 bits are random.
-            drawn = torch.empty(words, dtype=torch.int64, device=self.device).random_(
-                torch.iinfo(torch.int64).min, None, generator=generator
-            )
+            generator = torch.Generator(self.device)
+            generator.manual_seed(int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+            drawn = torch.empty(words, dtype=torch.int64, device=self.device)
+            drawn.random_(torch.iinfo(torch.int64).min, None, generator=generator)  # so that all 64 bits are random
         return drawn.view(torch.int16)[: self.per_sample * samples]
 
 
@@ -105,13 +93,12 @@ class Dropout(nn.Module):
 
 
 def _replace(module: nn.Module, noise: DropoutBits) -> list[Dropout]:
-    """Replace the dropout layers below `module`; the new ones."""
+    """Replace the dropout layers below `module`; return the new ones."""
     made = []
     for name, child in module.named_children():
         if type(child) is nn.Dropout:
-            layer = Dropout(child.p, noise)
-            setattr(module, name, layer)
-            made.append(layer)
+            made.append(Dropout(child.p, noise))
+            setattr(module, name, made[-1])
         else:
             made += _replace(child, noise)
     return made

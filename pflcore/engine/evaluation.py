@@ -19,9 +19,6 @@ from pflcore.faults import during
 from pflcore.groups import Tensors
 from pflcore.task import Measured, Score
 
-# Samples per forward pass, by kind of device: large enough to fill it, small enough for any of the papers' models.
-_BATCH = {"cpu": 256, "cuda": 4096}
-
 COLUMNS = ("correct", "total", "loss", "last", "precision")
 """The numbers of a :data:`pflcore.task.Score`; only detectors have the last one."""
 SplitScores = tuple[Score, ...]
@@ -55,14 +52,23 @@ class Scores:
             return float(np.nanmean(self.column("precision", split)[clients]))
         return float(self.column("correct", split)[clients].sum() / self.column("total", split)[clients].sum())
 
-    def clients(self) -> list[SplitScores]:
-        """Return the scores by client: the inverse of :meth:`join`."""
-        return [tuple(map(tuple, one)) for one in np.moveaxis(self.values, -1, 0).tolist()]
-
 
 def batch_size(trainer: Trainer) -> int:
-    """Return how many samples a forward pass takes."""
-    return trainer.task.at_once(_BATCH.get(trainer.data.device.type, _BATCH["cpu"]))
+    """Return the samples of a forward pass: enough to fill the device, few enough for the papers' models."""
+    return trainer.task.at_once(4096 if trainer.data.device.type == "cuda" else 256)
+
+
+def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
+    """Score a client's own model on its own test samples."""
+    return score_splits(trainer, state, client)[0]
+
+
+def score_splits(trainer: Trainer, state: Tensors, client: int, size: int | None = None) -> SplitScores:
+    """Score a client's own model on its own test and validation samples, `size` at a time if it is given."""
+    size = size or batch_size(trainer)
+    with during(f"client {client}"):
+        predict, chunks = trainer.predictor(state, client, size), torch.split(trainer.data.measured(client), size)
+        return by_split(trainer, client, _joined(_measure(trainer, predict, chunks)))
 
 
 def score_shared_model(trainer: Trainer, state: Tensors, size: int | None = None) -> Scores:
@@ -70,26 +76,15 @@ def score_shared_model(trainer: Trainer, state: Tensors, size: int | None = None
     return client_scores(trainer, forward(trainer, state, pooled_chunks(trainer, size)))
 
 
-def score_client(trainer: Trainer, state: Tensors, client: int) -> Score:
-    """Score a client's own model on its own test samples."""
-    return trainer.task.score(_measured(trainer, state, client, trainer.data.test[client]))
-
-
-def score_splits(trainer: Trainer, state: Tensors, client: int, size: int | None = None) -> SplitScores:
-    """Score a client's own model on its own test and validation samples, `size` at a time if it is given."""
-    return by_split(trainer, client, _measured(trainer, state, client, trainer.data.measured(client), size))
-
-
-def _measured(trainer: Trainer, state: Tensors, client: int, rows: Tensor, size: int | None = None) -> Measured:
-    size = size or batch_size(trainer)
-    with during(f"client {client}"):
-        return _joined(_forward(trainer, trainer.predictor(state, client, size), torch.split(rows, size)))
-
-
 def pooled_chunks(trainer: Trainer, size: int | None = None) -> tuple[Tensor, ...]:
     """Return the rows that all clients are measured on, client after client, in pieces of one forward pass."""
     rows = torch.cat([trainer.data.measured(client) for client in range(trainer.data.clients)])
     return torch.split(rows, size or batch_size(trainer))
+
+
+def forward(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -> list[Measured]:
+    """Measure each row of each chunk; losses are float64."""
+    return _measure(trainer, partial(trainer.predict, state), chunks)
 
 
 def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scores:
@@ -102,23 +97,16 @@ def client_scores(trainer: Trainer, parts: Iterable[Measured]) -> Scores:
 
 def by_split(trainer: Trainer, client: int, measured: Measured) -> SplitScores:
     """Score a client by what was measured of its samples, those for test and then those for validation."""
-    data = trainer.data
-    tested = len(data.test[client])
-    sides = [slice(tested), slice(tested, None)] if data.validation else [slice(None)]
+    tested = len(trainer.data.test[client])
+    sides = [slice(tested), slice(tested, None)] if trainer.data.validation else [slice(None)]
     return tuple(trainer.task.score(tuple(part[side] for part in measured)) for side in sides)
 
 
-def forward(trainer: Trainer, state: Tensors, chunks: Sequence[Tensor]) -> list[Measured]:
-    """Measure each row of each chunk; losses are float64."""
-    return _forward(trainer, partial(trainer.predict, state), chunks)
-
-
 @torch.no_grad()
-def _forward(trainer: Trainer, predict: Callable[[Tensor], Tensor], chunks: Sequence[Tensor]) -> list[Measured]:
+def _measure(trainer: Trainer, predict: Callable[[Tensor], Tensor], chunks: Sequence[Tensor]) -> list[Measured]:
     trainer.model.eval()
-    made = []
-    for batch in trainer.data.batches(chunks):
-        made.append(trainer.task.measure(predict(batch.inputs), batch.labels))
+    batches = trainer.data.batches(chunks)
+    made = [trainer.task.measure(predict(batch.inputs), batch.labels) for batch in batches]
     # One look at the device for all chunks.
     return [tuple(part.cpu().numpy() for part in measured) for measured in made]
 

@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 
 from pflcore.groups import Groups
 
-HEAD = "head"
 # Options of attention that change nothing.
 _PLAIN = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
 
@@ -33,19 +32,17 @@ class Features:
     The classifier is the first module of the group ``head``; a model without such a group, or with a task of its own,
     has no features, which is an empty tensor. Memories, and second classifiers (FedRoD's), are made of its input too,
     unless the model names another module in an attribute ``memory``.
-
-    Attributes:
-        head: Names of the classifier's entries.
+    `head` has the names of the classifier's entries.
     """
 
     def __init__(self, model: nn.Module, groups: Groups) -> None:
         modules = dict(model.named_modules())
-        head = [name for name, group in groups.of.items() if group == HEAD]
-        path = head[0].rpartition(".")[0] if head else None
+        names = [name for name, group in groups.of.items() if group == "head"]
         if getattr(model, "task", None) is not None:  # its heads see maps, not features of a sample
-            path = None
-        self.head = tuple(name for name in head if name.rpartition(".")[0] == path)
-        self._classifier = modules[path] if path is not None else None
+            names = []
+        path = names[0].rpartition(".")[0] if names else ""
+        self.head = tuple(name for name in names if name.rpartition(".")[0] == path)
+        self._classifier = modules[path] if names else None
         memory = getattr(model, "memory", None)
         self._memory = modules[memory] if memory else self._classifier
         self._captured: dict[nn.Module, Tensor] = {}
@@ -75,16 +72,22 @@ class Features:
             self._captured[module] = inputs[0]
 
 
+class Substitute(TorchFunctionMode):
+    """Has others called in the place of some of PyTorch's functions, while it is entered."""
+
+    def __init__(self, others: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+        super().__init__()
+        self.others = others
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return self.others.get(func, func)(*args, **(kwargs or {}))
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute ``F.scaled_dot_product_attention`` without options: softmax(q kᵀ / √width) v.
-
-    PyTorch's own form without fused kernels scales queries and keys, which is one pass more, and looks for rows that
-    a mask leaves empty, which is four.
-
-    Args:
-        q: (…, queries, width).
-        k, v: (…, keys, width).
-    """
+    """Compute softmax(q kᵀ / √width) v of (…, queries, width) and (…, keys, width) in fewer passes over memory than
+    PyTorch's form without fused kernels, which also scales keys and looks for rows that a mask leaves empty."""
     scores = (q * float(q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)
     return scores.softmax(-1) @ v
 
@@ -107,17 +110,6 @@ def use_precision(precision: str) -> Iterator[None]:
 
 
 @contextmanager
-def autocast(precision: str, device: torch.device) -> Iterator[None]:
-    """Enter the context of a forward pass."""
-    if precision != "bf16":
-        yield
-        return
-    # Each parameter is used once in a pass, so there is nothing to gain from keeping what was cast.
-    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), _Mixed():
-        yield
-
-
-@contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
     """Use one thread on a CPU, as clients do, so that sums do not depend on how many there are."""
     threads = torch.get_num_threads()
@@ -129,13 +121,15 @@ def one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class _Mixed(TorchFunctionMode):
-    """Replaces what autocast leaves to kernels for mixed types, which not every device and transform has."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        return _REPLACED.get(func, func)(*args, **(kwargs or {}))
+@contextmanager
+def autocast(precision: str, device: torch.device) -> Iterator[None]:
+    """Enter the context of a forward pass."""
+    if precision != "bf16":
+        yield
+        return
+    # Each parameter is used once in a pass, so there is nothing to gain from keeping what was cast.
+    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), Substitute(_MIXED):
+        yield
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -150,7 +144,8 @@ def _in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, *args, **kwargs: function(x.float(), *args, **kwargs)
 
 
-_REPLACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
+# What autocast leaves to kernels for mixed types, which not every device and transform has.
+_MIXED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     **{norm: _in_float32(norm) for norm in (F.layer_norm, F.batch_norm, F.group_norm)},
 }

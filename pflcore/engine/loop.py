@@ -9,29 +9,26 @@ import torch
 
 from pflcore.backbones import Backbone
 from pflcore.data.federation import FederatedData
-from pflcore.engine.analysis import Analysis, find
-from pflcore.engine.checkpoint import CheckpointFolder, join
-from pflcore.engine.executors.choose import choose_executor
-from pflcore.engine.forward import use_precision
+from pflcore.engine.analysis import Analysis
+from pflcore.engine.checkpoint import CheckpointFolder
+from pflcore.engine.executors import choose_executor
+from pflcore.engine.forward import one_thread, use_precision
 from pflcore.engine.result import Result
 from pflcore.engine.run import RunState
 from pflcore.faults import during
 from pflcore.memory import keep_freed_memory
-from pflcore.methods import Method
+from pflcore.method import Method
 from pflcore.settings import Evaluation, Training
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after a round, for a progress display. `accuracy` (0..1) is that of the last measurement.
-
-    After the last round, also of a run that is stopped early, `rounds` is `round`.
-    """
+    """What is known after a round, for a progress display."""
 
     round: int
-    rounds: int
+    rounds: int  # after the last round, also of a run that is stopped early, it is `round`
     loss: float
-    accuracy: float | None
+    accuracy: float | None  # of the last measurement, 0 to 1
 
 
 def train(
@@ -53,20 +50,13 @@ def train(
     """Train one run from its last checkpoint, or from the beginning, to where it ends, and analyse it.
 
     Args:
-        data: The federation, on the device where training happens.
         seed: Of initial weights, sampling, batches and dropout; each has a stream of its own.
-        analyses: What is looked at after the last round, by name.
-        executor: One of :data:`pflcore.engine.executors.choose.EXECUTORS`.
+        executor: One of :data:`pflcore.engine.executors.EXECUTORS`.
         checkpoints: Where to keep state between rounds, already entered; None keeps none.
         checkpoint_every: Seconds between checkpoints at least, and at least twenty times what the last one took to
             write; 0 is one after every round. It never changes a result.
-        on_round: Called after each round.
         confirm: Called when all is computed. When it or an analysis raises, the last checkpoint has the trained state.
         kinds: For each client a number that analyses tell clients apart by; None is its most frequent class.
-
-    Raises:
-        UserError: The method needs a parameter group that the backbone lacks, sizes do not fit, an analysis is wanted
-            that the run cannot have, or a process died.
     """
     if data.device.type == "cpu":
         keep_freed_memory()
@@ -91,10 +81,14 @@ def train(
                     rounds = run.round if run.over else training.rounds
                     on_round(Progress(run.round, rounds, loss, run.history.last_figure()))
                 if checkpoints and not run.over and checkpoints.is_due(checkpoint_every):
-                    checkpoints.save(run.round, join(run.parts))
+                    checkpoints.save(run.round, run.state())
         if checkpoints and not run.diverged:
-            checkpoints.save_last(run.round, join(run.parts))
+            checkpoints.save_last(run.round, run.state())
         with during("after the last round"):
-            result = run.result({} if run.diverged else find(analyses, run.subject(kinds)))
+            findings, subject = {}, run.subject(kinds)
+            if not run.diverged:
+                with one_thread(data.device):
+                    findings = {name: list(analysis.findings(subject)) for name, analysis in analyses.items()}
+            result = run.result(findings)
         confirm()
         return result

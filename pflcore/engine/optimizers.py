@@ -9,36 +9,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pflcore.client_view import Rate
-from pflcore.engine.checkpoint import compare
 from pflcore.errors import UserError
 from pflcore.groups import Tensors, add_prefix, strip_prefix
-from pflcore.server_view import Server
+from pflcore.method import Server
 from pflcore.settings import Training
 
 _FIRST, _SECOND, _STEPS = "first/", "second/", "steps"
-
-
-class Optimizer(Protocol):
-    """One step, twice: for tensors that may be overwritten, and for those that must not."""
-
-    def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
-        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
-
-    def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
-        """Do as :meth:`apply`, in the storage of `params` and `state` where that is faster."""
-
-
-def make_optimizer(training: Training) -> Optimizer:
-    """Return the clients' optimiser that the settings name."""
-    return Sgd(training) if training.optimizer == "sgd" else Adam(training)
 
 
 @dataclass(frozen=True)
@@ -48,6 +31,7 @@ class Sgd:
     training: Training
 
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
+        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
         training, slopes = self.training, clipped(gradients, self.training.clip)
         if training.weight_decay:
             slopes = _plus(slopes, params, training.weight_decay)
@@ -59,10 +43,9 @@ class Sgd:
         return _plus(params, slopes, -lr), state
 
     def apply_in_place(self, params: Tensors, gradients: Tensors, state: Tensors, lr: float) -> tuple[Tensors, Tensors]:
+        """Do as :meth:`apply`, in the storage of `params` and `state` where that is faster."""
         training = self.training
-        values, slopes = list(params.values()), list(gradients.values())
-        if training.clip:
-            slopes = list(torch._foreach_mul(slopes, clipping(slopes, training.clip)))
+        values, slopes = list(params.values()), list(clipped(gradients, training.clip).values())
         if training.weight_decay:
             slopes = list(torch._foreach_add(slopes, values, alpha=training.weight_decay))
         if training.momentum:
@@ -79,20 +62,21 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Adam:
-    """As ``torch.optim.Adam`` and, with decay apart from the gradient, ``torch.optim.AdamW``.
-
-    The state are the two moments and, since they are corrected by it, the number of steps.
-    """
+    """As ``torch.optim.Adam`` and ``torch.optim.AdamW``; the state are two moments and the number of steps."""
 
     training: Training
 
     def apply(self, params: Tensors, gradients: Tensors, state: Tensors, lr: Rate) -> tuple[Tensors, Tensors]:
+        """Return the next parameters and state, in tensors of their own; works under ``torch.func.vmap``."""
         training, slopes = self.training, clipped(gradients, self.training.clip)
         if training.weight_decay and training.optimizer == "adam":
             slopes = _plus(slopes, params, training.weight_decay)
         elif training.weight_decay:
             params = {name: tensor - tensor * (lr * training.weight_decay) for name, tensor in params.items()}
-        state = state or _at_rest(params)
+        if not state:
+            zeros = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
+            count = next(iter(params.values())).new_zeros(())
+            state = {**add_prefix(_FIRST, zeros), **add_prefix(_SECOND, zeros), _STEPS: count}
         first, second, steps = strip_prefix(_FIRST, state), strip_prefix(_SECOND, state), state[_STEPS] + 1
         first = {name: torch.lerp(first[name], slope, 1 - training.beta1) for name, slope in slopes.items()}
         second = {name: torch.lerp(second[name], slope.square(), 1 - training.beta2) for name, slope in slopes.items()}
@@ -106,24 +90,18 @@ class Adam:
     apply_in_place = apply
 
 
-def _at_rest(params: Tensors) -> Tensors:
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
-    steps = next(iter(params.values())).new_zeros(())
-    return {**add_prefix(_FIRST, zeros), **add_prefix(_SECOND, zeros), _STEPS: steps}
+def make_optimizer(training: Training) -> Sgd | Adam:
+    """Return the clients' optimiser that the settings name."""
+    return Sgd(training) if training.optimizer == "sgd" else Adam(training)
 
 
 def clipped(gradients: Tensors, norm: float | None) -> Tensors:
-    """Cut the gradients down to a norm; None leaves them."""
+    """Cut all gradients together down to a norm, as PyTorch's ``clip_grad_norm_``; None leaves them."""
     if not norm:
         return gradients
-    factor = clipping(gradients.values(), norm)
+    now = torch.stack([slope.square().sum() for slope in gradients.values()]).sum().sqrt()
+    factor = (norm / (now + 1e-6)).clamp(max=1.0)
     return {name: slope * factor for name, slope in gradients.items()}
-
-
-def clipping(gradients: Iterable[Tensor], norm: float) -> Tensor:
-    """Return the factor that cuts all gradients together down to a norm, as PyTorch's ``clip_grad_norm_``."""
-    now = torch.stack([slope.square().sum() for slope in gradients]).sum().sqrt()
-    return (norm / (now + 1e-6)).clamp(max=1.0)
 
 
 def _plus(ones: Tensors, others: Tensors, weight: float) -> Tensors:
@@ -159,24 +137,15 @@ class ServerOptimizer:
     """A step of the server's own on the shared parameters; without one they stay as the method's server made them.
 
     As in Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2: what the method would go to, less
-    where it was, is a pseudo-gradient Δ. With x the shared parameters, m at first 0 and v at first τ², as small as it
-    allows:
+    where it was, is a pseudo-gradient Δ. With x the shared `parameters`, m at first 0 and v at first τ²:
 
     - adam, yogi, adagrad: m ← β1 · m + (1 − β1) · Δ, and x ← x + η · m / (√v + τ), where v becomes
       β2 · v + (1 − β2) · Δ², v − (1 − β2) · Δ² · sign(v − Δ²), or v + Δ². Neither mean is corrected for its beginning.
     - momentum, FedAvgM of Hsu et al. (arXiv 1909.06335): m ← β1 · m + Δ, and x ← x + η · m.
-
-    Args:
-        method: What the method is called.
-        parameters: The shared parameters as they begin; other entries, such as running statistics, are left alone.
-
-    Raises:
-        UserError: The method shares no parameters.
     """
 
     def __init__(self, training: Training, method: str, parameters: Mapping[str, Tensor]) -> None:
-        self.training = training
-        self.kind = training.server_optimizer
+        self.training, self.kind = training, training.server_optimizer
         on = self.kind != "none"
         if on and not parameters:
             raise UserError(
@@ -201,8 +170,7 @@ class ServerOptimizer:
         return replace(server, shared={**server.shared, **moved})
 
     def _moved(self, name: str, x: Tensor, change: Tensor) -> Tensor:
-        training = self.training
-        beta1, beta2 = training.server_beta1, training.server_beta2
+        beta1, beta2, tau = self.training.server_beta1, self.training.server_beta2, self.training.server_tau
         if self.kind == "momentum":
             self.first[name] = m = beta1 * self.first[name] + change
             return x + self.lr * m
@@ -215,15 +183,12 @@ class ServerOptimizer:
         else:
             v = v - (1 - beta2) * square * (v - square).sign()
         self.second[name] = v
-        return x + self.lr * m / (v.sqrt() + training.server_tau)
+        return x + self.lr * m / (v.sqrt() + tau)
 
     def state(self) -> Tensors:
+        """Return the moments, by name of their parameters."""
         return add_prefix(_FIRST, self.first) | add_prefix(_SECOND, self.second)
 
-    def misfit(self, tensors: Tensors) -> str:
-        return compare(tensors, self.state())
-
     def restore(self, tensors: Tensors) -> None:
-        device = next((tensor.device for tensor in self.first.values()), None)
-        moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-        self.first, self.second = strip_prefix(_FIRST, moved), strip_prefix(_SECOND, moved)
+        """Continue from a state."""
+        self.first, self.second = strip_prefix(_FIRST, tensors), strip_prefix(_SECOND, tensors)

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -18,49 +18,43 @@ from pflcore.groups import ALL, Groups, Tensors
 from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, sgd_step
 from pflcore.settings import Training
 
+_PLAIN_SGD: dict[str, Any] = {
+    **{"optimizer": "sgd", "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+    **{"schedule": "constant", "warmup": 0},
+}
+
 
 def make_trainer(
     model: nn.Module, groups: Groups, data: FederatedData, method: Method, training: Training, seed: int
 ) -> Trainer:
-    """Make the trainer of a run, with those of all parts that its method has.
-
-    Raises:
-        UserError: The model lacks a group that the method tunes.
-    """
+    """Make the trainer of a run, with those of all parts that its method has."""
     trainer = Trainer(model, groups, data, method, training, seed)
-    if tuner := _tuner(trainer, groups):
-        trainer.parts[TUNING] = tuner
+    if tuning := method.tuning():
+        trainer.parts[TUNING] = _tuner(trainer, groups, tuning)
     trainer.order = tuple(_phases(trainer))
     return trainer
 
 
-def _tuner(trainer: Trainer, groups: Groups) -> Trainer | None:
-    """Make the trainer with the steps and batches of its method's tuning, if there is one."""
-    tuning = trainer.method.tuning()
-    if tuning is None:
-        return None
+def _tuner(trainer: Trainer, groups: Groups, tuning: Phase) -> Trainer:
+    """Make the trainer with the steps and batches of its method's tuning."""
+    where = f"method {trainer.method.name}: finetune_groups:"
     try:
         part = groups.select(tuning.groups or (ALL,))
     except UserError as error:
-        raise UserError(f"method {trainer.method.name}: finetune_groups: {error}") from None
+        raise UserError(f"{where} {error}") from None
     tuner = copy.copy(trainer)
     steps = tuning.steps or FineTuning(host=trainer.method, moving=part - groups.parameters)
     tuner.method = cast(Method, steps)  # of which a part takes the steps alone
     tuner.parameters = groups.parameters & part
     if groups.parameters and not tuner.parameters:
-        raise UserError(f"method {trainer.method.name}: finetune_groups: train_only leaves nothing to train in them")
+        raise UserError(f"{where} train_only leaves nothing to train in them")
     tuner.mask_ids, tuner.parts = (TUNING,), {}
     tuner.training = replace(
         trainer.training,
         local_epochs=int(tuning.epochs or 1),  # of no account where steps are counted
         local_steps=tuning.count,
         lr=tuning.lr or trainer.training.lr,
-        optimizer="sgd",
-        momentum=0.0,
-        nesterov=False,
-        weight_decay=0.0,
-        schedule="constant",
-        warmup=0,
+        **_PLAIN_SGD,
     )
     tuner.local = replace(trainer.local, training=tuner.training, stream="tuning")
     tuner.data = replace(trainer.data, augmentation=None)
@@ -86,7 +80,7 @@ def _phases(trainer: Trainer) -> Iterator[int]:
 def _phase(trainer: Trainer, part: int, phase: Phase, before: float) -> Trainer:
     """Make the trainer with the steps and batches of a phase that begins after some passes of the round."""
     one = copy.copy(trainer)
-    one.method = cast(Method, phase.steps or trainer.method)  # of which a part takes the steps alone
+    one.method = cast(Method, phase.steps or trainer.method)
     if phase.extra:
         one.training = replace(trainer.training, local_epochs=int(phase.epochs or 1), local_steps=None)
         one.local = replace(trainer.local, training=one.training, stream=f"phase {part}", share=phase.share)
@@ -110,11 +104,7 @@ class FineTuning(Steps):
     """Steps on the cross-entropy of the predictions that clients of a method are measured by.
 
     They train the parameters that the trainer names, and second ones of the same names that a client keeps, like
-    FedRoD's classifier.
-
-    Attributes:
-        host: The method that predicts.
-        moving: Buffers that follow the batches; all others stay as they are.
+    FedRoD's classifier. Buffers in `moving` follow the batches; all others stay as they are.
     """
 
     ignores_unlabelled = True

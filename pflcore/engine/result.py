@@ -12,54 +12,38 @@ from pflcore.engine.analysis import Findings
 from pflcore.engine.client import Diverged
 from pflcore.engine.cost import Cost
 from pflcore.engine.evaluation import COLUMNS
-from pflcore.engine.state import ClientStates, History
+from pflcore.engine.state import History
 from pflcore.groups import Tensors
-from pflcore.method import Server
-
-FINDINGS_SCHEMA = "analysis/1"
 
 
 @dataclass(frozen=True)
 class Result:
     """What a run leaves behind.
 
-    Attributes:
-        round, client, correct, total, loss, last: One entry per (measured round, client), of test samples, and one of
-            validation samples where there are any. A prediction is one per image, one per character for text; `loss` is
-            the mean over them, `last` counts the correct ones at the last positions of texts.
-        precision: Of detectors the mean average precision of these entries, 0 to 1; None of other models.
-        validation: Which of these entries are of validation samples.
-        positions: Predictions per sample.
-        rounds: Rounds that were trained: all, unless it was stopped early or diverged.
-        diverged: The round and client at which the run ended early, or None.
-        parameters: Trained parameters of one client's model.
-        cost: Bytes, numbers and multiply-adds.
-        resumed_from: The round that this process continued from; 0 for none.
-        inherited: Whether it did so from the last checkpoint of an earlier run, and not from one of its own.
-        weights: Parameters that were not trained, final shared entries, the server's own, and the personal entries of
-            clients that trained, by name.
-        findings: Analysis → what it found; nothing when the run diverged.
-        notes: What the backbone has to say about the weights that it began with.
+    The first columns have one entry per (measured round, client), of test samples, and one of validation samples where
+    there are any. A prediction is one per image, one per character for text.
     """
 
     round: np.ndarray
     client: np.ndarray
-    correct: np.ndarray
+    correct: np.ndarray  # predictions
     total: np.ndarray
-    loss: np.ndarray
-    last: np.ndarray
-    precision: np.ndarray | None
-    validation: np.ndarray
-    positions: int
-    rounds: int
+    loss: np.ndarray  # the mean over predictions
+    last: np.ndarray  # correct predictions at the last positions of texts
+    precision: np.ndarray | None  # of detectors the mean average precision, 0 to 1
+    validation: np.ndarray  # which entries are of validation samples
+    positions: int  # predictions per sample
+    rounds: int  # that were trained: all, unless it was stopped early or diverged
     diverged: Diverged | None
-    parameters: int
+    parameters: int  # trained ones, of one client's model
     cost: Cost
-    resumed_from: int
-    inherited: bool
+    resumed_from: int  # the round that this process continued from; 0 for none
+    inherited: bool  # whether it did so from the last checkpoint of an earlier run, and not from one of its own
+    # Parameters that were not trained, final shared entries, `server.…` what else the server keeps, and
+    # `client.<number>.…` the personal entries of clients that trained.
     weights: Tensors
     findings: Findings
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # of the backbone, about the weights that it began with
 
 
 def columns(history: History) -> dict[str, Any]:
@@ -68,35 +52,18 @@ def columns(history: History) -> dict[str, Any]:
     shape = (-1, splits, history.columns, clients)
     values = np.array([scores.values for scores in history.scores.values()], np.float64).reshape(shape)
     numbers = dict(zip(COLUMNS, np.moveaxis(values, 2, 0).reshape(history.columns, -1), strict=False))
-    counts = {name: numbers[name].astype(np.int64) for name in ("correct", "total", "last")}
     return {
         "round": np.repeat(list(history.scores), splits * clients).astype(np.int32),
         "client": np.tile(np.arange(clients), splits * len(values)).astype(np.int32),
         "loss": numbers["loss"] / numbers["total"],
         "precision": numbers.get("precision"),
         "validation": np.tile(np.repeat([False, True][:splits], clients), len(values)),
-        **counts,
+        **{name: numbers[name].astype(np.int64) for name in ("correct", "total", "last")},
     }
 
 
-def final_weights(server: Server, personal: ClientStates) -> Tensors:
-    """Return shared entries under their own names, those of clients that trained, and what else the server keeps."""
-    weights = dict(server.shared)
-    for client in personal.trained():
-        weights.update({f"client.{client}.{name}": tensor for name, tensor in personal[client].items()})
-    weights.update({f"server.{name}": tensor for name, tensor in server.extra.items()})
-    return weights
-
-
 def write_findings(path: Path, findings: Findings, /, **meta: Any) -> None:
-    """Write the artifact ``analysis/1``: a number per row, in the order of the findings.
-
-    Columns: the analysis; the client, -1 for none; the item, in the words of the analysis; the index of the value in
-    its series, from 0; the value.
-
-    Args:
-        meta: Facts about the run.
-    """
+    """Write the artifact ``analysis/1``, with facts about the run: a number per row, in the order of the findings."""
     # Here, as training does without them.
     import pyarrow as pa
 
@@ -116,4 +83,4 @@ def write_findings(path: Path, findings: Findings, /, **meta: Any) -> None:
             "value": pa.array(np.concatenate([np.empty(0), *(one.values for _, one, _ in rows)]), pa.float64()),
         }
     )
-    write_table(path, table, FINDINGS_SCHEMA, **meta)
+    write_table(path, table, "analysis/1", **meta)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import torch
 from torch import nn
 
 from pflcore.backbones import Backbone
@@ -17,20 +18,20 @@ from pflcore.data.federation import FederatedData
 from pflcore.data.upload import move
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Findings, Subject
-from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, Stateful, misfit, restore
-from pflcore.engine.client import OPENING, TUNING, Diverged, Facts, Job, Outcome, no_class_weights
+from pflcore.engine.checkpoint import Checkpoint, CheckpointFolder, compare
+from pflcore.engine.client import OPENING, TUNING, Diverged, Job, no_class_weights
 from pflcore.engine.cost import Cost, count, count_server, step_macs
-from pflcore.engine.evaluation import COLUMNS, Scores, SplitScores
-from pflcore.engine.executors.choose import Executor
+from pflcore.engine.evaluation import COLUMNS, Scores
+from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.optimizers import ServerOptimizer
 from pflcore.engine.phases import make_trainer
-from pflcore.engine.result import Result, columns, final_weights
-from pflcore.engine.state import ClientStates, History, ServerState, Traffic
+from pflcore.engine.result import Result, columns
+from pflcore.engine.state import ClientStates, History
 from pflcore.errors import UserError
 from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import COMMON, OWN, Method, Server, Update, name_of
-from pflcore.ownership import groups_of, roles_of
+from pflcore.ownership import groups_of
 from pflcore.seeds import generator
 from pflcore.settings import Evaluation, Training, impatience
 
@@ -40,7 +41,15 @@ Item = TypeVar("Item")
 
 
 class RunState:
-    """The state of one run and the transitions between its rounds."""
+    """The state of one run and the transitions between its rounds.
+
+    Attributes:
+        initial: The model's state as it begins; `fixed` is what of it nobody trains, which is in no checkpoint.
+        kept: What a client keeps, as it begins: the personal part of its model, and what the method has it keep beside.
+        carried: A client's state as it begins, names, shapes and types of which stay.
+        roles: Who owns which entries, those among them that are exchanged beside the model.
+        traffic: Bytes that clients sent and received, and how often one took part, over all rounds so far.
+    """
 
     def __init__(
         self,
@@ -55,51 +64,33 @@ class RunState:
         if reason := impatience(training, evaluation, bool(data.validation)):
             raise UserError(f"training.patience: {reason}")
         model, groups = backbone.create(data.shape, data.classes, seed, method.extend)
-        groups = groups_of(method, groups)
         detects = isinstance(getattr(model, "task", None), Detection)
-        data = data.with_boxes() if detects else data
-        self.data, self.method, self.training, self.evaluation, self.seed = data, method, training, evaluation, seed
+        self.data = data = data.with_boxes() if detects else data
+        self.method, self.training, self.evaluation, self.seed = method, training, evaluation, seed
         self.model: nn.Module = model.to(data.device)
-        self.groups: Groups = groups
+        self.groups: Groups = groups_of(method, groups)
         self._members = [client for client in range(data.clients) if client not in data.novel]
-        self.round = 0
-        self.resumed_from = 0
+        self.round = self.resumed_from = 0
         self.inherited = False
         self.diverged: Diverged | None = None
-        roles = roles_of(method, groups)
-        _check(method, training, data)
-        if detects:
-            _check_detection(method, training)
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        # Parameters that nobody trains are in no checkpoint, and never sent.
-        self.fixed: Tensors = pick(self.initial, groups.fixed)
-        self.trainer = make_trainer(self.model, groups, data, method, training, seed)
-        self.facts = Facts(self.trainer, roles, self.initial)
-        federation = self.facts.federation
-        # What is exchanged beside the model has the role of its shared entries.
-        exchanged = method.init_shared(self.initial, roles, federation)
+        self.fixed: Tensors = pick(self.initial, self.groups.fixed)
+        _check(method, training, data, detects)
+        self.trainer = make_trainer(self.model, self.groups, data, method, training, seed)
+        roles, self.federation = self.trainer.roles, self.trainer.federation(self.initial)
+        exchanged = method.init_shared(self.initial, roles, self.federation)
         common = add_prefix(COMMON, {name: tensor.to(data.device) for name, tensor in exchanged.items()})
         self.roles: Roles = replace(roles, shared=roles.shared | common.keys())
-        server = method.init_server({**self.initial, **common}, self.roles, federation)
-        self.server = ServerState(server, data.device)
-        trained = {name: tensor for name, tensor in server.shared.items() if name in groups.parameters}
+        self.server: Server = method.init_server({**self.initial, **common}, self.roles, self.federation)
+        trained = {name: tensor for name, tensor in self.server.shared.items() if name in self.groups.parameters}
         self.server_optimizer = ServerOptimizer(training, name_of(method), trained)
-        # What stays on the client: the personal part of its model, and what the method keeps beside it.
-        companions = add_prefix(OWN, method.init_client(self.initial, roles, federation))
-        self.kept: Tensors = {**pick(self.initial, self.roles.personal), **companions}
+        own = add_prefix(OWN, method.init_client(self.initial, roles, self.federation))
+        self.kept: Tensors = {**pick(self.initial, self.roles.personal), **own}
         self.personal = ClientStates(self.kept, data.clients, scratch)
-        # The names, shapes and types of a client's state, as at the beginning.
-        self.carried: Tensors = {**self.initial, **common, **self.kept, **self.facts.of(0, 1)}
+        self.carried: Tensors = {**self.initial, **common, **self.kept, **self.trainer.facts(0, 1)}
         takes_part = ~np.isin(np.arange(data.clients), sorted(data.novel))
         self.history = History(takes_part, 1 + bool(data.validation), precise=detects)
-        self.traffic = Traffic()
-        self.parts: dict[str, Stateful] = {
-            "server": self.server,
-            "server_optimizer": self.server_optimizer,
-            "personal": self.personal,
-            "traffic": self.traffic,
-            "history": self.history,
-        }
+        self.traffic = torch.zeros(3, dtype=torch.int64)
 
     @property
     def over(self) -> bool:
@@ -107,14 +98,20 @@ class RunState:
         stopped = self.history.stops_after(self.training.patience)
         return self.round >= self.training.rounds or self.diverged is not None or stopped is not None
 
-    def advance(self, executor: Executor) -> float:
+    def open(self, executor: Sequential) -> None:
+        """Let all clients that take part in training do what the method has them do before the first round, if any."""
+        if OPENING in self.trainer.parts and (done := self._train(executor, 0, self._members, (OPENING,))):
+            updates, personal, _ = done
+            self.server = self.method.end_warmup(self._server(0), self.roles, updates)
+            self.personal.update(personal)
+
+    def advance(self, executor: Sequential) -> float:
         """Run one round; return the mean local loss of its participants.
 
         When local training diverges, the state before the round stays. A loss that is first seen not to be finite when
         the models are measured is a divergence too, but leaves the state after the round.
         """
-        round_ = self.round + 1
-        members = self._members
+        round_, members = self.round + 1, self._members
         sampled = sample_cohort(members, self.training.cohort_size(len(members)), self.seed, round_)
         chosen = self.method.participants(sampled, self.data.clients)
         participants = [client for client in chosen if client not in self.data.novel]
@@ -122,36 +119,36 @@ class RunState:
             return float("nan")
         updates, personal, losses = done
         for update in updates:
-            self.traffic.add(*self.method.traffic(update))
-        before = self.server_optimizer.before(self.server.server)
+            self.traffic += torch.tensor([*self.method.traffic(update), 1])
+        before = self.server_optimizer.before(self.server)
         updated = self.method.update_server(self._server(round_), self.roles, updates)
-        self.server.server = self.server_optimizer.step(before, updated)
+        self.server = self.server_optimizer.step(before, updated)
         self.personal.update(personal)
         self.round = round_
         if self.evaluation.is_due(round_, self.training.rounds):
             self._measure(executor)
         return float("nan") if self.diverged else float(np.mean(losses))
 
-    def open(self, executor: Executor) -> None:
-        """Let all clients that take part in training do what the method has them do before the first round, if any."""
-        if OPENING in self.trainer.parts and (done := self._train(executor, 0, self._members, (OPENING,))):
-            updates, personal, _ = done
-            self.server.server = self.method.end_warmup(self._server(0), self.roles, updates)
-            self.personal.update(personal)
-
     def _train(
-        self, executor: Executor, round_: int, participants: Sequence[int], parts: Sequence[int]
+        self, executor: Sequential, round_: int, clients: Sequence[int], parts: Sequence[int]
     ) -> tuple[list[Update], dict[int, Tensors], list[float]] | None:
-        """Train clients in some parts; return their updates, what they keep, and losses, or None when one diverged."""
-        exchanged = self.roles.shared | self.roles.generated
-        sent: dict[int, Tensors] = {}
-        updates, personal, losses = [], {}, []
+        """Train clients in some parts, each of which begins with what the one before it ends with.
+
+        Returns:
+            Their updates, what they keep, and losses, or None when one diverged.
+        """
+        exchanged, updates, personal, losses = self.roles.shared | self.roles.generated, [], {}, []
+        made = zip(clients, self.method.generate(self._server(self.round), clients), strict=True)
+        jobs: Iterable[Job] = [(client, self._assemble(client, generated)) for client, generated in made]
+        sent = {client: pick(received, exchanged) for client, received in jobs}
+        for part in parts[:-1]:
+            done = executor.train(round_, jobs, part)
+            jobs = ((one.client, {name: one.model[name] for name in self.carried}) for one in done)
         try:
-            for outcome in self._trained(executor, round_, self._jobs(participants, sent), parts):
+            for outcome in executor.train(round_, jobs, parts[-1]):
                 client = outcome.client
-                returned = pick(outcome.model, exchanged)
                 samples, steps = len(self.data.train[client]), self.trainer.steps(client)
-                updates.append(Update(client, samples, sent=sent.pop(client), returned=returned, steps=steps))
+                updates.append(Update(client, samples, sent[client], pick(outcome.model, exchanged), steps))
                 personal[client] = pick(outcome.model, self.kept)
                 losses.append(outcome.loss)
         except Diverged as diverged:
@@ -159,34 +156,17 @@ class RunState:
             return None
         return updates, personal, losses
 
-    def _trained(self, executor: Executor, round_: int, jobs: Iterator[Job], parts: Sequence[int]) -> Iterator[Outcome]:
-        """Train clients in some parts, each of which begins with what the one before it ends with."""
-        *before, last = parts
-        for part in before:
-            done = executor.train(round_, jobs, part)
-            jobs = ((one.client, {name: one.model[name] for name in self.carried}) for one in done)
-        return executor.train(round_, jobs, last)
-
-    def _jobs(self, participants: Sequence[int], sent: dict[int, Tensors]) -> Iterator[Job]:
-        """Yield what each participant receives; the part that goes back to the server is also noted in `sent`."""
-        exchanged = self.roles.shared | self.roles.generated
-        made = self.method.generate(self._server(self.round), participants)
-        for client, generated in zip(participants, made, strict=True):
-            received = self._assemble(client, generated)
-            sent[client] = pick(received, exchanged)
-            yield client, received
-
     def _assemble(self, client: int, generated: Tensors) -> Tensors:
         """Return the client's state: fixed, shared, generated and its kept entries, the model's in its order, facts."""
-        parts = {**self.fixed, **self.server.server.shared, **generated, **self.facts.of(client, self.round + 1)}
+        parts = {**self.fixed, **self.server.shared, **generated, **self.trainer.facts(client, self.round + 1)}
         (kept,) = move([self.personal[client]], self.data.device)
         return {name: kept[name] if name in kept else parts[name] for name in self.carried}
 
     def _server(self, round_: int) -> Server:
         """Return the server as a method is given it, when so many rounds are done."""
-        return replace(self.server.server, federation=self.facts.federation, round=round_)
+        return replace(self.server, federation=self.federation, round=round_)
 
-    def _measure(self, executor: Executor) -> None:
+    def _measure(self, executor: Sequential) -> None:
         """Measure all clients after the round that has been done."""
         try:
             with during("measuring"):
@@ -200,7 +180,7 @@ class RunState:
         else:
             self.history.add(self.round, scores)
 
-    def _score(self, executor: Executor) -> Scores:
+    def _score(self, executor: Sequential) -> Scores:
         """Return the scores of all clients. Raises :class:`Diverged` for a loss in tuning."""
         method = self.method
         uses_facts = method.facts and type(method).predict is not Method.predict  # facts differ by client
@@ -209,11 +189,11 @@ class RunState:
         jobs = ((client, self.trainer.measured(state)) for client, state in self._own_states())
         if self.trainer.tuning is None:
             return executor.score_each(jobs)
-        scores: list[SplitScores] = []
+        scores = []
         for some in _batched(jobs):
             tuned = executor.train(self.round, some, TUNING)
-            scores += executor.score_each([(one.client, one.model) for one in tuned]).clients()
-        return Scores.join(scores)
+            scores.append(executor.score_each([(one.client, one.model) for one in tuned]).values)
+        return Scores(np.concatenate(scores, -1))
 
     def _own_states(self) -> Iterator[Job]:
         """Yield every client with its own state, made a few at a time."""
@@ -232,14 +212,19 @@ class RunState:
 
     def result(self, findings: Findings) -> Result:
         """Return what the run leaves behind, with what analyses found."""
+        up, down, updates = self.traffic.tolist()
         exchanged = self.roles.shared | self.roles.generated
         cost = Cost(
-            *self.traffic.mean(),
+            round(up / max(1, updates)),
+            round(down / max(1, updates)),
             stored=count(self.kept),
             received=count(pick(self.carried, exchanged)),
-            server=count_server(self.server.server),
+            server=count_server(self.server),
             macs=step_macs(self.trainer, self.subject(None).state(0)),
         )
+        weights = {**self.fixed, **self.server.shared}
+        for client in self.personal.trained():
+            weights |= add_prefix(f"client.{client}.", self.personal[client])
         return Result(
             **columns(self.history),
             positions=self.data.positions,
@@ -249,23 +234,49 @@ class RunState:
             cost=cost,
             resumed_from=self.resumed_from,
             inherited=self.inherited,
-            weights={**self.fixed, **final_weights(self.server.server, self.personal)},
+            weights=weights | add_prefix("server.", self.server.extra),
             findings=findings,
             notes=tuple(getattr(self.model, "notes", ())),
         )
 
+    def state(self) -> Tensors:
+        """Return everything that the next round needs."""
+        return {
+            **add_prefix("server/shared/", self.server.shared),
+            **add_prefix("server/extra/", self.server.extra),
+            **add_prefix("server_optimizer/", self.server_optimizer.state()),
+            **add_prefix("personal/", self.personal.state()),
+            "traffic/bytes": self.traffic,
+            **add_prefix("history/", self.history.state()),
+        }
+
+    def misfit(self, tensors: Tensors) -> str:
+        """Say how tensors differ from a state of this run, but for clients and rounds; empty when they fit."""
+        found, own = (
+            {name: it for name, it in one.items() if not name.startswith(("personal/", "history/"))}
+            for one in (tensors, self.state())
+        )
+        return compare(found, own)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from copies of a state, which may be of a mapped file."""
+        of_server = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("server")}
+        here = {name: tensor.to(self.data.device, copy=True) for name, tensor in of_server.items()}
+        self.server = Server(strip_prefix("server/shared/", here), strip_prefix("server/extra/", here))
+        self.server_optimizer.restore(strip_prefix("server_optimizer/", here))
+        self.personal.restore(strip_prefix("personal/", checkpoint.tensors))
+        self.traffic = checkpoint.tensors["traffic/bytes"].clone()
+        self.history.restore(strip_prefix("history/", checkpoint.tensors))
+        self.round = checkpoint.round
+
     def resume(self, checkpoints: CheckpointFolder) -> None:
         """Continue from the newest good checkpoint, or from where an earlier run of the lineage ended, if any."""
-
-        def wrong(tensors: Tensors) -> str:
-            return misfit(self.parts, tensors)
-
-        found = checkpoints.load(wrong)
-        if not found and (found := checkpoints.earlier(wrong, self._continues)):
+        found = checkpoints.load(self.misfit)
+        if not found and (found := checkpoints.earlier(self.misfit, self._continues)):
             self.inherited = True
         if found:
-            self.round = self.resumed_from = found.round
-            restore(self.parts, found.tensors)
+            self.restore(found)
+            self.resumed_from = found.round
             self.history.keep(self.evaluation.due(self.training.rounds))
 
     def _continues(self, earlier: Checkpoint) -> bool:
@@ -291,30 +302,22 @@ def sample_cohort(members: Sequence[int], size: int, seed: int, round_: int) -> 
     return sorted(np.array(members)[chosen].tolist())
 
 
-def _check(method: Method, training: Training, data: FederatedData) -> None:
-    """Raise :class:`UserError` where the settings do not go with the method or the data."""
+def _check(method: Method, training: Training, data: FederatedData, detects: bool) -> None:
+    """Raise :class:`UserError` where settings do not go with the method or the data, or either with a detector."""
+    name = f"method {name_of(method)}:"
     if training.augments and data.is_text:
         raise UserError("training.augment_crop, _flip and _rotation are of images; the dataset is of text")
     if training.class_weights != "none" and not method.weighs_classes:
         raise no_class_weights(method)
-    if method.plain_sgd and training.beyond_sgd:
-        raise UserError(
-            f"method {name_of(method)}: its local steps are plain SGD's by definition, and "
-            f"training.{training.beyond_sgd} makes them others"
-        )
-
-
-def _check_detection(method: Method, training: Training) -> None:
-    """Raise :class:`UserError` for methods and settings that go by one label per sample, which boxes are not."""
+    if method.plain_sgd and (other := training.beyond_sgd):
+        raise UserError(f"{name} its local steps are plain SGD's by definition, and training.{other} makes them others")
+    if not detects:
+        return
     changed = [part for part in ("predict", "predictor") if getattr(type(method), part) is not getattr(Method, part)]
     if "class_counts" in method.facts or changed or method.remembers:
         why = "makes predictions of its own" if changed else "knows samples by their one class"
-        raise UserError(f"method {name_of(method)}: it {why}, so it does not go with a detector")
+        raise UserError(f"{name} it {why}, so it does not go with a detector")
     if training.augments:
-        raise UserError(
-            "training.augment_crop, _flip and _rotation do not move boxes, so they do not go with a detector"
-        )
+        raise UserError("training.augment_crop, _flip and _rotation do not move boxes, so do not go with a detector")
     if training.class_weights != "none":
-        raise UserError(
-            "training.class_weights are of the cross-entropy of one label, so they do not go with a detector"
-        )
+        raise UserError("training.class_weights are of one label per sample, so they do not go with a detector")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,28 +23,24 @@ from pflcore.engine.evaluation import batch_size, score_client
 from pflcore.engine.forward import autocast, one_thread, use_precision
 from pflcore.engine.run import RunState
 from pflcore.errors import UserError
-from pflcore.groups import Tensors, add_prefix, strip_prefix
+from pflcore.groups import Tensors, strip_prefix
 from pflcore.method import Method
 from pflcore.settings import Evaluation, Training
 from pflcore.task import Score
-
-_CLIENT, _SERVER = "client.", "server."
 
 
 class ClientModel(nn.Module):
     """A client's model, ready to predict, in evaluation mode.
 
-    Calling it takes a network's inputs, normalised images or characters; :meth:`predict` takes samples as they are in
-    the dataset. Both give logits as the method measures its clients by: of memories, mixtures and Gaussians the
-    logarithms of probabilities, of prototypes negative distances. Their softmax are probabilities in each case but the
-    last. Gradients reach the weights, but for what was made of a client's training samples once, such as a memory.
+    Calling it takes a network's inputs; :meth:`predict` takes samples as they are in the dataset. Both give logits as
+    the method measures its clients by: of memories, mixtures and Gaussians the logarithms of probabilities, of
+    prototypes negative distances. Gradients reach the weights, but for what was made of training samples once.
 
     Attributes:
         net: The network, with all that the method adds to it, and with the client's weights.
         plain: Whether `net` alone predicts.
         beside: What predictions take beside it, a buffer each: prototypes, a second classifier, the samples per class.
             A dot in a name is written as a colon.
-        client: Its number.
     """
 
     mean: Tensor
@@ -53,13 +49,15 @@ class ClientModel(nn.Module):
     def __init__(self, trainer: Trainer, state: Tensors, client: int) -> None:
         """Take over a trainer's network; `state` is what the client is measured with."""
         super().__init__()
-        self.client, self._trainer = client, trainer
+        self.client, self._trainer, self.method = client, trainer, trainer.method
         method, data = trainer.method, trainer.data
         self.plain = type(method).predict is Method.predict and not method.remembers
         own = {name: tensor for name, tensor in state.items() if name in trainer.entries}
-        trainer.model.load_state_dict({**trainer.model.state_dict(), **own})
-        self.net = trainer.model
-        self.beside = _beside({} if self.plain else {name: it for name, it in state.items() if name not in own})
+        self.net, self.beside = trainer.model, nn.Module()
+        self.net.load_state_dict({**self.net.state_dict(), **own})
+        for name, tensor in state.items():
+            if not self.plain and name not in own:
+                self.beside.register_buffer(name.replace(".", ":"), tensor.clone())
         self._remembered = trainer.predictor(state, client, batch_size(trainer)) if method.remembers else None
         if not data.is_text:
             self.register_buffer("mean", data.mean.clone(), persistent=False)
@@ -68,29 +66,21 @@ class ClientModel(nn.Module):
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits of normalised images (n, channels, height, width) → (n, classes), or of characters (n, length) →
-        (n, length, classes)."""
-        precision = self._trainer.training.precision
+        """Return logits of normalised images (n, channels, height, width) → (n, classes), or of characters (n, length)
+        → (n, length, classes)."""
         if self._remembered:
             return self._remembered(inputs)
         if not self.plain:
             return self._trainer.predict(self.state(), inputs)
-        with autocast(precision, inputs.device):
+        with autocast(self._trainer.training.precision, inputs.device):
             logits: Tensor = self.net(inputs)
         return logits.float()
 
     def predict(self, samples: Tensor | NDArray[Any]) -> Tensor:
-        """Logits of samples as the dataset has them: images in bytes (n, channels, height, width), which are normalised
-        and scaled here, or texts (n, length) of character numbers.
-
-        On a CPU it computes on one thread, as in measurements, so that the last bits are the same.
-
-        Raises:
-            UserError: They are of another shape or type.
-        """
-        given = torch.as_tensor(samples)
+        """Return logits of samples as the dataset has them: images in bytes (n, channels, height, width), which are
+        normalised and scaled here, or texts (n, length) of character numbers; to the last bit those of measurements."""
+        given, mode = torch.as_tensor(samples), self.training
         self._check(given)
-        mode = self.training
         try:
             with torch.no_grad(), use_precision(self._trainer.training.precision), one_thread(self.device):
                 self.eval()
@@ -100,7 +90,7 @@ class ClientModel(nn.Module):
             self.train(mode)
 
     def prepared(self, samples: Tensor) -> Tensor:
-        """The network's inputs of samples as :meth:`predict` takes them."""
+        """Return the network's inputs of samples as :meth:`predict` takes them."""
         data = self._trainer.data
         if data.is_text:
             return samples.long()
@@ -109,39 +99,26 @@ class ClientModel(nn.Module):
         return F.interpolate(images, (size, size), mode="bilinear", align_corners=False) if size else images
 
     def samples(self, split: str = "test") -> tuple[Tensor, Tensor]:
-        """The client's own samples as :meth:`predict` takes them, and their labels.
-
-        Args:
-            split: ``train``, ``test`` or ``validation``.
-        """
+        """Return the client's own samples of a split as :meth:`predict` takes them, and their labels."""
         data = self._trainer.data
         parts = {"train": data.train, "test": data.test, "validation": data.validation}
-        if split not in parts or not len(parts[split]):
-            raise UserError(
-                f"split {split!r}: there are {', '.join(name for name, rows in parts.items() if len(rows))}"
-            )
-        rows = parts[split][self.client]
-        inputs = data.inputs[rows.to(data.inputs.device)]
+        held = {name: rows[self.client] for name, rows in parts.items() if len(rows)}
+        if split not in held:
+            raise UserError(f"split {split!r}: there are {', '.join(held)}")
+        inputs = data.inputs[held[split].to(data.inputs.device)]
         if data.is_text:
             return inputs[:, :-1].long(), inputs[:, 1:].long()
-        return inputs, data.labels[rows.to(data.device)]
+        return inputs, data.labels[held[split].to(data.device)]
 
     def measure(self) -> Score:
-        """What a measurement finds on the client's test samples, as :data:`pflcore.task.Score`; with the noise, where
-        the partition has some that is drawn at each use."""
-        state = self.state()
+        """Return what a measurement finds on the client's test samples."""
         with use_precision(self._trainer.training.precision), one_thread(self.device):
-            return score_client(self._trainer, state, self.client)
+            return score_client(self._trainer, self.state(), self.client)
 
     def state(self) -> Tensors:
-        """All that predictions are made of, by the names that the method has for it."""
+        """Return all that predictions are made of, by the names that the method has for it."""
         beside = {name.replace(":", "."): tensor for name, tensor in self.beside.named_buffers()}
         return {**self.net.state_dict(keep_vars=True), **beside}
-
-    @property
-    def method(self) -> Method:
-        """What it was trained by, with its options."""
-        return self._trainer.method
 
     @property
     def device(self) -> torch.device:
@@ -157,34 +134,15 @@ class ClientModel(nn.Module):
             fine = given.ndim == 2 and given.shape[1] <= data.positions and not given.is_floating_point()
             wanted = f"character numbers (n, up to {data.positions})"
         else:
-            channels, height, width = data.inputs.shape[1:]
-            sides = (given.shape[2:] == (height, width)) or (given.ndim == 4 and data.size is not None)
-            fine = given.dtype == torch.uint8 and given.ndim == 4 and given.shape[1] == channels and sides
-            wanted = f"images uint8 (n, {channels}, {height}, {width}) with pixels 0 to 255"
+            shape = tuple(data.inputs.shape[1:])
+            fits = given.shape[1:2] == shape[:1] if data.size else given.shape[1:] == shape
+            fine = given.dtype == torch.uint8 and given.ndim == 4 and fits
+            wanted = f"images uint8 (n, {', '.join(map(str, shape))}) with pixels 0 to 255"
         if not fine:
             kind = str(given.dtype).removeprefix("torch.")
             raise UserError(
                 f"predict takes {wanted}, got {kind} {tuple(given.shape)}; call the model itself for others"
             )
-
-
-def client_model(trainer: Trainer, state: Tensors, client: int) -> ClientModel:
-    """The model of a client that is measured with `state`.
-
-    Raises:
-        UserError: It detects objects, of which predictions are boxes and no logits.
-    """
-    if isinstance(trainer.task, Detection):
-        raise UserError("a detector's predictions are boxes: there is no model that gives logits of classes")
-    with torch.no_grad(), one_thread(trainer.data.device):
-        return ClientModel(trainer, state, client)
-
-
-def _beside(tensors: Mapping[str, Tensor]) -> nn.Module:
-    module = nn.Module()
-    for name, tensor in tensors.items():
-        module.register_buffer(name.replace(".", ":"), tensor.clone())
-    return module
 
 
 def _usual_dropout(module: nn.Module) -> None:
@@ -198,71 +156,67 @@ def _usual_dropout(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run was trained with, and what it left.
-
-    Attributes:
-        rounds: How many were trained.
-        weights: Its final weights, the file of them, or its last checkpoint. Without the parameters that nobody trains
-            these are as the backbone begins.
-    """
+    """What a run was trained with, and what it left."""
 
     data: FederatedData
     backbone: Backbone
     method: Method
     training: Training
     seed: int
-    rounds: int
+    rounds: int  # that were trained
+    # Final weights, the file of them, or the last checkpoint, without parameters that nobody trains.
     weights: Path | Tensors | Checkpoint
 
     def client(self, client: int) -> ClientModel:
-        """A client's model as it was measured after the last round.
+        """Return a client's model as it was measured after the last round.
 
         It is tuned first where the method does so, and remembers the client's samples where that is what it predicts
-        by. A client that never trained has the entries of its own that all began with, drawn again from the seed.
-
-        Raises:
-            UserError: There is no such client, it has no model that gives logits, or the weights are of another run.
+        by. A client that never trained has the entries of its own that all began with. Raises :class:`UserError` where
+        there is no such client, it has no model that gives logits, or the weights are of another run.
         """
         if not 0 <= client < self.data.clients:
             raise UserError(f"there is no client {client}: clients are 0 to {self.data.clients - 1}")
         with torch.random.fork_rng(devices=[]), use_precision(self.training.precision), one_thread(self.data.device):
             run = RunState(self.data, self.backbone, self.method, self.training, Evaluation(), self.seed, None)
             self._restore(run, client)
-            return client_model(run.trainer, run.subject(None).measured(client), client)
+            if isinstance(run.trainer.task, Detection):
+                raise UserError("a detector's predictions are boxes: there is no model that gives logits of classes")
+            measured = run.subject(None).measured(client)
+            with torch.no_grad():
+                return ClientModel(run.trainer, measured, client)
 
     def _restore(self, run: RunState, client: int) -> None:
         """Set the run to what it was after its last round, as far as this client needs it."""
-        shared, extra, own = self._read(run, client)
+        if isinstance(self.weights, Checkpoint):
+            state = self.weights.tensors
+            own = run.personal.entries(strip_prefix("personal/", state), client)
+            shared, extra = strip_prefix("server/shared/", state), strip_prefix("server/extra/", state)
+        else:
+            mine = f"client.{client}."
+            found = self._read(lambda name: name.startswith(mine) or not name.startswith("client."))
+            own, extra = strip_prefix(mine, found), strip_prefix("server.", found)
+            shared = {name: it for name, it in found.items() if not name.startswith((mine, "server."))}
         fixed = {name: shared.pop(name) for name in run.fixed if name in shared}
-        server = add_prefix("shared/", shared) | add_prefix("extra/", extra)
-        reason = run.server.misfit(server) or (compare(own, run.kept) if own else "")
+        reason = compare(shared, run.server.shared) or compare(extra, run.server.extra)
+        reason = reason or (compare(own, run.kept) if own else "")
         if reason or (fixed and fixed.keys() != run.fixed.keys()):
             where = f"{self.weights}: " if isinstance(self.weights, Path) else ""
             raise UserError(f"{where}weights of another run ({reason or 'parameters are missing'})")
-        run.fixed |= {name: tensor.to(self.data.device) for name, tensor in fixed.items()}
-        run.server.restore(server)
+        device = self.data.device
+        run.fixed |= {name: tensor.to(device) for name, tensor in fixed.items()}
+        run.server.shared, run.server.extra = (
+            {name: tensor.to(device, copy=True) for name, tensor in one.items()} for one in (shared, extra)
+        )
         if own:
             run.personal[client] = own
         run.round = self.rounds
 
-    def _read(self, run: RunState, client: int) -> tuple[Tensors, Tensors, Tensors]:
-        """What is shared or fixed, what else the server has, and the client's own; nothing of other clients."""
-        if isinstance(self.weights, Checkpoint):
-            state = self.weights.tensors
-            own = run.personal.entries(strip_prefix("personal/", state), client)
-            return strip_prefix("server/shared/", state), strip_prefix("server/extra/", state), own
-        mine = f"{_CLIENT}{client}."
-        wanted = self._those(self.weights, lambda name: name.startswith(mine) or not name.startswith(_CLIENT))
-        shared = {name: tensor for name, tensor in wanted.items() if not name.startswith((mine, _SERVER))}
-        return shared, strip_prefix(_SERVER, wanted), strip_prefix(mine, wanted)
-
-    @staticmethod
-    def _those(weights: Path | Tensors, wanted: Callable[[str], bool]) -> Tensors:
-        """The entries of the weights whose names are wanted."""
-        if not isinstance(weights, Path):
-            return {name: tensor for name, tensor in weights.items() if wanted(name)}
+    def _read(self, wanted: Callable[[str], bool]) -> Tensors:
+        """Return the entries of the weights whose names are wanted."""
+        if isinstance(self.weights, dict):
+            return {name: tensor for name, tensor in self.weights.items() if wanted(name)}
         try:
-            with safe_open(weights, "pt") as file:
+            with safe_open(self.weights, "pt") as file:
                 return {name: file.get_tensor(name) for name in filter(wanted, file.keys())}
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{weights}: not a readable safetensors file ({error})") from None
+            raise UserError(f"{self.weights}: not a readable safetensors file ({error})") from None

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES, Backbone
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Boxes
 from pflcore.engine import Result, train
-from pflcore.engine.dropout import DropoutBits
 from pflcore.errors import UserError
 from pflcore.groups import Groups, Roles, Tensors, add_prefix
 from pflcore.method import COMMON, Federation, Server, Update
@@ -59,7 +57,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "fedtp": {"embedding": 4, "hidden": 6, "layers": 2},
     "fedtp_fedrod": {"embedding": 4, "hidden": 6, "layers": 2},
     "pfedhn": {
-        **{"embedding": 4, "hidden": 4, "layers": 2, "server_lr": 1.0, "server_momentum": 0.5, "server_clip": 0.5},
+        **{"embedding": 4, "hidden": 4, "layers": 2, "server_lr": 1.0, "server_momentum": 0.5, "server_clip": 0.5}
     },
     "heurpfedla": {"embedding": 4, "hidden": 6},
     "pfedla_layerwise": {"embedding": 4, "hidden": 6},
@@ -141,17 +139,15 @@ def suited(net: Backbone, *sizes: Sequence[int]) -> FederatedData:
     return texts(*sizes) if net.takes == "text" else federation(*sizes)
 
 
-def shape_for(net: Backbone) -> tuple[int, ...]:
-    return (LENGTH,) if net.takes == "text" else SHAPE
-
-
 def inputs_for(net: Backbone, count: int) -> Tensor:
     """Random inputs of a model."""
     return torch.randint(CLASSES, (count, LENGTH)) if net.takes == "text" else torch.randn(count, *SHAPE)
 
 
 def create(net: Backbone, seed: int = 0, method: Method | None = None) -> tuple[nn.Module, Groups]:
-    model, groups = net.create(shape_for(net), CLASSES, seed, method.extend if method else None)
+    model, groups = net.create(
+        (LENGTH,) if net.takes == "text" else SHAPE, CLASSES, seed, method.extend if method else None
+    )
     return model, trained_groups(method, groups) if method else groups
 
 
@@ -184,51 +180,8 @@ def sampled(seed: int, round_: int, clients: int, training: Training) -> list[in
     return sorted(drawn.tolist())
 
 
-def batches(data: FederatedData, client: int, round_: int, training: Training, seed: int) -> Iterator[Tensor]:
-    """The rows of each step that a client takes in a round of whole epochs."""
-    order, rows = generator(seed, "batches", round_, client), data.train[client]
-    for _ in range(training.local_epochs):
-        yield from torch.split(rows[order.permutation(len(rows))], training.batch_size)
-
-
-# The noise of models that were trained by hand: its layers are put in once.
-_noises: WeakKeyDictionary[nn.Module, DropoutBits] = WeakKeyDictionary()
-
-
 def normalised(data: FederatedData, rows: Tensor) -> Tensor:
     return (data.inputs[rows].to(torch.float32) / 255 - data.mean) / data.std
-
-
-def train_by_hand(
-    model: nn.Module,
-    received: dict[str, Tensor],
-    data: FederatedData,
-    client: int,
-    round_: int,
-    training: Training,
-    seed: int,
-    mu: float = 0.0,
-) -> dict[str, Tensor]:
-    """One client's round as anyone would write it: a module, ``backward`` and ``torch.optim.SGD``.
-
-    Only dropout has numbers handed to it, for each step those of its stream.
-    """
-    noise = DropoutBits(model, data.example()) if not _noises.get(model) else _noises[model]
-    _noises[model] = noise
-    model.load_state_dict(received)
-    model.train()
-    sgd = torch.optim.SGD(
-        model.parameters(), training.lr, momentum=training.momentum, weight_decay=training.weight_decay
-    )
-    for step, rows in enumerate(batches(data, client, round_, training, seed)):
-        sgd.zero_grad()
-        noise.load(noise.draw(len(rows), seed, round_, client, step, 0))
-        F.cross_entropy(model(normalised(data, rows)), data.labels[rows]).backward()
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None
-            parameter.grad += mu * (parameter.detach() - received[name])
-        sgd.step()
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -293,18 +246,7 @@ def spied(method: Method, seen: list[list[Update]]) -> Method:
 
     class Spied(type(method)):  # type: ignore[misc]
         def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-            seen.append(
-                [
-                    Update(
-                        one.client,
-                        one.samples,
-                        sent={name: tensor.clone() for name, tensor in one.sent.items()},
-                        returned={name: tensor.clone() for name, tensor in one.returned.items()},
-                        steps=one.steps,
-                    )
-                    for one in updates
-                ]
-            )
+            seen.append(copy.deepcopy(list(updates)))
             return super().update_server(server, roles, updates)
 
     return Spied(**{field.name: getattr(method, field.name) for field in fields(method)})

@@ -1,1 +1,41 @@
 """Executors: how a cohort's local training is carried out. All of them give the same result."""
+
+from __future__ import annotations
+
+import os
+
+from pflcore.engine.client import Trainer
+from pflcore.engine.executors.pooled import Pooled
+from pflcore.engine.executors.sequential import Sequential
+from pflcore.engine.executors.stacked import Stacked
+from pflcore.errors import UserError
+from pflcore.groups import Tensors
+from pflcore.registry import did_you_mean
+from pflcore.variables import whole_number
+
+EXECUTORS = ("auto", "sequential", "pooled", "stacked")
+
+
+def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Sequential:
+    """Return the executor called `name`.
+
+    ``auto`` is ``stacked`` on an accelerator, ``pooled`` on a CPU with several cores, and otherwise ``sequential``. All
+    agree within float tolerance; ``sequential`` on one thread and ``pooled`` to the byte, on any number of workers.
+    """
+    if name not in EXECUTORS:
+        raise UserError(f"unknown executor {name!r}{did_you_mean(name, list(EXECUTORS))}")
+    on_cpu = trainer.data.device.type == "cpu"
+    if name == "pooled" and not on_cpu:
+        raise UserError(f"the pooled executor runs on the CPU, the data lies on {trainer.data.device}; use auto")
+    if name == "stacked" or (name == "auto" and not on_cpu):
+        return Stacked(trainer, whole_number("PFL_STACK") or 64)
+    workers = min(worker_count(), trainer.data.clients)
+    if name == "pooled" or (name == "auto" and workers > 1):
+        return Pooled(trainer, like, workers)
+    return Sequential(trainer)
+
+
+def worker_count() -> int:
+    """Return ``$PFL_WORKERS``, or the number of cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return whole_number("PFL_WORKERS") or cores

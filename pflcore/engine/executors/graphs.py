@@ -10,7 +10,6 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ class Replay:
         self._stream: torch.cuda.Stream | None = None  # one, as libraries keep a workspace for each
         self._pool: Any = None  # of what a step makes and does not return: only one recording runs at a time
         self._calls: Counter[Any] = Counter()
-        self.recordings: dict[Any, _Recording] = {}
+        self.recordings: dict[Any, tuple[torch.cuda.CUDAGraph, Any, Any]] = {}
 
     def __call__(self, key: object, step: Step, *arguments: Any) -> tuple[Any, Tensor]:
         """Return ``step(*arguments)``. The next call may overwrite the state: clone it before keeping it.
@@ -54,62 +53,47 @@ class Replay:
             try:
                 self.recordings[shapes] = self._record(step, arguments)
             except RuntimeError as error:  # an operation that cannot be recorded
-                short = next((one for one in (error, error.__context__) if one and is_memory(one)), None)
-                if short:  # also when what it ends with is the end of the capture
-                    raise short from None
+                for one in (error, error.__context__):
+                    if one and is_memory(one):  # also when what it ends with is the end of the capture
+                        raise one from None
                 warnings.warn(f"steps are not recorded ({str(error).splitlines()[0]}); slower", stacklevel=2)
                 self.on = False
                 return step(*arguments)
-        return self.recordings[shapes](arguments)
+        graph, inputs, (state, losses) = self.recordings[shapes]
+        _fill(inputs, arguments)
+        graph.replay()
+        return state, losses.clone()
 
     def clear(self) -> None:
         """Forget all recordings and give their memory back."""
         self.recordings.clear()
         self._calls.clear()
 
-    def _record(self, step: Step, arguments: Any) -> _Recording:
+    def _record(self, step: Step, arguments: Any) -> tuple[torch.cuda.CUDAGraph, Any, Any]:
+        """Return the kernels of one call, the tensors that they read, and those that they write."""
         with torch.cuda.device(self._device):
             if self._stream is None:
                 self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
                 self._pool = torch.cuda.graph_pool_handle()
-            before = torch.cuda.current_stream()
+            stream, before, inputs = self._stream, torch.cuda.current_stream(), copy_tree(arguments)
             try:
-                return self._capture(step, arguments, self._stream)
+                # What libraries set up at their first use must not be recorded.
+                stream.wait_stream(before)
+                with torch.cuda.stream(stream):
+                    for _ in range(_WARM_UP):
+                        state, losses = step(*inputs)
+                before.wait_stream(stream)
+                # A state comes out where it goes in, so that handing it on costs nothing.
+                in_place = signature(state) == signature(inputs[0])
+                outputs = inputs[0] if in_place else _map(torch.empty_like, state), torch.empty_like(losses)
+                del state, losses
+                graph = torch.cuda.CUDAGraph()
+                # Another thread may pin memory meanwhile, which has nothing to do with this one's capture.
+                with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+                    _fill(outputs, step(*inputs))
+                return graph, inputs, outputs
             finally:  # a capture that fails leaves its stream behind
                 torch.cuda.set_stream(before)
-
-    def _capture(self, step: Step, arguments: Any, stream: torch.cuda.Stream) -> _Recording:
-        inputs = copy_tree(arguments)
-        # What libraries set up at their first use must not be recorded.
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
-                state, losses = step(*inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        # A state comes out where it goes in, so that handing it on costs nothing.
-        in_place = signature(state) == signature(inputs[0])
-        outputs = inputs[0] if in_place else _map(torch.empty_like, state), torch.empty_like(losses)
-        del state, losses
-        graph = torch.cuda.CUDAGraph()
-        # Another thread may pin memory meanwhile, which has nothing to do with this one's capture.
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-            _fill(outputs, step(*inputs))
-        return _Recording(graph, inputs, outputs)
-
-
-@dataclass(frozen=True)
-class _Recording:
-    """The kernels of one call, the tensors that they read, and those that they write."""
-
-    graph: torch.cuda.CUDAGraph
-    inputs: Any
-    outputs: Any
-
-    def __call__(self, arguments: Any) -> tuple[Any, Tensor]:
-        _fill(self.inputs, arguments)
-        self.graph.replay()
-        state, losses = self.outputs
-        return state, losses.clone()
 
 
 def copy_tree(tree: Any) -> Any:
@@ -131,6 +115,7 @@ def _fill(targets: Any, tree: Any) -> None:
         torch._foreach_copy_(into, out_of)
 
 
+# PyTorch's own functions for trees take ten times as long, which a step of small models would notice.
 def _leaves(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
         yield tree
@@ -139,7 +124,7 @@ def _leaves(tree: Any) -> Iterator[Tensor]:
             yield from _leaves(child)
 
 
-def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+def _map(function: Callable[[Tensor], Any], tree: Any) -> Any:
     """Return `function` of every leaf, in a tree of the same form."""
     if isinstance(tree, Tensor):
         return function(tree)

@@ -14,10 +14,9 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from mmap import mmap
 from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,66 +25,57 @@ from torch import Tensor
 
 from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer, Unfinished
 from pflcore.engine.evaluation import Scores, client_scores, forward, pooled_chunks, score_splits
+from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.state import packed_size, packed_views
 from pflcore.errors import UserError
 from pflcore.faults import during, portable
 from pflcore.groups import Tensors
+from pflcore.task import Measured
 
 # Other systems cannot fork a process that has loaded their mathematical libraries.
 _START = "fork" if sys.platform == "linux" else "spawn"
-
 # A gain below this share of the round is not worth handing a client over.
 _MIN_GAIN = 0.05
 
-Message = tuple[Any, ...]
+Message = tuple[Any, ...]  # a function, and its arguments behind the trainer and the state that is shared
 Task = TypeVar("Task")
 _Packed = tuple[dict[str, dict[str, np.ndarray]], list[np.ndarray]]
 
 
-class Pooled:
-    """Trains and measures clients in parallel on the CPU; use it as a context, which ends its processes.
-
-    Args:
-        trainer: What a worker does with one client.
-        like: A model state: names, shapes and types of what is passed to and fro.
-        workers: Number of processes, at least 1. They are started when they are first needed.
-    """
+class Pooled(Sequential):
+    """Trains and measures clients in parallel on the CPU by processes, which are started when they are first needed and
+    end with the context; `like` is a model state, names, shapes and types of what is passed to and fro."""
 
     def __init__(self, trainer: Trainer, like: Tensors, workers: int) -> None:
-        self.trainer = trainer
-        self.like = like
-        self.count = workers
+        super().__init__(trainer)
+        self.like, self.count = like, workers
         self.workers: list[_Worker] = []
-
-    def __enter__(self) -> Pooled:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        """Yield outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in order."""
         cohort = list(jobs)
         steps = [self.trainer.part(part).steps(client) for client, _ in cohort]
-        begun: dict[int, Any] = {}  # jobs of which the first piece is done, and how it left them
+        begun: dict[int, _Packed] = {}  # jobs of which the first piece is done, and how it left them
         done: dict[int, Outcome | Diverged] = {}
         turn = 0
 
         def begin(piece: Piece, worker: _Worker) -> Message:
             client, received = cohort[piece.job]
             worker.load(received)
-            return "train", part, round_, client, begun.pop(piece.job, None), piece.stop
+            return _train, part, round_, client, begun.pop(piece.job, None), piece.stop
 
         pieces = cut(steps, self.count)
         with closing(self._hand_out(pieces, begin, lambda piece: piece.start == 0 or piece.job in begun)) as answers:
             for piece, answer, worker in answers:
-                client = cohort[piece.job][0]
                 if piece.stop < steps[piece.job]:
                     begun[piece.job] = answer
                 elif isinstance(answer, Diverged):
                     done[piece.job] = answer
                 else:
-                    done[piece.job] = Outcome(client, worker.copy(), answer)
+                    model = {name: tensor.clone() for name, tensor in worker.state.items()}
+                    done[piece.job] = Outcome(cohort[piece.job][0], model, answer)
                 while turn in done:
                     outcome = done.pop(turn)
                     turn += 1
@@ -94,12 +84,10 @@ class Pooled:
                     yield outcome
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Score every job's own model on its client's samples. Jobs are drawn as workers fall idle."""
-
         def begin(task: tuple[int, Job], worker: _Worker) -> Message:
             _, (client, state) = task
             worker.load(state)
-            return "score", client
+            return score_splits, client
 
         answers = {index: answer for (index, _), answer, _ in self._hand_out(enumerate(jobs), begin)}
         return Scores.join(answers[index] for index in range(len(answers)))
@@ -112,7 +100,7 @@ class Pooled:
             if id(worker) not in holders:
                 worker.load(state)
                 holders.add(id(worker))
-            return "forward", chunk
+            return _measured, chunk
 
         chunks = range(len(pooled_chunks(self.trainer)))
         answers = {chunk: answer for chunk, answer, _ in self._hand_out(chunks, begin)}
@@ -124,11 +112,8 @@ class Pooled:
         begin: Callable[[Task, _Worker], Message],
         ready: Callable[[Task], bool] = lambda _: True,
     ) -> Generator[tuple[Task, Any, _Worker], None, None]:
-        """Give tasks to idle workers in order; yield each with its answer and its worker as soon as it is done.
-
-        Tasks are drawn no earlier than needed, and given no earlier than they are `ready`. What is under way when the
-        iteration ends early is stopped.
-        """
+        """Give tasks to idle workers in order, once they are `ready`; yield each with its answer and its worker when it
+        is done. What is under way when the iteration ends early is stopped."""
         idle = list(self._started())
         running: dict[Connection, tuple[_Worker, Task]] = {}
         rest, waiting = iter(tasks), None
@@ -142,14 +127,14 @@ class Pooled:
                     if waiting is None or not ready(waiting):
                         break
                     worker = idle.pop()
-                    worker.send(begin(waiting, worker))
+                    worker.ask(begin(waiting, worker))
                     running[worker.pipe] = (worker, waiting)
                     waiting = None
                 if not running:
                     return
                 for pipe in [pipe for pipe in wait(list(running)) if isinstance(pipe, Connection)]:
                     worker, task = running.pop(pipe)
-                    answer = worker.receive()
+                    answer = worker.ask()
                     if isinstance(answer, Exception) and not isinstance(answer, Diverged):
                         raise answer
                     idle.append(worker)
@@ -170,27 +155,24 @@ class Pooled:
         self.workers = []
 
     def _started(self) -> list[_Worker]:
-        if not self.workers:
-            context: Any = torch.multiprocessing.get_context(_START)
-            for _ in range(self.count):
-                ours, theirs = context.Pipe()
-                buffer = _shared(packed_size(self.like))
-                # A worker must not hold the pipes of the others open, or these would outlive this process.
-                inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
-                process = context.Process(
-                    target=_work, args=(theirs, buffer, self.trainer, self.like, inherited), daemon=True
-                )
-                with warnings.catch_warnings():
-                    # Newer Pythons warn of threads; a progress bar's is harmless, as workers print nothing.
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    process.start()
-                theirs.close()
-                self.workers.append(_Worker(process, ours, packed_views(buffer, self.like)))
+        context: Any = torch.multiprocessing.get_context(_START)
+        while len(self.workers) < self.count:
+            ours, theirs = context.Pipe()
+            buffer = _shared(packed_size(self.like))
+            # A worker must not hold the pipes of the others open, or these would outlive this process.
+            inherited = [ours, *(worker.pipe for worker in self.workers)] if _START == "fork" else []
+            arguments = (theirs, buffer, self.trainer, self.like, inherited)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            with warnings.catch_warnings():
+                # Newer Pythons warn of threads; a progress bar's is harmless, as workers print nothing.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            theirs.close()
+            self.workers.append(_Worker(process, ours, packed_views(buffer, self.like)))
         return self.workers
 
 
-@dataclass(frozen=True, eq=False)
-class _Worker:
+class _Worker(NamedTuple):
     """A process, our end of its pipe, and the model state that we share with it."""
 
     process: Any
@@ -198,32 +180,19 @@ class _Worker:
     state: Tensors
 
     def load(self, state: Tensors) -> None:
-        """Share a model state with the worker."""
         for name, tensor in state.items():
             self.state[name].copy_(tensor)
 
-    def copy(self) -> Tensors:
-        """The model state that the worker left."""
-        return {name: tensor.clone() for name, tensor in self.state.items()}
-
-    def send(self, message: Message) -> None:
+    def ask(self, message: Message | None = None) -> Any:
+        """Send a message, or wait for the answer to the last one."""
         try:
-            self.pipe.send(message)
-        except OSError:
-            raise self._died() from None
-
-    def receive(self) -> Any:
-        try:
-            return self.pipe.recv()
+            return self.pipe.send(message) if message else self.pipe.recv()
         except (EOFError, OSError):
-            raise self._died() from None
-
-    def _died(self) -> UserError:
-        self.process.join(timeout=5)
-        return UserError(
-            f"a worker process died (exit code {self.process.exitcode}), most likely for lack of memory; "
-            "set PFL_WORKERS to a smaller number"
-        )
+            self.process.join(timeout=5)
+            raise UserError(
+                f"a worker process died (exit code {self.process.exitcode}), most likely for lack of memory; "
+                "set PFL_WORKERS to a smaller number"
+            ) from None
 
 
 def _shared(size: int) -> Tensor:
@@ -233,9 +202,7 @@ def _shared(size: int) -> Tensor:
     """
     if _START == "fork":
         return torch.frombuffer(mmap(-1, size), dtype=torch.uint8)
-    buffer: Tensor = torch.zeros(size, dtype=torch.uint8)
-    buffer.share_memory_()  # type: ignore[no-untyped-call]
-    return buffer
+    return torch.zeros(size, dtype=torch.uint8).share_memory_()  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inherited: list[Connection]) -> None:
@@ -247,17 +214,11 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
     state = packed_views(buffer, like)
     while True:
         try:
-            kind, *rest = pipe.recv()
+            function, *arguments = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            answer: Any
-            if kind == "train":
-                answer = _train(trainer.part(rest[0]), state, *rest[1:])
-            elif kind == "score":
-                answer = score_splits(trainer, state, rest[0])
-            else:
-                (answer,) = forward(trainer, state, [pooled_chunks(trainer)[rest[0]]])
+            answer = function(trainer, state, *arguments)
         except Diverged as diverged:
             answer = diverged
         except Exception as error:
@@ -268,13 +229,18 @@ def _work(pipe: Connection, buffer: Tensor, trainer: Trainer, like: Tensors, inh
             return
 
 
-def _train(trainer: Trainer, state: Tensors, round_: int, client: int, begun: _Packed | None, stop: int) -> Any:
+def _train(
+    trainer: Trainer, state: Tensors, part: int, round_: int, client: int, begun: _Packed | None, stop: int
+) -> float | _Packed:
     """Train up to the step `stop`; return the loss after the last one, before it what another worker goes on from."""
+    trainer = trainer.part(part)
     with during(f"client {client}"):
         unfinished = _unpack(begun) if begun else trainer.begin(state)
         unfinished = trainer.advance(round_, client, state, unfinished, stop)
         if stop < trainer.steps(client):
-            return _pack(unfinished)
+            # Unlike tensors, arrays are passed by value and not by a file of shared memory each.
+            parts = {key: {name: one.numpy() for name, one in part.items()} for key, part in unfinished.state.items()}
+            return parts, [loss.numpy() for loss in unfinished.losses]
         outcome = trainer.finish(round_, client, state, unfinished)
     # Copies first, since a method may return what it received, which lies where this is written.
     for name, tensor in {name: tensor.clone() for name, tensor in outcome.model.items()}.items():
@@ -282,10 +248,8 @@ def _train(trainer: Trainer, state: Tensors, round_: int, client: int, begun: _P
     return outcome.loss
 
 
-def _pack(unfinished: Unfinished) -> _Packed:
-    """Return arrays, which unlike tensors are passed by value and not by a file of shared memory each."""
-    parts = {key: {name: tensor.numpy() for name, tensor in part.items()} for key, part in unfinished.state.items()}
-    return parts, [loss.numpy() for loss in unfinished.losses]
+def _measured(trainer: Trainer, state: Tensors, chunk: int) -> Measured:
+    return forward(trainer, state, [pooled_chunks(trainer)[chunk]])[0]
 
 
 def _unpack(packed: _Packed) -> Unfinished:
@@ -295,8 +259,7 @@ def _unpack(packed: _Packed) -> Unfinished:
     return Unfinished(state, [torch.tensor(loss) for loss in losses])
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Consecutive local steps of one job: from `start` up to, but without, `stop`."""
 
     job: int
@@ -307,28 +270,23 @@ class Piece:
 def cut(steps: Sequence[int], workers: int) -> list[Piece]:
     """Return pieces of jobs in the order in which idle workers should take them.
 
-    Steps of a client cannot overlap, but they need not all be done by the same worker. So five equal clients take two
-    workers two and a half times as long as one, not three times: a worker begins with half of a client and the other
-    one ends with its second half (the wrap-around rule of McNaughton, "Scheduling with deadlines and loss functions",
-    Management Science 1959). At most ``workers - 1`` jobs are cut, each once, and only where it pays.
-
-    Args:
-        steps: Local steps of each job.
-        workers: Number of workers, which are taken to be equally fast.
+    Five equal clients take two workers two and a half times as long as one, not three times: a worker begins with half
+    of a client and the other one ends with its second half (the wrap-around rule of McNaughton, "Scheduling with
+    deadlines and loss functions", Management Science 1959). At most ``workers - 1`` jobs are cut, each once, and only
+    where it pays; workers are taken to be equally fast.
     """
     whole = [Piece(job, 0, count) for job, count in enumerate(steps)]
     if not steps:
         return whole
-    share = max(max(steps), math.ceil(sum(steps) / workers))
+    left = share = max(max(steps), math.ceil(sum(steps) / workers))
     first, middle, last = [], [], []
-    left = share
     for piece in whole:
         if piece.stop <= left:
             middle.append(piece)
             left -= piece.stop
         else:  # fills up one worker's share with its end, and opens the next one's with its beginning
-            first.append(Piece(piece.job, 0, piece.stop - left))
-            last.append(Piece(piece.job, piece.stop - left, piece.stop))
+            first.append(piece._replace(stop=piece.stop - left))
+            last.append(piece._replace(start=piece.stop - left))
             left = share - (piece.stop - left)
         left = left or share
     shared = first + middle + sorted(last, key=lambda piece: piece.start - piece.stop)

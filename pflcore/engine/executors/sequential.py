@@ -1,8 +1,9 @@
-"""The reference executor: one client at a time, plainly. Other executors are checked against this one."""
+"""The reference executor, which the others derive from and are checked against."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 from pflcore.engine.client import TRAINING, Job, Outcome, Trainer
 from pflcore.engine.evaluation import Scores, score_shared_model, score_splits
@@ -10,19 +11,29 @@ from pflcore.groups import Tensors
 
 
 class Sequential:
-    """Trains and measures clients one after another on the device of the data."""
+    """Trains and measures clients one after another on the device of the data.
+
+    An executor is entered before its first use and left after the last. Methods cannot tell which one it is.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def __enter__(self) -> Sequential:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        """Train each job's client. Raises :class:`Diverged` for the first whose loss is not finite."""
+        """Train each job's client, in order; jobs are drawn as they are needed.
+
+        Args:
+            part: A phase of the round, or what the method does before a client is measured or before the first round.
+
+        Raises:
+            Diverged: The first client, in order, whose loss is not finite.
+        """
         trainer = self.trainer.part(part)
         return (trainer.train(round_, client, received) for client, received in jobs)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -27,6 +26,7 @@ from pflcore.data.upload import upload
 from pflcore.engine.client import TRAINING, Diverged, Job, Outcome, Trainer
 from pflcore.engine.evaluation import Scores, SplitScores, batch_size, by_split, score_shared_model, score_splits
 from pflcore.engine.executors.graphs import Replay
+from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.vectorised import MorePasses, Step, vectorisable
 from pflcore.faults import during
 from pflcore.groups import Tensors
@@ -35,79 +35,67 @@ from pflcore.memory import TooLittleMemory, is_memory
 Done = TypeVar("Done")
 
 
-@dataclass
-class _AtOnce:
-    """How much there is memory for: clients, and for measurements samples of all of them in one forward pass."""
-
-    clients: int
-    samples: int = 1
-
-
-class Stacked:
+class Stacked(Sequential):
     """Trains and measures up to `width` clients at once, on the device of the data.
 
     When memory does not suffice, the width is halved and the clients at hand start again; what they receive is never
-    modified, so nothing is lost. Measuring has a width of its own, and takes fewer samples at once too. Either changes
-    results within float tolerance.
+    modified, so nothing is lost. Measuring first takes fewer samples at once. Either changes results within float
+    tolerance.
     """
 
     def __init__(self, trainer: Trainer, width: int) -> None:
-        self.trainer = trainer
-        self.training = _AtOnce(width)
-        self.measuring = _AtOnce(width, batch_size(trainer))
+        super().__init__(trainer)
+        self.width, self.samples = width, batch_size(trainer)  # the latter of all clients in one forward pass
         self.replay = Replay(trainer.data.device)
         self._passes = dict.fromkeys((TRAINING, *trainer.parts), 1)  # forward passes of a step of each part
-
-    def __enter__(self) -> Stacked:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.replay.clear()
 
     def train(self, round_: int, jobs: Iterable[Job], part: int = TRAINING) -> Iterator[Outcome]:
-        """Yield outcomes in the order of the jobs. Raises :class:`Diverged` for the first that diverges, in order."""
-        yield from self._in_stacks(jobs, self.training, lambda stack: self._train(round_, stack, part))
+        yield from self._in_stacks(jobs, lambda stack: self._train(round_, stack, part), measures=False)
 
     def score_each(self, jobs: Iterable[Job]) -> Scores:
-        """Score every job's own model on its client's samples."""
-        return Scores.join(self._in_stacks(jobs, self.measuring, self._score))
+        return Scores.join(self._in_stacks(jobs, self._score, measures=True))
 
     def score_shared(self, state: Tensors) -> Scores:
-        """Score one model that all clients share."""
         while True:
             try:
-                return score_shared_model(self.trainer, state, self.measuring.samples)
+                return score_shared_model(self.trainer, state, self.samples)
             except Exception as error:
                 short = _shortage(error)
-            self._use_less(self.measuring, self.measuring.clients, short)
+            self._use_less(1, short, measures=True)
 
     def _in_stacks(
-        self, jobs: Iterable[Job], at_once: _AtOnce, run: Callable[[Sequence[Job]], list[Done]]
+        self, jobs: Iterable[Job], run: Callable[[Sequence[Job]], list[Done]], *, measures: bool
     ) -> Iterator[Done]:
         """Yield what `run` returns for the jobs, in stacks of at most the width for which there is memory."""
         rest, waiting = iter(jobs), list[Job]()
-        while waiting := waiting + list(islice(rest, max(0, at_once.clients - len(waiting)))):
-            stack = waiting[: at_once.clients]
+        while waiting := waiting + list(islice(rest, max(0, self.width - len(waiting)))):
+            stack = waiting[: self.width]
             done, short = [], ""
             try:
                 done = run(stack)
             except Exception as error:
                 short = _shortage(error)
             if short:  # outside of the handler, which holds on to the tensors that filled the memory
-                self._use_less(at_once, len(stack), short)
+                self._use_less(len(stack), short, measures=measures)
             waiting = waiting[len(done) :]
             yield from done
 
-    def _use_less(self, at_once: _AtOnce, clients: int, short: str) -> None:
+    def _use_less(self, clients: int, short: str, *, measures: bool) -> None:
         """Go on with half of what was too much for `clients`. Raises :class:`TooLittleMemory` when there is no half."""
         self.replay.clear()
         torch.cuda.empty_cache()
-        if clients == at_once.samples == 1:
+        if measures and self.samples > clients:
+            self.samples //= 2
+        elif clients > 1:
+            self.width = clients // 2
+        else:
             raise TooLittleMemory(
                 f"not enough memory on {self.trainer.data.device} for one client ({short}); "
                 "use a smaller batch_size, or PFL_DEVICE=cpu"
             )
-        at_once.clients, at_once.samples = max(1, clients // 2), max(1, at_once.samples // 2)
 
     def _train(self, round_: int, jobs: Sequence[Job], part: int) -> list[Outcome]:
         trainer = self.trainer.part(part)
@@ -116,19 +104,53 @@ class Stacked:
         while True:
             try:
                 with _noting(jobs):
-                    return train_cohort(trainer, self.replay, part, self._passes[part], round_, jobs)
+                    return self._side_by_side(trainer, round_, jobs, part)
             except MorePasses:
                 self._passes[part] *= 2
+
+    def _side_by_side(self, trainer: Trainer, round_: int, jobs: Sequence[Job], key: int) -> list[Outcome]:
+        """Take all local steps of clients; return outcomes whose models are parts of the stacked ones, not copies."""
+        clients = [client for client, _ in jobs]
+        cohort = [trainer.batches(round_, client) for client in clients]
+        pads = can_pad(trainer)
+        turns = list(take_turns([[len(batch) for batch in own] for own in cohort], pads))
+        size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
+        device, passes = trainer.data.device, self._passes[key]
+        rows = [_rows(cohort, turn, size) for turn in turns]
+        numbers = [
+            torch.tensor([[trainer.local.first(one) + (at or 0)] for one, at in zip(clients, turn, strict=True)])
+            for turn in turns
+        ]
+        trainer.model.train()
+        step, taken = Step(trainer, pads), []
+        with vectorisable():
+            received = stack_states([received for _, received in jobs])
+            state = step.begin(received)
+            batches = trainer.data.batches([one.clamp_min(0) for one in rows], round_, numbers)
+            weights = upload([_weights(one) for one in rows], device)
+            rates = upload([_rates(trainer, round_, clients, turn) for turn in turns], device)
+            for turn, own, batch, weight, rate in zip(turns, rows, batches, weights, rates, strict=True):
+                noise = _noise(trainer, round_, clients, turn, own, passes)
+                data = batch.inputs, batch.labels, noise, rate, weight
+                state, losses = self.replay(key, step.all, state, received, *data)
+                taken.append(losses)
+            models = step.end(state, received)["model"]
+        parts, outcomes = {name: stack.unbind() for name, stack in models.items()}, []
+        for index, (client, loss) in enumerate(zip(clients, _mean_losses(taken, turns, len(clients)), strict=True)):
+            if not math.isfinite(loss):
+                raise Diverged(round_, client)
+            outcomes.append(Outcome(client, {name: part[index] for name, part in parts.items()}, loss))
+        return outcomes
 
     @torch.no_grad()
     def _score(self, jobs: Sequence[Job]) -> list[SplitScores]:
         """Measure clients on samples that are padded to the same number: in evaluation mode none affects another."""
-        trainer, data, samples = self.trainer, self.trainer.data, self.measuring.samples
+        trainer, data = self.trainer, self.trainer.data
         if trainer.method.remembers:  # what is made of samples is made for one client at a time
-            return [score_splits(trainer, state, client, samples) for client, state in jobs]
+            return [score_splits(trainer, state, client, self.samples) for client, state in jobs]
         trainer.model.eval()
         rows = [data.measured(client) for client, _ in jobs]
-        size = max(1, samples // len(jobs))
+        size = max(1, self.samples // len(jobs))
         chunks = torch.split(_padded(rows, max(map(len, rows))).clamp_min(0), size, 1)
         state = stack_states([state for _, state in jobs])
         parts = []
@@ -142,58 +164,7 @@ class Stacked:
         ]
 
 
-def train_cohort(
-    trainer: Trainer, replay: Replay, part: int, passes: int, round_: int, jobs: Sequence[Job]
-) -> list[Outcome]:
-    """Take all local steps of clients side by side.
-
-    Args:
-        part: The number of the trainer, for recordings.
-        passes: Forward passes of a step that dropout masks are drawn for.
-
-    Returns:
-        Outcomes whose models are parts of the stacked ones, not copies.
-
-    Raises:
-        Diverged: The first client of the jobs that diverges.
-        MorePasses: Steps make more forward passes.
-    """
-    clients = [client for client, _ in jobs]
-    cohort = [trainer.batches(round_, client) for client in clients]
-    pads = can_pad(trainer)
-    turns = list(take_turns([[len(batch) for batch in own] for own in cohort], pads))
-    size = min(trainer.training.batch_size, max(map(len, trainer.data.train))) if pads else 0
-    trainer.model.train()
-    step = Step(trainer, pads)
-    taken = []
-    with vectorisable():
-        received = stack_states([received for _, received in jobs])
-        state = step.begin(received)
-        rows = [_rows(cohort, turn, size) for turn in turns]
-        device = trainer.data.device
-        numbers = [
-            torch.tensor([[trainer.number(one, at or 0)] for one, at in zip(clients, turn, strict=True)])
-            for turn in turns
-        ]
-        batches = trainer.data.batches([one.clamp_min(0) for one in rows], round_, numbers)
-        weights = upload([_weights(one) for one in rows], device)
-        rates = upload([_rates(trainer, round_, clients, turn) for turn in turns], device)
-        for turn, own, batch, weight, rate in zip(turns, rows, batches, weights, rates, strict=True):
-            noise = _noise(trainer, round_, clients, turn, own, passes)
-            state, losses = replay(part, step.all, state, received, batch.inputs, batch.labels, noise, rate, weight)
-            taken.append(losses)
-        models = step.end(state, received)["model"]
-    means = _mean_losses(taken, turns, len(clients))
-    outcomes = []
-    for client, mean, model in zip(clients, means, _unstacked(models, len(clients)), strict=True):
-        if not math.isfinite(mean):
-            raise Diverged(round_, client)
-        outcomes.append(Outcome(client, model, mean))
-    return outcomes
-
-
-Turn = list[int | None]
-"""For each client the step that it takes, counted from 0; None where it takes none."""
+Turn = list[int | None]  # for each client the step that it takes, counted from 0; None where it takes none
 
 
 def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
@@ -201,9 +172,6 @@ def take_turns(sizes: Sequence[Sequence[int]], pads: bool) -> Iterator[Turn]:
 
     Batches that may be filled up are taken step by step. Others go together by their size, the smallest first: a client
     takes the rest at the end of its epoch while others wait, so that all full batches go together.
-
-    Args:
-        sizes: For each client the sizes of its batches.
     """
     at = [0] * len(sizes)
     while upcoming := {one: own[at[one]] for one, own in enumerate(sizes) if at[one] < len(own)}:
@@ -230,20 +198,12 @@ def can_pad(trainer: Trainer) -> bool:
 
 
 def stack_states(states: Sequence[Tensors]) -> Tensors:
-    """Stack states with the same entries along a new first dimension; not to be modified.
-
-    An entry that all have from the server is there once.
-    """
+    """Stack states along a new first dimension, not to be modified: an entry that all share is there once."""
     stacked = {}
     for name, first in states[0].items():
         same = all(state[name] is first for state in states)
         stacked[name] = first.expand(len(states), *first.shape) if same else torch.stack([s[name] for s in states])
     return stacked
-
-
-def _unstacked(stacked: Tensors, count: int) -> list[Tensors]:
-    parts = {name: tensor.unbind() for name, tensor in stacked.items()}
-    return [{name: part[index] for name, part in parts.items()} for index in range(count)]
 
 
 def _padded(lists: Sequence[Tensor], size: int) -> Tensor:
@@ -267,9 +227,8 @@ def _weights(rows: Tensor) -> Tensor:
 def _rates(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn) -> Tensor:
     if not trainer.training.scheduled:
         return torch.empty(len(turn), 0)
-    return torch.tensor(
-        [0.0 if at is None else trainer.learning_rate(round_, one, at) for one, at in zip(clients, turn, strict=True)]
-    )
+    steps = zip(clients, turn, strict=True)
+    return torch.tensor([0.0 if at is None else trainer.learning_rate(round_, one, at) for one, at in steps])
 
 
 def _noise(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn, rows: Tensor, passes: int) -> Tensor:
@@ -280,8 +239,7 @@ def _noise(trainer: Trainer, round_: int, clients: Sequence[int], turn: Turn, ro
     for client, at, own in zip(clients, turn, rows, strict=True):
         samples = int((own >= 0).sum())
         for one_pass in range(passes):
-            bits = trainer.masks(samples, round_, client, at or 0, one_pass)
-            drawn.append(source.fill(bits, samples, len(own)))
+            drawn.append(source.fill(trainer.masks(samples, round_, client, at or 0, one_pass), samples, len(own)))
     return torch.stack(drawn).view(len(turn), passes, -1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,12 +13,11 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from pflcore.client_view import Rate
 from pflcore.engine.client import Trainer
 from pflcore.engine.executors.graphs import copy_tree
-from pflcore.engine.forward import attention, is_plain
+from pflcore.engine.forward import Substitute, attention, is_plain
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, LocalState
 
@@ -31,11 +31,8 @@ class MorePasses(Exception):
 
 @dataclass(repr=False)  # vmap asks for it at every call, and to show tensors is to wait for the device
 class Step:
-    """The steps of the clients of `trainer`, which are told of a client's state and data by their arguments.
-
-    Attributes:
-        pads: Whether batches are filled up with samples that have weight 0.
-    """
+    """The steps of the clients of `trainer`; a client's state and data are arguments. With `pads`, batches are filled
+    up with samples that have weight 0."""
 
     trainer: Trainer
     pads: bool
@@ -45,25 +42,17 @@ class Step:
     # Buffers that a forward pass below a gradient has changed: the client's own, and their new values.
     _changed: list[tuple[Tensor, Tensor]] | None = field(init=False, default=None)
 
-    def all(
-        self,
-        state: LocalState,
-        received: Tensors,
-        inputs: Tensor,
-        labels: Tensor,
-        noise: Tensor,
-        rates: Tensor,
-        weights: Tensor,
-    ) -> tuple[LocalState, Tensor]:
+    def all(self, state: LocalState, received: Tensors, *data: Tensor) -> tuple[LocalState, Tensor]:
         """Take a step of all clients; return their states after it, in tensors of their own, and their losses.
 
         Args:
-            noise: Random numbers of dropout, (clients, passes, numbers).
-            rates: Learning rates, (clients,), or (clients, 0) where they never vary.
-            weights: 1 for each sample that counts, 0 for one that fills up: (clients, batch), or (clients, 0) where all
-                count. A client without any takes no step, and its loss has no meaning.
+            data: Inputs and labels; random numbers of dropout, (clients, passes, numbers); learning rates, (clients,),
+                or (clients, 0) where they never vary; weights, (clients, batch): 1 for each sample that counts, 0 for
+                one that fills up, or (clients, 0) where all count. A client without any sample takes no step, and its
+                loss has no meaning.
         """
-        after, losses = vmap(self._one)(copy_tree(state), received, inputs, labels, noise, rates, weights)
+        after, losses = vmap(self._one)(copy_tree(state), received, *data)
+        weights = data[-1]
         if not weights.numel():
             return after, losses
         steps = weights.any(1)
@@ -84,23 +73,17 @@ class Step:
         return vmap(lambda own, one: self.trainer.method.end(self._local(one), own))(copy_tree(state), received)
 
     def _one(
-        self,
-        state: LocalState,
-        received: Tensors,
-        inputs: Tensor,
-        labels: Tensor,
-        noise: Tensor,
-        rate: Tensor,
-        weight: Tensor,
+        self, state: LocalState, received: Tensors, inputs: Tensor, labels: Tensor, noise: Tensor, *more: Tensor
     ) -> tuple[LocalState, Tensor]:
+        rate, weight = more
         self._noise, self._pass = noise, 0
         self._rate = rate if rate.numel() else self.trainer.training.lr
         local = self._local(received, self._rate)
         if not (self.pads and weight.numel()):
             return self.trainer.step(local, state, Batch(inputs, labels))
-        beyond = (weight == 0).view(-1, *[1] * (labels.ndim - 1))
-        with Weighted(weight):
-            return self.trainer.step(local, state, Batch(inputs, labels.masked_fill(beyond, _NO_LABEL)))
+        labels = labels.masked_fill((weight == 0).view(-1, *[1] * (labels.ndim - 1)), _NO_LABEL)
+        with Substitute({F.batch_norm: partial(weighted_batch_norm, weight)}):
+            return self.trainer.step(local, state, Batch(inputs, labels))
 
     def _local(self, received: Tensors, lr: Rate | None = None) -> ClientView:
         own = self.trainer
@@ -158,21 +141,11 @@ def vectorisable() -> Iterator[None]:
     """Enter the context in which models are vectorised, outside of ``vmap``."""
     # Attention as two matrix products, which vmap knows how to vectorise; fused kernels it does not. PyTorch's own two
     # are for attention with options.
-    with sdpa_kernel(SDPBackend.MATH), Rewritten():
+    with sdpa_kernel(SDPBackend.MATH), Substitute(REWRITTEN):
         yield
 
 
-class Rewritten(TorchFunctionMode):
-    """Within it, attention, layer norm and linear layers have the forms below."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        return _REWRITTEN.get(func, func)(*args, **(kwargs or {}))
-
-
 def _attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, **options: Any) -> Tensor:
-    """Compute it in two products of ours, where there is no mask, dropout or scale."""
     if more or not is_plain(options):
         return F.scaled_dot_product_attention(q, k, v, *more, **options)
     return attention(q, k, v)
@@ -183,8 +156,7 @@ def _layer_norm(
 ) -> Tensor:
     """Keep weight and bias apart: the gradient of all in one, vectorised, computes anew what has been normalised."""
     made = F.layer_norm(x, shape, eps=eps)
-    if weight is not None:
-        made = made * weight
+    made = made if weight is None else made * weight
     return made if bias is None else made + bias
 
 
@@ -194,48 +166,36 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return made if bias is None else made + bias.to(made.dtype)
 
 
-_REWRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
+REWRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     F.layer_norm: _layer_norm,
     F.linear: _linear,
 }
 
 
-class Weighted(TorchFunctionMode):
-    """Within it, batch norm in training takes its statistics over the samples of weight 1, (batch,)."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        return (self._batch_norm if func is F.batch_norm else func)(*args, **(kwargs or {}))
-
-    def _batch_norm(
-        self,
-        x: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        if not training:
-            return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        over, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
-        counts = self.weight.view(-1, *[1] * (x.ndim - 1))
-        count = self.weight.sum() * (x[0, 0].numel())
-        mean = (x * counts).sum(over) / count
-        centred = x - mean.view(shape)
-        variance = (centred.square() * counts).sum(over) / count
-        if running_mean is not None and running_var is not None:
-            running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
-            running_var.mul_(1 - momentum).add_(momentum * variance.detach() * (count / (count - 1)))
-        made = centred * (variance + eps).rsqrt().view(shape)
-        if weight is not None:
-            made = made * weight.view(shape)
-        return made if bias is None else made + bias.view(shape)
+def weighted_batch_norm(
+    counts: Tensor,
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Compute ``F.batch_norm``, in training with statistics over the samples for which `counts`, (batch,), is 1."""
+    if not training:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    over, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
+    counted = counts.view(-1, *[1] * (x.ndim - 1))
+    count = counts.sum() * (x[0, 0].numel())
+    mean = (x * counted).sum(over) / count
+    centred = x - mean.view(shape)
+    variance = (centred.square() * counted).sum(over) / count
+    if running_mean is not None and running_var is not None:
+        running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
+        running_var.mul_(1 - momentum).add_(momentum * variance.detach() * (count / (count - 1)))
+    made = centred * (variance + eps).rsqrt().view(shape)
+    made = made if weight is None else made * weight.view(shape)
+    return made if bias is None else made + bias.view(shape)

@@ -65,12 +65,12 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
 ) -> None:
     workspace, before = project.workspace(), project.generated()
     assert f"engine: '{ENGINE_VERSION}'" in before[CODE].decode()
-    edit(source, "pflcore/server_view.py")
+    edit(source, "pflcore/client_view.py")
     accept(source)
     assert guard.run(workspace) == "1 specs, 1 runs: stages are up to date" and project.generated() == before
-    edit(source, "pflcore/server_view.py", f"{EDIT}MORE = 2\n")
+    edit(source, "pflcore/client_view.py", f"{EDIT}MORE = 2\n")
     edit(source, "pflcore/methods/simple.py")  # which would be compiled
-    told = "pflcore.server_view was edited, and results may have changed: type `make pins`, which finds out"
+    told = "pflcore.client_view was edited, and results may have changed: type `make pins`, which finds out"
     monkeypatch.chdir(project.root)
     for refused in (
         lambda: guard.run(workspace),

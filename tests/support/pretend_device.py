@@ -1,0 +1,349 @@
+"""A GPU without a GPU: the path for CUDA runs on it, what CUDA refuses is refused, and what costs time is counted.
+
+Each tensor on it holds one on the CPU. The device is a backend of PyTorch's written in Python, so autograd and ``vmap``
+treat it as any accelerator. An operation counts as one kernel; views and allocations are none.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+NAME = "pretend"
+# Operations that look at their result on the host without saying so in their tags.
+_CHECKED = {"_linalg_check_errors", "_linalg_svd", "_linalg_eigh", "multinomial", "randperm"}
+# Operations that start nothing: they allocate, or name the same memory anew though their schemas do not say so.
+_FREE = {"_unsafe_view", "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
+_INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+_FACTS: dict[str, Any] = {"get_amp_supported_dtype": lambda self: [torch.float16, torch.bfloat16]}
+_FACTS |= {"get_rng_state": lambda self, device=None: torch.empty(0), "set_rng_state": lambda *_: None}
+
+# Autograd starts its threads at the first gradient of a process, one for each device that there is, and a process with
+# threads cannot fork workers any more. So the first gradient is taken while there is no device yet.
+torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+_setup_privateuseone_for_python_backend(NAME, type("_Module", (_DummyBackendModule,), _FACTS)())
+GPU = torch.device(NAME, 0)
+
+
+class Refused(RuntimeError):
+    """What CUDA does not do: with tensors of the GPU and of the host, within a graph, with memory that is gone."""
+
+
+class Graph:
+    """A CUDA graph: operations that are executed again, in the same memory, by one launch.
+
+    As in CUDA, memory from before the capture is not kept alive, and numbers on the host stay what they were.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Any, Any, Any, Any]] = []
+        self.own: dict[int, Tensor] = {}  # what the capture has made
+
+    def add(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        def weak(leaf: Any) -> Any:
+            return weakref.ref(leaf) if isinstance(leaf, Tensor) and id(leaf) not in self.own else leaf
+
+        self.steps.append((func, *mapped(weak, (args, kwargs)), made))
+
+    def replay(self) -> None:
+        def alive(leaf: Any) -> Any:
+            found = leaf() if isinstance(leaf, weakref.ref) else leaf
+            if found is None and leaf is not None:
+                raise Refused("a graph reads memory that has been given back")
+            return found
+
+        STATE.events["replays"] += 1
+        for func, args, kwargs, made in self.steps:
+            args, kwargs = mapped(alive, (args, kwargs))
+            for kept, new in zip(tensors_of(made), tensors_of(func(*args, **kwargs)), strict=True):
+                if kept.data_ptr() != new.data_ptr():
+                    kept.copy_(new)
+
+
+class State:
+    """The capture that is under way, and how often there were ``kernels`` that were launched one by one, ``replays`` of
+    a whole graph, ``uploads`` and ``downloads``, and other ``waits`` for the device."""
+
+    events: ClassVar = Counter[str]()
+    graph: Graph | None = None
+
+    def count(self, kind: str, why: str) -> None:
+        if self.graph:
+            raise Refused(f"operation not permitted when stream is capturing: {why}")
+        self.events[kind] += 1
+
+
+STATE = State()
+
+
+class Held(Tensor):
+    """A tensor on the pretend GPU. `elem` has its values."""
+
+    elem: Tensor
+
+    @staticmethod
+    def __new__(cls, elem: Tensor) -> Held:
+        made: Held = Tensor._make_wrapper_subclass(
+            cls, elem.size(), elem.stride(), elem.storage_offset(), dtype=elem.dtype, device=GPU
+        )
+        made.elem = elem
+        return made
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        if self.elem.numel():
+            STATE.count("waits", "repr")
+        return repr(self.elem)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return execute(func, args, kwargs or {})
+
+
+class Factories(TorchDispatchMode):
+    """Sends operations to the device that name it, or that have arguments on it."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        ours = Held in types or getattr(kwargs.get("device"), "type", "") in (NAME, "cuda")
+        return execute(func, args, kwargs) if ours else func(*args, **kwargs)
+
+
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with the function applied to its leaves; PyTorch's own takes ten times as long."""
+    if isinstance(tree, tuple | list):
+        return type(tree)([mapped(function, child) for child in tree])
+    if isinstance(tree, dict):
+        return {name: mapped(function, child) for name, child in tree.items()}
+    return function(tree)
+
+
+def tensors_of(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, tuple | list | dict):
+        for child in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors_of(child)
+    elif isinstance(tree, Tensor):
+        yield tree
+
+
+def _elem(leaf: Any) -> Any:
+    """What is computed with on the CPU. A capture takes numbers on the host as they are now."""
+    if isinstance(leaf, Held):
+        return leaf.elem
+    if STATE.graph and isinstance(leaf, Tensor):
+        leaf = leaf.clone()
+        STATE.graph.own[id(leaf)] = leaf
+    return leaf
+
+
+def execute(func: Any, args: Any, kwargs: Any) -> Any:
+    """Do an operation of which an argument or the result is on the device."""
+    name = func._schema.name.partition("::")[2]
+    here = [tensor for tensor in tensors_of((args, kwargs)) if isinstance(tensor, Held)]
+    target = kwargs.get("device")
+    on_device = target.type in (NAME, "cuda") if target is not None else bool(here)
+    plain_args, plain_kwargs = mapped(_elem, (args, kwargs))
+    if target is not None:
+        plain_kwargs["device"] = torch.device("cpu")
+    plain_kwargs.pop("pin_memory", None)
+    launches = not (func.is_view or name in _FREE)
+    if name in ("copy_", "_to_copy"):  # which alone go from the device to the host and back
+        source = args[1] if name == "copy_" else args[0]
+        on_device = isinstance(args[0], Held) if name == "copy_" else on_device
+        if isinstance(source, Held) != on_device:
+            launches = False
+            STATE.count("uploads" if on_device else "downloads", name)
+    else:
+        _check(func, name, args, kwargs, here)
+    out = func(*plain_args, **plain_kwargs)
+    if not on_device:
+        return args[0] if name == "copy_" else out
+    same, graph = {id(tensor.elem): tensor for tensor in here}, STATE.graph
+    STATE.events["kernels"] += launches and not graph
+
+    def wrap(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or id(leaf) in same:
+            return same.get(id(leaf), leaf)
+        if graph:
+            graph.own[id(leaf)] = leaf
+        return Held(leaf)
+
+    wrapped = mapped(wrap, out)
+    if graph and not (func.is_view or name in _FREE):
+        graph.add(func, plain_args, plain_kwargs, out)
+    return wrapped
+
+
+def _check(func: Any, name: str, args: Any, kwargs: Any, here: list[Held]) -> None:
+    """Whether CUDA would take these arguments, and whether it would wait."""
+    tags, given = {tag.name for tag in func.tags}, list(tensors_of((args, kwargs)))
+    if here and name in _INDEXED:
+        for index in tensors_of(args[1]):
+            if index.dtype in (torch.bool, torch.uint8):
+                STATE.count("waits", f"{name} with a mask, whose size the host waits for")
+            elif not isinstance(index, Held):
+                STATE.count("uploads", f"{name} with an index on the host")
+        given = [args[0], *tensors_of(args[2:])]
+    for tensor in given if here else ():
+        if isinstance(tensor, Held):
+            continue
+        # A number on the host may stand in for one on the device, as an argument of the kernel.
+        if tensor.dim() or not ("pointwise" in tags or name == "fill_"):
+            raise Refused(f"expected all tensors to be on the same device, {name} got one on cpu")
+        if name == "where":
+            STATE.count("uploads", "where with a number on the host")
+    shapes = "dynamic_output_shape" in tags and name not in _INDEXED
+    if here and (shapes or "data_dependent_output" in tags or name in _CHECKED):
+        STATE.count("waits", f"the host waits for {name}")
+    if STATE.graph and "nondeterministic_seeded" in tags:
+        raise Refused(f"random numbers in a graph ({name})")
+
+
+# What PyTorch does by itself, past all modes: ``torch.tensor`` allocates and copies so.
+def _allocated(elem: Tensor) -> Held:
+    if STATE.graph:
+        STATE.graph.own[id(elem)] = elem
+    return Held(elem)
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    if isinstance(target, Held) != isinstance(source, Held):
+        STATE.count("uploads" if isinstance(target, Held) else "downloads", "copy_")
+    _elem(target).copy_(_elem(source))
+    return target
+
+
+_library = torch.library.Library("aten", "IMPL")
+for _name, _function in {
+    "empty.memory_format": lambda size, dtype=None, *_, **__: _allocated(torch.empty(size, dtype=dtype)),
+    "empty_strided": lambda size, by, dtype=None, *_, **__: _allocated(torch.empty_strided(size, by, dtype=dtype)),
+    "_copy_from": _copy_from,
+}.items():
+    _library.impl(_name, _function, "PrivateUse1")
+
+# --- ``torch.cuda`` as seen by this project --------------------------------------------------------------------------
+
+CUDA = torch.device("cuda", 0)
+_DEVICE, _IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+
+
+class _Disguise(TorchFunctionMode):
+    """Has the pretend device called ``cuda`` by whoever asks a tensor or names a device."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func == _DEVICE:
+            return CUDA if func(*args).type == NAME else func(*args)
+        if func == _IS_CUDA:
+            return _DEVICE(*args).type == NAME
+        kwargs = kwargs or {}
+        if func is torch.device:
+            return func(*args, **kwargs)
+        if args and isinstance(args[0], Held):  # what PyTorch refuses to do for tensors that are written in Python
+            if func is Tensor.tolist:
+                return args[0].cpu().tolist()
+            if func in (Tensor.numpy, Tensor.__array__):
+                raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        return func(*map(_undisguised, args), **{name: _undisguised(value) for name, value in kwargs.items()})
+
+
+def _undisguised(value: Any) -> Any:
+    named = value.type if isinstance(value, torch.device) else value
+    return GPU if isinstance(named, str) and named.startswith("cuda") else value
+
+
+class _Generator(torch.Generator):
+    """Numbers on the device are those of the CPU's generator."""
+
+    def __new__(cls, device: Any = "cpu") -> _Generator:
+        return super().__new__(cls, "cpu" if str(device).startswith("cuda") else device)
+
+
+class Stream:
+    def wait_stream(self, other: Stream) -> None: ...
+
+
+@contextmanager
+def _capture(graph: Graph, *_: Any, **__: Any) -> Iterator[None]:
+    STATE.graph = graph
+    try:
+        yield
+    finally:
+        STATE.graph = None
+
+
+_CUDA: dict[str, Any] = {
+    "is_available": lambda: True,
+    "is_initialized": lambda: True,
+    "_lazy_init": lambda: None,
+    "set_device": lambda _: None,
+    "set_stream": lambda _: None,
+    "manual_seed_all": lambda _: None,
+    "empty_cache": lambda: None,
+    "device": lambda _: nullcontext(),
+    "stream": lambda _: nullcontext(),
+    "Stream": Stream,
+    "current_stream": lambda: Stream(),
+    "_is_in_bad_fork": lambda: False,
+    "device_count": lambda: 1,
+    "current_device": lambda: 0,
+    "get_device_name": lambda device=None: "pretend GPU",
+    "get_device_capability": lambda device=None: (9, 0),
+    "mem_get_info": lambda device=None: (8 << 30, 8 << 30),
+    "synchronize": lambda *_: STATE.count("waits", "synchronize"),
+    "CUDAGraph": Graph,
+    "graph": _capture,
+    "graph_pool_handle": lambda: (0, 0),
+    "is_current_stream_capturing": lambda: STATE.graph is not None,
+}
+
+
+@contextmanager
+def _modes() -> Iterator[None]:
+    """What is a thread's own."""
+    with torch.autograd.set_multithreading_enabled(False), Factories(), _Disguise():
+        yield
+
+
+def _pretending(run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    def pretend(thread: threading.Thread) -> None:
+        with _modes():
+            run(thread)
+
+    return pretend
+
+
+@contextmanager
+def pretend_cuda() -> Iterator[Counter[str]]:
+    """Within it there is one CUDA device; what it does is counted in the events that are given.
+
+    Tensors that were made on it must not be used afterwards.
+    """
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with ExitStack() as stack:
+        for name, value in _CUDA.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
+        stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self))
+        stack.enter_context(mock.patch.object(threading.Thread, "run", _pretending(threading.Thread.run)))
+        stack.enter_context(_modes())
+        STATE.events, STATE.graph = Counter(), None
+        try:
+            yield STATE.events
+        finally:
+            torch._C._set_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
