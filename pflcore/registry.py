@@ -47,7 +47,13 @@ SHARED: dict[str, dict[str, str]] = {
     "pflcore.methods": {
         **dict.fromkeys(("fedavg", "local", "fedper", "fedbn", "vanilla_attention"), "simple"),
         **dict.fromkeys(("personal_groups", "lg_fedavg", "knn_per"), "simple"),
+        **dict.fromkeys(("apfl", "ditto", "pfedme"), "second_models"),
+        **dict.fromkeys(("feddyn", "fednova", "scaffold"), "corrections"),
+        **dict.fromkeys(("fedamp", "fedu"), "fedamp"),
+        **dict.fromkeys(("fedbabu", "fedrep"), "fedrep"),
         **dict.fromkeys(("fedtp", "fedtp_fedrod"), "fedtp"),
+        **dict.fromkeys(("heurpfedla", "pfedla_layerwise"), "pfedla_layerwise"),
+        **dict.fromkeys(("adapters", "fedperfix", "prefix", "prompts"), "fedperfix"),
     }
 }
 

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
-from pflcore.method import COMMON, Batch, ClientView, Federation, LocalState, Method, sgd_step
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, sgd_step
 from pflcore.methods import METHODS
 from pflcore.methods._features import need_classifier, normed_layer
 from pflcore.options import option
 
-_HEAD, _POLICY = f"{COMMON}head/", f"{COMMON}policy/"
+_HEAD, _POLICY = "common/head/", "common/policy/"
 # Of the kernels exp(−d² / 2b) that the discrepancy is summed over.
 _BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 
@@ -23,15 +23,12 @@ _BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 class FedCP(Method):
     """FedPer with a second, global classifier; a policy shares out each sample's features.
 
-    A policy network, shared, makes of features f the shares r and s, r + s = 1 for each feature: a softmax between the
+    A shared policy network makes of features f the shares r and s, r + s = 1 for each feature: a softmax between the
     two halves of relu(LayerNorm(linear layer of f · v)), v the sum of the personal classifier's rows as received, at
-    length 1. Logits are those of the personal classifier on r · f plus those of the global one on s · f. A client
-    trains the body, its classifier and the policy, with the global classifier at rest, by the cross-entropy plus λ
-    times the squared maximum mean discrepancy of the batch's features and those of the received body, both in training
-    mode. It returns body and policy, and for the global classifier the mean of the received one and its own; the server
-    averages each. A client is measured with what it would receive next, and its own classifier. Features are the input
-    of the classifier, which must be linear; a scaling that a backbone applies after it is left out. Positions of text
-    count as samples.
+    length 1. Logits are those of the personal classifier on r · f plus those of the global one on s · f. The loss is
+    the cross-entropy plus λ times the squared maximum mean discrepancy of the batch's features and those of the
+    received body. A client returns body, policy, and for the global classifier the mean of the received one and its
+    own.
     """
 
     citation = "Zhang et al., FedCP, KDD 2023"
@@ -61,8 +58,7 @@ class FedCP(Method):
     def divided(self, local: ClientView, state: Tensors, features: Tensor, given: Mapping[str, Tensor]) -> Tensor:
         """Return the logits (…, classes) of both classifiers, each on its shares of features (…, features).
 
-        Args:
-            given: The state whose personal classifier tells the policy what the client is like.
+        The personal classifier in `given` is what the policy knows of the client.
         """
         v = F.normalize(given[local.head[0]].sum(0), dim=0)
         policy = strip_prefix(_POLICY, state)

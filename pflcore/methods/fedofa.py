@@ -19,31 +19,18 @@ from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.options import option
 
 _ATTENTION = "attention/"
-_CONV = 4  # axes of a convolution's weights
 
 
 @METHODS.register
 class FedOFA(HypernetworkMethod):
     """Whole models are generated as in pFedHN, then their filters are recalibrated by attention.
 
-    A round: the hypernetwork generates a client's whole model, attention recalibrates its convolutions, pruning (AGPS)
-    sets the smallest of their weights to zero; the client trains what it gets and returns it. The server takes one SGD
-    step with hypernetwork, embeddings and attention along the gradient of
-
-        Σ p_i · (⟨θ_i, before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²)
-
-    with the recalibrated model θ_i, the clients' shares p_i of the cohort's samples, and the second term the mean over
-    convolutions, whose filters are the rows of O. Everyone is measured with the recalibrated and pruned model. All of
-    this is the server's: clients work and, without pruning, send as in pFedHN.
-
-    ``lam: 0`` is FedOFA*, as in the table on pruning; ``kind`` and ``mix`` give the ablations of attention. The paper
-    uses 8 heads for CIFAR-10 (intra alone: 2), and for CIFAR-100 2 (intra: 8); embeddings of 100; one client per round,
-    5000 rounds of 50 batches.
-
-    The server's SGD and the hypernetwork are pFedHN's, as are buffers. A client does not grow pruned weights again:
-    their gradients are zero, so the way up is as sparse as the way down. A pruned layer travels as its weights that are
-    left, and downwards a bit per weight that says which they are. Attention with one weight for all numbers of a filter
-    scales filters and does nothing else; ``filter_embedding: dense`` has a matrix per layer, and turns filters too.
+    After attention, pruning (AGPS) sets the smallest weights of convolutions to zero, which clients do not grow again.
+    The server takes one SGD step with hypernetwork, embeddings and attention along the gradient of
+    Σ p_i · (⟨θ_i, before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²), θ_i the recalibrated model, p_i the clients' shares of
+    the cohort's samples, and the last term the mean over convolutions, whose filters are the rows of O. Everyone is
+    measured with the recalibrated and pruned model. ``lam: 0`` is FedOFA*. The paper uses 8 heads for CIFAR-10 (intra
+    alone: 2), and for CIFAR-100 2 (intra: 8); one client per round, 5000 rounds of 50 batches.
     """
 
     citation = "Yang et al., FedOFA, arXiv 2311.12049, 2023, section 3"
@@ -123,7 +110,7 @@ class FedOFA(HypernetworkMethod):
         return replace(server, shared=self.average(updates, roles.shared))
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return bytes, of pruned layers of what is left, and downwards of which that is."""
+        """Return bytes: of a pruned layer the weights that are left, and downwards a bit per weight that says which."""
         sent, received = super().traffic(update)
         for name, tensor in update.sent.items():
             kept = tensor != 0
@@ -139,4 +126,4 @@ class FedOFA(HypernetworkMethod):
         return FilterAttention(self.kind, self.heads, self.mix, self.scale, hyper.targets, self.bias, dense)
 
     def _prunes(self, tensor: Tensor) -> bool:
-        return self.parts == "all" or tensor.ndim == _CONV
+        return self.parts == "all" or tensor.ndim == 4

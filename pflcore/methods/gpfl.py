@@ -7,29 +7,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
-from pflcore.method import COMMON, DATA, Batch, ClientView, Federation, LocalState, Method, cross_entropy, sgd_step
+from pflcore.method import COMMON, Batch, ClientView, Federation, LocalState, Method, cross_entropy, sgd_step
 from pflcore.methods import METHODS
 from pflcore.methods._features import need_classifier, normed_layer
 from pflcore.options import option
 from pflcore.seeds import generator
 
-_EMBEDDINGS, _VALVE = f"{COMMON}embeddings/", f"{COMMON}valve/"
-_COUNTS = f"{DATA}class_counts"
+_EMBEDDINGS, _VALVE, _COUNTS = "common/embeddings/", "common/valve/", "data/class_counts"
 
 
 @METHODS.register
 class GPFL(Method):
     """FedPer whose features pass a valve, once for the personal classifier and once for global guidance.
 
-    Beside the body, clients share an embedding e_k of each class and a conditional valve: for a condition c it makes of
-    features f the features relu((γ + 1) · f + β), γ and β each LayerNorm(relu(linear layer of c)). The global condition
-    is the mean of the e_k, a client's own their mean by its class counts, both of the embeddings as received. The loss
-    is the cross-entropy of the personal classifier on the features under the client's own condition, plus two terms on
-    those f_G under the global one, plus μ/2 times the squares of all embeddings and the valve: the cross-entropy of
-    cos(f_G, e_k), and λ times |f_G − e_y|, of the whole batch, with the received embeddings. Body, embeddings and valve
-    are averaged. A client is measured with them, its own condition and its classifier. Features are the input of the
-    classifier, which must be linear; a scaling that a backbone applies after it is left out. Positions of text count as
-    samples.
+    Clients share an embedding e_k of each class and a conditional valve: for a condition c it makes of features f the
+    features relu((γ + 1) · f + β), γ and β each LayerNorm(relu(linear layer of c)). The global condition is the mean of
+    the received e_k, a client's own their mean by its class counts. The loss is the cross-entropy of the personal
+    classifier on the features under the own condition, plus, of those f_G under the global one, the cross-entropy of
+    cos(f_G, e_k) and λ times |f_G − received e_y|, plus μ/2 times the squares of embeddings and valve.
     """
 
     citation = "Zhang et al., GPFL, ICCV 2023"

@@ -22,10 +22,9 @@ _HYPER = "hyper/"
 class HypernetworkMethod(Method):
     """A hypernetwork h on the server generates entries W_i = h(z_i; φ) from a learned embedding z_i per client.
 
-    Clients train what is generated like the rest of the model. The server then averages what is shared and takes one
-    step of SGD along the gradient of Σ p_i · ⟨h(z_i; φ), before_i − after_i⟩ with respect to φ and all embeddings, p_i
-    being what the clients count in averages. ``Server.extra`` holds the parameters ``hyper/…`` and their momenta
-    ``momentum/…``.
+    The server averages what is shared and takes one step of SGD along the gradient of Σ p_i · ⟨h(z_i; φ), before_i −
+    after_i⟩ with respect to φ and all embeddings, p_i what the clients count in averages. ``Server.extra`` holds the
+    parameters ``hyper/…`` and their momenta ``momentum/…``.
     """
 
     embedding: int | None = option(
@@ -64,10 +63,8 @@ class HypernetworkMethod(Method):
         shares = self.shares(updates)
 
         def change(name: str) -> Tensor:
-            """Return pseudo-gradients of W_i: before − after, weighted by the client's share."""
-            return torch.stack(
-                [share * (one.sent[name] - one.returned[name]) for share, one in zip(shares, updates, strict=True)]
-            )
+            pairs = zip(shares, updates, strict=True)
+            return torch.stack([share * (one.sent[name] - one.returned[name]) for share, one in pairs])
 
         self.server_step(server, [update.client for update in updates], change)
         return replace(server, shared=self.average(updates, roles.shared))
@@ -89,10 +86,8 @@ class HypernetworkMethod(Method):
     ) -> None:
         """Take one step of the server's SGD, in place.
 
-        Args:
-            clients: Those whose generated entries have gradients.
-            upstream: Generated entry → its gradients, (clients, \\*shape).
-            beside: Gradients of further entries of ``server.extra``, by name; their momenta are below ``momentum/``.
+        `upstream` gives the gradients of a generated entry, (clients, \\*shape); `beside` has those of further entries
+        of ``server.extra``, whose momenta are below ``momentum/``.
         """
         hyper, params = self.hypernetwork(server)
         grads = dict(sorted(beside.items())) if beside else {}
@@ -106,35 +101,24 @@ class HypernetworkMethod(Method):
             def scaled(name: str) -> Tensor:
                 return upstream(name) * factor
 
-        hyper.sgd_step(
-            params,
-            strip_prefix(MOMENTA, server.extra),
-            clients,
-            scaled,
-            lr=self.server_lr,
-            momentum=self.server_momentum,
-            weight_decay=self.server_weight_decay,
-        )
+        lr, rho, decay = self.server_lr, self.server_momentum, self.server_weight_decay
+        momenta = strip_prefix(MOMENTA, server.extra)
+        hyper.sgd_step(params, momenta, clients, scaled, lr=lr, momentum=rho, weight_decay=decay)
         with torch.no_grad():
             for name, grad in grads.items():
-                param, momentum = server.extra[name], server.extra[f"{MOMENTA}{name}"]
-                momentum.mul_(self.server_momentum).add_(grad).add_(param, alpha=self.server_weight_decay)
-                param.add_(momentum, alpha=-self.server_lr)
+                param = server.extra[name]
+                param.add_(momenta[name].mul_(rho).add_(grad).add_(param, alpha=decay), alpha=-lr)
 
 
 @METHODS.register
 class PFedHN(HypernetworkMethod):
     """Whole models are generated per client from a learned embedding; clients keep nothing.
 
-    A round: the server sends the generated parameters θ_i = h(z_i; φ); the client trains them and returns them; the
-    hypernetwork and the embedding take one SGD step along the client's change. Everyone is measured with h(z_i). The
-    hypernetwork is an MLP with a ReLU between two layers and none after the last, then a linear head per tensor of the
-    model. Buffers have no gradients, so they cannot be generated: running statistics are averaged as in FedAvg.
-
-    The paper trains one client per round, for 5000 rounds of 50 batches, with gradients clipped at 50 on both sides:
-    ``local_steps: 50`` and ``clip: 50`` of the training do so on the client's. FedTP's comparison has several clients,
-    ``hidden: 150``, ``server_clip: null`` and embeddings as wide as FedTP's. pFedHN-PC is ``also_personal: [head]``,
-    with ``server_lr: 0.05``.
+    The client trains the generated parameters θ_i = h(z_i; φ) and returns them; hypernetwork and embedding take one SGD
+    step along its change. Everyone is measured with h(z_i). h is an MLP with a ReLU between two layers and none after
+    the last, then a linear head per tensor. Buffers cannot be generated: they are averaged. The paper trains one client
+    per round, for 5000 rounds of 50 batches, with gradients clipped at 50 on both sides. FedTP's comparison has
+    ``hidden: 150``, ``server_clip: null`` and FedTP's embeddings. pFedHN-PC is ``also_personal: [head]``.
     """
 
     citation = "Shamsian, Navon, Fetaya and Chechik, pFedHN, ICML 2021, algorithm 1"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pflcore.errors import UserError
 from pflcore.groups import add_prefix
-from pflcore.methods.fednova import gradient_weight
+from pflcore.methods.corrections import gradient_weight
 from pflcore.methods.fedselect import grow
 
 
