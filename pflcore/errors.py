@@ -20,14 +20,11 @@ class UserError(Exception):
 
 
 def in_words(error: OSError) -> str:
-    """The file and what the system says of it, which is all there is to be told of a full or read-only disk."""
+    """Return the file and what the system says of it, such as of a full or read-only disk."""
     return bounded(f"{error.filename2 or error.filename or 'system'}: {error.strerror or error}")
 
 
 def bounded(message: str) -> str:
-    """One line of at most 4,000 characters, words of 300 and more and all else cut in the middle.
-
-    What is in a message may come from a file of any size; where it is stands in front, what to do at the end.
-    """
+    """Return one line of at most 4,000 characters, words of 300 and more and all else cut in the middle."""
     line = _LONG_WORD.sub(r"\1...\2", " ".join(message[: 100 * _LONGEST].split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1000]} ... {line[-900:]}"

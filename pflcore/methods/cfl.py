@@ -37,9 +37,7 @@ class CFL(PerClientModels):
     eps1: float = option(0.4, ge=0, help="A cluster is at rest where its mean update's norm is below ε₁; 0 is FedAvg.")
     eps2: float = option(1.6, ge=0, help="Its clients are not where the largest norm of their updates is above ε₂.")
     after: int = option(20, ge=0, help="Rounds in which no cluster is split, from the first.")
-    linkage: str = option(
-        "complete", choices=("complete", "single"), help="How a cluster is divided: as the code has it, or the paper."
-    )
+    linkage: str = option("complete", choices=("complete", "single"), help="As the authors' code has it, or the paper.")
     gamma: float = option(0.0, ge=0, le=1, help="γ_max of the paper: larger is less splitting; 0: no such condition.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:

@@ -31,9 +31,7 @@ class FedALA(OwnTuning):
     citation = "Zhang et al., FedALA, AAAI 2023, section 3"
     keeps = ("the mixed layers of its last model", "weights of the mixture")
 
-    layers: str = option(
-        "head", choices=("head", "all"), help="Whether the last linear layer is mixed or all parameters are."
-    )
+    layers: str = option("head", choices=("head", "all"), help="What is mixed: the last linear layer or everything.")
     share: float = option(0.8, gt=0, le=1, help="Share s of a client's samples that weights learn from in a round.")
     eta: float = option(1.0, ge=0, help="Learning rate η of the weights; 0 is FedAvg.")
 

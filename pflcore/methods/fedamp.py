@@ -35,17 +35,9 @@ class FedAMP(PerClientModels):
     attention: str = option("distance", choices=("distance", "cosine"), help="What makes models similar, as above.")
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the mixture, divided by α.")
     alpha: float = option(1e4, gt=0, help="Step size α of the server, by which λ is divided.")
-    sigma: float | None = option(
-        None,
-        gt=0,
-        help="Width σ of attention by distance, null is a million; sharpness σ of that by cosine, null is 25.",
-    )
-    own_weight: float | None = option(
-        None, ge=0, le=1, help="A client's own weight ξ_ii under attention by cosine; null: 1 / number of clients."
-    )
-    start: str = option(
-        "mixture", choices=("mixture", "own"), help="What local training begins with: the mixture u_i or the last w_i."
-    )
+    sigma: float | None = option(None, gt=0, help="Width σ by distance, null: a million; or sharpness, null: 25.")
+    own_weight: float | None = option(None, ge=0, le=1, help="ξ_ii by cosine; null: 1 / number of clients.")
+    start: str = option("mixture", choices=("mixture", "own"), help="What training begins with: u_i or the last w_i.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,9 +121,7 @@ class FedU(PerClientModels):
     citation = "Dinh et al., FedU, arXiv 2102.07148, 2021, algorithm 1"
 
     coupling: float = option(0.5, ge=0, help="Relation a of any two clients; 0: each trains alone.")
-    strength: float = option(
-        7.5e-4, ge=0, help="Step along the pairwise differences, as given above; the default is in effect Local."
-    )
+    strength: float = option(7.5e-4, ge=0, help="Step along the differences; the default is in effect Local.")
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         step = self.strength * self.coupling

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pflcore.groups import ALL, Roles, Tensors, add_prefix, strip_prefix
+from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import MOMENTA, Batch, ClientView, Federation, Server, Update
 from pflcore.methods import METHODS
 from pflcore.methods.pfedhn import HypernetworkMethod
-from pflcore.operators.compression import PARTS, masked, masks, pack_sparse
+from pflcore.operators.compression import PARTS, masked, masks
 from pflcore.operators.filter_attention import KINDS, FilterAttention, orthogonality
 from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.options import option
@@ -39,29 +39,18 @@ class FedOFA(HypernetworkMethod):
     generated = ("conv", ALL)
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16, "heads": 2}
 
-    kind: str = option(
-        "tfa",
-        choices=KINDS,
-        help="What attends: each filter's heads (intra), a layer's (inter), a mixture of both (tfa), or nothing.",
-    )
+    kind: str = option("tfa", choices=KINDS, help="Attention by filter (intra), by layer (inter), or both (tfa).")
     heads: int = option(8, ge=1, help="Heads of the attention.")
     mix: float = option(0.5, ge=0, le=1, help="Share of intra in tfa; the rest is inter.")
     scale: bool = option(False, help="Divide attention scores by the root of the vectors' length; the paper does not.")
-    bias: bool = option(
-        False, help="Whether maps of the attention have biases; the paper writes none, and with them training diverges."
-    )
+    bias: bool = option(False, help="Whether the attention has biases; with them training diverges.")
     filter_embedding: str = option(
-        "pointwise",
-        choices=("pointwise", "dense"),
-        later=True,
-        help="Whether attention embeds filters number by number, and can only scale them, or by a matrix per layer.",
+        "pointwise", choices=("pointwise", "dense"), later=True, help="By a number, which scales filters, or a matrix."
     )
     lam: float = option(1e-4, ge=0, help="Weight λ of orthogonal regularisation; 0: FedOFA*, without.")
     percent: float = option(0.0, ge=0, lt=100, help="Weights of each layer that pruning drops, in percent; 0: none.")
     parts: str = option("conv", choices=PARTS, help="Whether pruning is of convolutions only, or of all tensors.")
-    embedding: int | None = option(
-        100, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4), as in pFedHN."
-    )
+    embedding: int | None = option(100, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4).")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)
@@ -105,20 +94,18 @@ class FedOFA(HypernetworkMethod):
                 terms.append(self.lam * share * orthogonality(own))
         leaves = {**generated, **add_prefix(_ATTENTION, trained)}
         grads = dict(zip(leaves, torch.autograd.grad(torch.stack(terms).sum(), list(leaves.values())), strict=True))
-        beside = {name: grad for name, grad in grads.items() if name not in generated}
-        self.server_step(server, clients, grads.__getitem__, beside)
+        self.server_step(server, clients, *split(grads, generated))
         return replace(server, shared=self.average(updates, roles.shared))
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return bytes: of a pruned layer the weights that are left, and downwards a bit per weight that says which."""
         sent, received = super().traffic(update)
-        for name, tensor in update.sent.items():
-            kept = tensor != 0
+        for tensor in update.sent.values():
+            left = int(tensor.count_nonzero())
             # Something is left of every pruned tensor; running statistics that begin as zeros are none.
-            if self.percent and self._prunes(tensor) and bool(kept.any()) and not bool(kept.all()):
-                values, bitmap = pack_sparse(tensor, kept)
-                sent += len(pack_sparse(update.returned[name], kept)[0]) - tensor.nbytes
-                received += len(values) + len(bitmap) - tensor.nbytes
+            if self.percent and self._prunes(tensor) and 0 < left < tensor.numel():
+                sent += 4 * left - tensor.nbytes
+                received += 4 * left + -(-tensor.numel() // 8) - tensor.nbytes
         return sent, received
 
     def _attention(self, hyper: HyperNetwork) -> FilterAttention:

@@ -31,9 +31,7 @@ class FedPerfix(Method):
     personal = ("adapter", "head")
     smoke: ClassVar[dict[str, Any]] = {"width": 16}
 
-    mode: str = option(
-        "add", choices=("add", "concat"), help="Whether prefixes are added to keys and values or appended to them."
-    )
+    mode: str = option("add", choices=("add", "concat"), help="Prefixes are added to keys and values, or appended.")
     width: int = option(256, ge=1, help="Width of the net that makes the prefixes.")
     scale: float = option(1.5, ge=0, help="Factor s of the prefixes; with 0 and add it is FedPer.")
 
@@ -58,9 +56,7 @@ class Prefix(Method):
     personal = ("prefix", "head")
 
     init: str = option("zero", choices=("zero", "random"), help="zero is Prefix-Z, random is Prefix-R.")
-    kind: str = option(
-        "linear", choices=("linear", "tokens"), help="A linear map of the input that is added, or appended tokens."
-    )
+    kind: str = option("linear", choices=("linear", "tokens"), help="A linear map that is added, or appended tokens.")
     tokens: int = option(10, ge=1, help="Number of tokens, where `kind` is tokens.")
     scale: float = option(1.5, ge=0, help="Factor of the prefixes.")
 
@@ -160,9 +156,7 @@ class Adapters(Method):
     personal = ("adapter", "head")
     smoke: ClassVar[dict[str, Any]] = {"width": 16}
 
-    form: str = option(
-        "corrected", choices=("corrected", "literal"), help="One adapter per block that learns, or the released one."
-    )
+    form: str = option("corrected", choices=("corrected", "literal"), help="An adapter per block, or the released one.")
     width: int = option(512, ge=1, help="Width of the bottleneck.")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:

@@ -31,21 +31,9 @@ class FedRep(Method):
     plain_sgd = True
     smoke: ClassVar[dict[str, Any]] = {"head_epochs": 0.5}  # smoke runs have a single local epoch
 
-    schedule: str = option(
-        "alternating",
-        choices=("alternating", "joint"),
-        help="Whether head and body train one after the other or, as in FedPerfix's code, together.",
-    )
-    head_epochs: float = option(
-        4.0,
-        gt=0,
-        help="Epochs at the beginning of a round that train the head; fewer than the local epochs, 0.5 is half a pass.",
-    )
-    finetune_epochs: int = option(
-        0,
-        ge=0,
-        help="Epochs in which a client tunes its head on the averaged body before it is measured; not kept.",
-    )
+    schedule: str = option("alternating", choices=("alternating", "joint"), help="Head, then body; or both together.")
+    head_epochs: float = option(4.0, gt=0, help="Epochs of the head, fewer than local epochs; 0.5 is half a pass.")
+    finetune_epochs: int = option(0, ge=0, help="Epochs of tuning the head before a client is measured; not kept.")
 
     def tuning(self) -> Phase | None:
         tuning = super().tuning()
@@ -95,12 +83,8 @@ class FedBabu(Method):
     ignores_unlabelled = True
     smoke: ClassVar[dict[str, Any]] = {"finetune_steps": 1}
 
-    finetune_parts: str = option(
-        "all", choices=("head", "all"), help="Whether tuning trains the personal part alone or the whole model."
-    )
-    finetune_steps: int | None = option(
-        None, ge=1, help="Steps of the tuning, each on a batch drawn anew; null is whole epochs."
-    )
+    finetune_parts: str = option("all", choices=("head", "all"), help="What is tuned: the personal part alone, or all.")
+    finetune_steps: int | None = option(None, ge=1, help="Steps of the tuning, on batches drawn anew; null: epochs.")
     finetune_epochs: int = option(5, ge=1, help="Passes of the tuning over a client's samples, without finetune_steps.")
     finetune_lr: float | None = option(None, gt=0, help="Learning rate of the tuning; null is that of the rounds.")
 

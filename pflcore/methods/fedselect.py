@@ -37,14 +37,10 @@ class FedSelect(Method):
     ignores_unlabelled = True
     smoke: ClassVar[dict[str, Any]] = {"every": 1}
 
-    rate: float = option(
-        0.25, ge=0, le=1, help="Share p of what is shared in a tensor that becomes personal at a time."
-    )
+    rate: float = option(0.25, ge=0, le=1, help="Share p of what is shared in a tensor that goes personal at a time.")
     limit: float = option(0.8, ge=0, le=1, help="Largest share α of a tensor that may become personal; 0 is FedAvg.")
     every: int = option(3, ge=1, help="Rounds of a client after which its mask grows.")
-    alternations: int = option(
-        1, ge=1, help="Times that personal and shared parameters take turns in a round, a pass of each but the last."
-    )
+    alternations: int = option(1, ge=1, help="Turns of personal and shared parameters, a pass of each but the last.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         if federation.local_epochs is not None and self.alternations > federation.local_epochs:

@@ -36,16 +36,10 @@ class FedTP(HypernetworkMethod):
     generated = (_QKV,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}
 
-    generated_part: str = option(
-        _QKV,
-        choices=tuple(_PARTS),
-        help="What is generated of each block: the projections, the MLP, the LayerNorms, or all of it.",
-    )
+    generated_part: str = option(_QKV, choices=tuple(_PARTS), help="What is generated of blocks; encoder is all.")
     embedding: int = option(32, ge=1, help="Width of a client's embedding.")
     hidden: int = option(150, ge=1, help="Width of the hypernetwork's hidden layers.")
-    server_clip: float | None = option(
-        None, gt=0, help="Norm that the hypernetwork's gradient is cut down to if it is larger; null: never."
-    )
+    server_clip: float | None = option(None, gt=0, help="Largest norm of the hypernetwork's gradient; null: any.")
 
     def roles(self, groups: Groups) -> Roles:
         if self.generated_part == _QKV:

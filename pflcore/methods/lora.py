@@ -32,12 +32,8 @@ class Lora(Method):
 
     rank: int = option(4, ge=1, help="Rank r of an update.")
     alpha: float = option(8.0, gt=0, help="Factor α; an update counts α / r.")
-    projections: tuple[str, ...] = option(
-        ("q", "v"), choices=("q", "k", "v"), help="The projections of attention that have an update."
-    )
-    averaged: str = option(
-        "both", choices=("both", "a", "none"), help="What of the updates is averaged; the rest stays on the client."
-    )
+    projections: tuple[str, ...] = option(("q", "v"), choices=("q", "k", "v"), help="What has an update.")
+    averaged: str = option("both", choices=("both", "a", "none"), help="What is averaged; the rest is personal.")
     train_a: bool = option(True, help="Whether A is trained; otherwise it stays as it begins, as in FFA-LoRA.")
 
     def __post_init__(self) -> None:

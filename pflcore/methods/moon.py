@@ -29,16 +29,9 @@ class Moon(Method):
     citation = "Li, He and Song, MOON, CVPR 2021"
     keeps = ("its previous model",)
 
-    mu: float = option(
-        1.0, ge=0, help="Weight μ of the contrastive term; the authors take 5 on CIFAR-10, 1 on CIFAR-100. 0: FedAvg."
-    )
+    mu: float = option(1.0, ge=0, help="Weight μ; the authors take 5 on CIFAR-10, 1 on CIFAR-100; 0 is FedAvg.")
     tau: float = option(0.5, gt=0, help="Temperature τ: cosine similarities are divided by it.")
-    projection: int | None = option(
-        None,
-        ge=1,
-        later=True,
-        help="Width of a projection before the classifier, whose outputs are compared; 256 in paper and authors' code.",
-    )
+    projection: int | None = option(None, ge=1, later=True, help="Width of a projection before it; paper: 256.")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         return {} if self.projection is None else add_projection(model, self.projection)

@@ -25,9 +25,7 @@ class PerFedAvg(OwnTuning):
     citation = "Fallah, Mokhtari and Ozdaglar, Per-FedAvg, NeurIPS 2020, algorithm 1"
     plain_sgd = True
 
-    alpha: float | None = option(
-        None, gt=0, help="Size α of the inner step, and of the step before a measurement; null is the learning rate."
-    )
+    alpha: float | None = option(None, gt=0, help="Size α of the step within and before a measurement; null: the lr.")
 
     def tuning(self) -> Phase:
         return Phase(Steps(), count=1, lr=self.alpha)

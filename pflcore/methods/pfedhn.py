@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from pflcore.groups import ALL, Roles, Tensors, strip_prefix
 from pflcore.method import MOMENTA, Federation, Method, Server, Update
@@ -27,17 +26,13 @@ class HypernetworkMethod(Method):
     parameters ``hyper/…`` and their momenta ``momentum/…``.
     """
 
-    embedding: int | None = option(
-        None, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4), as in pFedHN."
-    )
+    embedding: int | None = option(None, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4).")
     hidden: int = option(100, ge=1, help="Width of the hypernetwork's hidden layers.")
     layers: int = option(4, ge=1, help="Linear layers of the hypernetwork before its heads.")
     server_lr: float = option(0.01, gt=0, help="Learning rate of the hypernetwork's SGD.")
     server_momentum: float = option(0.9, ge=0, lt=1, help="Momentum of the hypernetwork's SGD.")
     server_weight_decay: float = option(1e-3, ge=0, help="L2 coefficient of the hypernetwork's SGD.")
-    server_clip: float | None = option(
-        50.0, gt=0, help="Norm that the hypernetwork's gradient is cut down to if it is larger; null: never."
-    )
+    server_clip: float | None = option(50.0, gt=0, help="Largest norm of the hypernetwork's gradient; null: any.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)
@@ -60,13 +55,12 @@ class HypernetworkMethod(Method):
         return [{name: tensor[row] for name, tensor in made.items()} for row in range(len(clients))]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        shares = self.shares(updates)
-
-        def change(name: str) -> Tensor:
-            pairs = zip(shares, updates, strict=True)
-            return torch.stack([share * (one.sent[name] - one.returned[name]) for share, one in pairs])
-
-        self.server_step(server, [update.client for update in updates], change)
+        pairs = list(zip(self.shares(updates), updates, strict=True))
+        changes = {
+            name: torch.stack([share * (one.sent[name] - one.returned[name]) for share, one in pairs])
+            for name in server.federation.generated
+        }
+        self.server_step(server, [update.client for update in updates], changes)
         return replace(server, shared=self.average(updates, roles.shared))
 
     def hypernetwork(self, server: Server) -> tuple[HyperNetwork, Tensors]:
@@ -78,32 +72,23 @@ class HypernetworkMethod(Method):
         return HyperNetwork(clients, width, self.hidden, self.layers, targets), params
 
     def server_step(
-        self,
-        server: Server,
-        clients: Sequence[int],
-        upstream: Callable[[str], Tensor],
-        beside: Mapping[str, Tensor] | None = None,
+        self, server: Server, clients: Sequence[int], upstream: Tensors, beside: Tensors | None = None
     ) -> None:
         """Take one step of the server's SGD, in place.
 
-        `upstream` gives the gradients of a generated entry, (clients, \\*shape); `beside` has those of further entries
-        of ``server.extra``, whose momenta are below ``momentum/``.
+        `upstream` has gradients of generated entries, (clients, \\*shape), `beside` those of further entries of
+        ``server.extra``, whose momenta are below ``momentum/``.
         """
         hyper, params = self.hypernetwork(server)
-        grads = dict(sorted(beside.items())) if beside else {}
-        scaled = upstream
+        grads = dict(sorted((beside or {}).items()))
         if self.server_clip is not None:
             squares = [grad.square().sum() for grad in grads.values()]
             norm = torch.stack([hyper.squared_norm(params, clients, upstream), *squares]).sum().sqrt()
             factor = (self.server_clip / (norm + 1e-6)).clamp(max=1)  # as PyTorch's clip_grad_norm_
-            grads = {name: grad * factor for name, grad in grads.items()}
-
-            def scaled(name: str) -> Tensor:
-                return upstream(name) * factor
-
+            grads, upstream = ({name: one * factor for name, one in part.items()} for part in (grads, upstream))
         lr, rho, decay = self.server_lr, self.server_momentum, self.server_weight_decay
         momenta = strip_prefix(MOMENTA, server.extra)
-        hyper.sgd_step(params, momenta, clients, scaled, lr=lr, momentum=rho, weight_decay=decay)
+        hyper.sgd_step(params, momenta, clients, upstream, lr=lr, momentum=rho, weight_decay=decay)
         with torch.no_grad():
             for name, grad in grads.items():
                 param = server.extra[name]

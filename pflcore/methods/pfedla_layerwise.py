@@ -41,9 +41,7 @@ class PFedLALayerwise(PerClientModels):
 
     embedding: int = option(100, ge=1, help="Width of a client's embedding.")
     hidden: int = option(100, ge=1, help="Width of the hypernetworks' hidden layers.")
-    server_lr: float = option(
-        20.0, gt=0, help="Learning rate of the hypernetworks' SGD; at 0.005, as others take it, it is in effect FedAvg."
-    )
+    server_lr: float = option(20.0, gt=0, help="Learning rate of the hypernetworks' SGD; 0.005 is in effect FedAvg.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server, clients = super().init_server(initial, roles, federation), federation.clients

@@ -123,9 +123,7 @@ class Apfl(Method):
 
     alpha: float = option(0.25, ge=0, le=1, help="Initial weight α of the personal model; 1 is training alone.")
     adaptive: bool = option(True, help="Whether α is learned, with a step after every batch.")
-    variant: str = option(
-        "as_written", help="How v and α are trained; see above.", choices=("as_written", "as_released")
-    )
+    variant: str = option("as_written", choices=("as_written", "as_released"), help="How v and α train; see above.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {**initial, "alpha": torch.tensor(self.alpha)}

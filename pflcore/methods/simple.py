@@ -35,11 +35,7 @@ class Local(Method):
     own_averaging = None
     smoke: ClassVar[dict[str, Any]] = {"schedule": "when_sampled"}
 
-    schedule: str = option(
-        "every_round",
-        choices=("every_round", "when_sampled"),
-        help="Whether all clients train in every round (FedTP) or only those that are sampled (FedPerfix).",
-    )
+    schedule: str = option("every_round", choices=("every_round", "when_sampled"), help="Whether all clients train.")
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
         return range(clients) if self.schedule == "every_round" else sampled
@@ -114,9 +110,7 @@ class LgFedAvg(Method):
     keeps = ("all groups but those in its option",)
     own_averaging = "uniform"
 
-    shared: tuple[str, ...] = option(
-        ("head",), help="The groups that are averaged, as the backbone names them; all others stay on the client."
-    )
+    shared: tuple[str, ...] = option(("head",), help="The groups that are averaged; all others stay on the client.")
 
     def roles(self, groups: Groups) -> Roles:
         shared = groups.select(self.shared) - groups.select(self.also_personal)

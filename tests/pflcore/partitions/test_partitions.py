@@ -23,7 +23,8 @@ from pflcore.data.samples import Attribute, Samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, Partition, _deal, partition
-from pflcore.partitions._deal import coarse_of_classes, draw_counts, part_sizes, redraw
+from pflcore.partitions._deal import draw_counts, part_sizes
+from pflcore.partitions.coarse_classes import coarse_of_classes
 
 # --- partitions ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ def test_what_a_scheme_cannot_do(
 def test_what_one_draw_lacks_another_has() -> None:
     draws = iter([None, np.array([[0.4, 0.6]]), np.array([[0.5, 0.5]]), np.array([[0.6, 0.4]])])
     scheme = PARTITIONS.create("quantity", min_samples=5)
-    assert redraw(scheme, MADE, [np.array([10])], 2, lambda: next(draws)).tolist() == [[0.5, 0.5]]  # type: ignore[arg-type]
+    assert scheme.redraw(MADE, [np.array([10])], 2, lambda: next(draws)).tolist() == [[0.5, 0.5]]  # type: ignore[attr-defined]
 
 
 def test_a_class_without_samples_has_no_coarse_class() -> None:
