@@ -24,12 +24,12 @@ _MIN_LOSS = 1e-6  # of the sum of losses that divides, which can be 0 in float32
 
 @METHODS.register
 class FedKD(Method):
-    """A personal teacher and a shared student of the same architecture learn from each other; only the student travels.
+    """A personal teacher and a shared student learn from each other; only the student travels.
 
-    With cross-entropies L_t and L_s, D = L_t + L_s, classifier inputs h and a personal linear map P, the identity at
-    first, one step descends on both L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D for the teacher and
-    L_s + KL(teacher ‖ student) / D + MSE(h_t, P h_s) / D for the student and P, in which D and all of the other model
-    are constants. ``training.clip`` applies to the teacher, and to student and P together.
+    Both begin as the same model. With cross-entropies L_t and L_s, D = L_t + L_s, classifier inputs h and a personal
+    linear map P, the identity at first, one step descends on both L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D
+    for the teacher and L_s + KL(teacher ‖ student) / D + MSE(h_t, P h_s) / D for the student and P, in which D and all
+    of the other model are constants. ``training.clip`` applies to the teacher, and to student and P together.
 
     Clients cut their updates of the student, the server cuts the plain mean of these: every tensor of two or more axes,
     as a matrix of its first axis and the rest, to the smallest rank that keeps a share T of its squared singular
