@@ -9,11 +9,7 @@ _LONG_WORD = re.compile(rf"(\S{{100}})\S{{{_LONGEST_WORD - 140},}}(\S{{40}})")
 
 
 class UserError(Exception):
-    """Bad input of any kind: a spec, a data file, a checkpoint, an argument.
-
-    The message is one line that says where the problem is and what to do about it. Command-line entry points
-    print it without a traceback and exit with code 2.
-    """
+    """Bad input of any kind; one line says where and what to do. The command line prints it and exits with code 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(bounded(message))

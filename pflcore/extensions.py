@@ -1,8 +1,7 @@
 """Entries from elsewhere: a study's own, in folders beside its specs, and those of installed packages.
 
-A study's ``methods/mine.py`` is the module ``study.methods.mine``, so that its files find each other by relative
-imports. A package says in its entry points, group ``pfl.methods``, which of its modules are entries. To know their
-names nothing is imported.
+A study's ``methods/mine.py`` is the module ``study.methods.mine``. A package says in its entry points, group
+``pfl.methods``, which of its modules are entries. To know their names nothing is imported.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ class Extension:
 
 
 def enter(home: Path) -> bool:
-    """Let `home` be the study, and read anew what it has.
-
-    Returns:
-        Whether modules were forgotten, as they are those of another study or not on disk any more as they were read.
-    """
+    """Let `home` be the study; return whether modules were forgotten, as they are another study's or were edited."""
     global _home
     home = home.absolute()
     stale = home != _home or sources.edited(STUDY) is not None
@@ -68,14 +63,9 @@ def folders() -> list[str]:
 
 @cache
 def found(folder: str, beside: Path, taken: frozenset[str] = frozenset()) -> dict[str, Extension]:
-    """Return the entries of one kind by their names.
+    """Return the entries of one of :data:`FOLDERS` by their names; raise :class:`UserError` for one that cannot be.
 
-    Args:
-        folder: One of :data:`FOLDERS`.
-        beside: The folder of the built-in ones, whose names, and those in `taken`, cannot be used again.
-
-    Raises:
-        UserError: Two have the same name, or a name or module cannot be.
+    Names of files in `beside`, the folder of the built-in ones, and those in `taken` cannot be used again.
     """
     entries: dict[str, Extension] = {}
     for name, one in (*_of_study(folder), *_of_packages(folder)):

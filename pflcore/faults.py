@@ -1,8 +1,4 @@
-"""Where a fault in somebody's code showed: its file and line, and the client, round and step that were at hand.
-
-Whoever knows a part of it adds a note while the error passes (PEP 678), which Python prints below the traceback. An
-error that goes from one process to another keeps its traceback as text.
-"""
+"""Where a fault in somebody's code showed: its file and line, and what else was at hand, in notes on the error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options of registered entries: dataclass fields that carry a sentence of help and their bounds.
-
-The same metadata checks a value in Python, becomes the spec's schema, and is printed by ``pfl describe``.
-"""
+"""Options of registered entries: dataclass fields with help and bounds, for checks, schemas and ``pfl describe``."""
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ def option(
         default: Left out, the option is required.
         help: One sentence: what it is, its unit, what its edge values mean.
         choices: The only values allowed.
-        later: It was added when there were results already: at its default, which changes nothing, it is left out of a
-            run's record, so that their ids stay.
+        later: It was added when there were results: at its default it is left out of records, so that run ids stay.
         bounds: ge, gt, le, lt: of a number, or of each number in a tuple.
     """
     if bounds.keys() - _BOUNDS:

@@ -1,9 +1,7 @@
 """Strict, lazy registries: a module is an entry of its name, or holds several classes that say their names.
 
 ``pflcore/methods/gpfl.py`` holds the method ``gpfl``, ``simple.py`` has several, each with a line ``name = "fedavg"``.
-Nothing else has to be edited to add one: names are read from the files, a module is imported when an entry of it is
-first asked for, and every generic test runs over all names. Entries of a study and of installed packages join them
-(:mod:`pflcore.extensions`).
+Nothing else has to be edited to add one. Entries of a study and of installed packages join (:mod:`pflcore.extensions`).
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ _NAMED = re.compile(r'^@[A-Z]+\.register\nclass(?:.*\n)*?    name = "(\w+)"$', r
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Base of everything that can be registered: a frozen dataclass whose fields are made by :func:`option`.
-
-    The class docstring is what ``pfl describe`` prints; its first line is what ``pfl list`` prints.
-    """
+    """Base of all that can be registered: a frozen dataclass of :func:`option` fields, whose doc a user reads."""
 
     name: ClassVar[str]
     citation: ClassVar[str] = ""
@@ -69,11 +64,7 @@ class Registry(Generic[E_]):
         return sorted([*files_of(self.package), *joined(self.package)])
 
     def register(self, cls: type[E_]) -> type[E_]:
-        """Take in a class, as its decorator, and make it a frozen dataclass if it is none by itself.
-
-        Raises:
-            TypeError: The class is not alone in a module of the registry's package, and does not say its name.
-        """
+        """Take in a class, as its decorator; raise :class:`TypeError` for one without a place or a name."""
         modules = {name: module_of(self.kind, name, self.package) for name in self.names()}
         here = [name for name, module in modules.items() if module == cls.__module__]
         name = here[0] if len(here) == 1 else vars(cls).get("name", "")

@@ -1,8 +1,7 @@
 """What this process has imported, as it was read: the source of each module, whatever lies on disk by now.
 
-A long run outlives many edits, and bytecode may be taken for a module's own because size and second of two edits are
-equal. So packages of the project are imported by a loader that reads the source, remembers it, and takes bytecode only
-if that was made from these very bytes.
+A long run outlives many edits. So packages of the project are imported by a loader that remembers the source, and takes
+bytecode only if it was made from these very bytes.
 """
 
 from __future__ import annotations

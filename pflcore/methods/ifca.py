@@ -75,7 +75,7 @@ class IFCA(OwnTuning):
             if members := [update for update in updates if int(update.returned[_CHOICE]) == cluster]:
                 mean = self.average(members, roles.generated)
                 if cluster:
-                    shared |= add_prefix(_place(cluster), mean)
+                    shared |= add_prefix(f"common/{cluster}/", mean)
                 else:
                     extra |= add_prefix(_FIRST, mean)
         return Server(shared, extra)
@@ -94,7 +94,7 @@ class Choosing(Steps):
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         with torch.no_grad():
-            candidates = [{**model, **strip_prefix(_place(cluster), model)} for cluster in range(self.clusters)]
+            candidates = [{**model, **strip_prefix(f"common/{cluster}/", model)} for cluster in range(self.clusters)]
             losses = torch.stack([self.loss(local, local.frozen(one), batch) for one in candidates])
         # A batch counts by its samples.
         sums = state["losses"]["sums"] + len(batch.labels) * losses
@@ -104,11 +104,6 @@ class Choosing(Steps):
         model, choice = state["model"], state["losses"]["sums"].argmin()
         chosen = {_CHOICE: choice}
         for cluster in range(1, self.clusters):
-            for name, tensor in strip_prefix(_place(cluster), model).items():
+            for name, tensor in strip_prefix(f"common/{cluster}/", model).items():
                 chosen[name] = torch.where(choice == cluster, tensor, chosen.get(name, model[name]))
         return {**state, "model": {**model, **chosen}}
-
-
-def _place(cluster: int) -> str:
-    """Return where a client has the model of a cluster; that of the first is in the place of its own."""
-    return f"common/{cluster}/"

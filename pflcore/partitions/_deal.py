@@ -8,7 +8,6 @@ with a variant ``as_released`` truncate there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -69,19 +68,23 @@ def deal_parts(samples: Samples, sides: Sides, shares: Shares, rng: np.random.Ge
     return owners
 
 
-def alpha_option(default: float) -> Any:
-    """Return the option `alpha`."""
-    return option(default, help="Concentration: small is very unequal clients, large is nearly equal ones.", gt=0)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Drawn(Partition):
     """Base of schemes whose shares are drawn again until every client has enough samples."""
 
     smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
 
-    alpha: float = alpha_option(0.5)
-    min_samples: int = option(10, help="Every client gets at least this many samples on each side of the split.", ge=1)
+    alpha: float
+    min_samples: int
+
+    @staticmethod
+    def concentration(default: float) -> Any:
+        """Return the option `alpha` of a scheme."""
+        return option(default, help="Concentration: small is very unequal clients, large is nearly equal ones.", gt=0)
+
+    @staticmethod
+    def fewest() -> Any:
+        """Return the option `min_samples` of a scheme."""
+        return option(10, help="Every client gets at least this many samples on each side of the split.", ge=1)
 
     def redraw(
         self, samples: Samples, counts: Sequence[Rows], clients: int, draw: Callable[[], Shares | None]

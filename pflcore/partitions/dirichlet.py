@@ -10,7 +10,7 @@ from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Sides
-from pflcore.partitions._deal import Drawn, alpha_option, class_counts, deal_classes, deal_mixes, deal_parts, part_sizes
+from pflcore.partitions._deal import Drawn, class_counts, deal_classes, deal_mixes, deal_parts, part_sizes
 
 
 @PARTITIONS.register
@@ -28,7 +28,8 @@ class Dirichlet(Drawn):
     name = "dirichlet"
     citation = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019; balanced as in FedTP"
 
-    alpha: float = alpha_option(0.3)
+    alpha: float = Drawn.concentration(0.3)
+    min_samples: int = Drawn.fewest()
     sizes: str = option(
         "balanced",
         help="Sizes of clients: balanced and free follow from the draw of each class, with and without the cap at an "
@@ -71,6 +72,9 @@ class Quantity(Drawn):
 
     name = "quantity"
     citation = "Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022, quantity skew"
+
+    alpha: float = Drawn.concentration(0.5)
+    min_samples: int = Drawn.fewest()
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
         counts, weights = [np.array([len(rows)]) for rows in sides], np.full(clients, self.alpha)

@@ -11,7 +11,7 @@ from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides
-from pflcore.partitions._deal import Drawn, alpha_option, attribute_of, class_counts, deal_classes, deal_parts
+from pflcore.partitions._deal import Drawn, attribute_of, class_counts, deal_classes, deal_parts
 
 
 @PARTITIONS.register
@@ -47,7 +47,8 @@ class DomainDirichlet(Drawn):
     citation = "Sun et al., FedPerfix, ICCV 2023, section 4.1; released code"
     example = ("digits5", 15)
 
-    alpha: float = alpha_option(1.0)
+    alpha: float = Drawn.concentration(1.0)
+    min_samples: int = Drawn.fewest()
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import Any
@@ -18,7 +17,6 @@ from pflcore.errors import UserError
 from pflcore.groups import Groups
 from pflcore.method import Update
 from pflcore.methods import METHODS
-from pflcore.methods._blocks import Block
 from pflcore.ownership import roles_of
 
 Add = Callable[[nn.Module], Mapping[str, str]]
@@ -169,32 +167,6 @@ def test_attention_with_prefixes_by_hand(net: str, formula: str) -> None:
     tokens = torch.randn(3, 5, int(attention.get_submodule("qkv").in_features))
     expected = torch.stack([by_hand(one, attention, prefix, concat) for one in tokens])
     close(attention(tokens), expected)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"qkv_bias": True, "qk_norm": True, "norm_layer": nn.LayerNorm},
-        {"gated": True},
-        {"scale_norm": True, "norm_layer": nn.LayerNorm, "attn_head_dim": 5, "proj_bias": False},
-    ],
-)
-def test_timms_attention_is_computed_as_timm_does(options: dict[str, Any]) -> None:
-    from timm.models.vision_transformer import Attention
-
-    own, holder = Attention(12, num_heads=3, **options), nn.Module()
-    holder.attn = copy.deepcopy(own)
-    nothing = nn.Linear(12, 2 * own.attn_dim)
-    nn.init.zeros_(nothing.weight)
-    nn.init.zeros_(nothing.bias)
-    Block(holder, "attn", True, 12, own.attn_dim).add_prefixes("prefix", nothing, scale=1.5, concat=False)
-    for tensor in own.state_dict().values():
-        tensor += 0.2 * torch.randn_like(tensor)
-    holder.attn.load_state_dict(own.state_dict(), strict=False)
-    tokens = torch.randn(2, 7, 12)
-    close(holder.attn(tokens, attn_mask=None, is_causal=False), own(tokens))
-    with pytest.raises(NotImplementedError, match="takes no mask"):
-        holder.attn(tokens, is_causal=True)
 
 
 @pytest.mark.parametrize("form", ["corrected", "literal"])

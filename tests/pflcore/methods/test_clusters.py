@@ -1,7 +1,8 @@
-"""CFL and IFCA against rounds written out by hand, NumPy and scikit-learn."""
+"""Clusters and mixtures by layer against rounds written out by hand, NumPy and scikit-learn."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -9,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
-from support.by_hand import SEED, Rounds, State, losses, near
+from support.by_hand import SEED, Rounds, State, losses, moved, near
+from support.hypernets import fresh, hyper, linears
 from support.tiny import NormNet, backbone, create, facts, federation, method, run, training
+from torch import nn
 from torch.nn import functional as F
 
-from pflcore.groups import Roles, add_prefix
+from pflcore.errors import UserError
+from pflcore.groups import Roles, add_prefix, pick, strip_prefix
 from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS
 
@@ -166,3 +170,94 @@ def test_with_one_cluster_it_is_fedavg_with_more_all_are_sent() -> None:
             assert torch.equal(redrawn.flatten().sort().values, tensor.flatten().sort().values)
             assert name in told.parameters or torch.equal(redrawn, tensor)
     assert not torch.equal(made["1/head.weight"], made["2/head.weight"])
+
+
+# --- mixtures by layer: pFedLA and HeurpFedLA ------------------------------------------------------------------------
+
+
+class Mixer(nn.Module):
+    """One client's hypernetwork, and what it makes of all models; the `keep` layers of largest own share stay."""
+
+    def __init__(self, server: Server, client: int, keep: int) -> None:
+        super().__init__()
+        own = {name: tensor[client].clone() for name, tensor in strip_prefix("hyper/", server.extra).items()}
+        self.client, self.keep, self.embedding = client, keep, nn.Parameter(own.pop("embedding"))
+        self.linears, self.kept = linears(own), set[str]()
+
+    def forward(self, models: list[State]) -> State:
+        hidden = self.embedding
+        for index in range(3):
+            hidden = self.linears[f"mlp|{index}"](hidden).relu()
+        shares = {}
+        for path, linear in self.linears.items():
+            if path.startswith("layers|"):
+                out = linear(hidden).relu()
+                shares[path.removeprefix("layers|")] = out / out.sum()
+        self.kept = set(sorted(shares, key=lambda one: -float(shares[one][self.client].detach()))[: self.keep])
+        made = {}
+        for name, mine in models[self.client].items():
+            layer = name.rpartition(".")[0].replace(".", "|") or name
+            mixed = sum(share * one[name] for share, one in zip(shares[layer], models, strict=True))
+            made[name] = mine if layer in self.kept else mixed
+        return made
+
+
+@pytest.mark.parametrize(
+    ("name", "net", "keep", "own"), [("pfedla_layerwise", "tiny_vit", 0, "head."), ("heurpfedla", "convnet", 2, "")]
+)
+def test_mixtures_by_layer(name: str, net: str, keep: int, own: str) -> None:
+    hand = Rounds(net, training(rounds=3, lr=0.03), own=own)
+    options = {"embedding": 4, "hidden": 6, "server_lr": 5.0 if keep else 0.05, **({"keep": keep} if keep else {})}
+    entry: Any = method(name, **options, also_personal=("head",) if own else ())
+    _, roles, told = facts(entry, hand.net)
+    tables = add_prefix("common/", entry.init_shared(hand.initial, roles, told))
+    server = entry.init_server({**hand.initial, **tables}, roles, replace(told, seed=SEED))
+    mixers, models = [Mixer(server, i, keep) for i in range(3)], [hand.x] * 3
+    sent, trained = 0, 0
+    for round_, cohort in hand:
+        ended = {}
+        for i in cohort:
+            received = {n: tensor.detach() for n, tensor in mixers[i](models).items()}
+            trained += 1
+            sent += sum(t.nbytes for n, t in received.items() if n.rpartition(".")[0] not in mixers[i].kept)
+            ended[i] = pick(hand.train(i, round_, received | hand.own[i]), hand.x)
+            sgd = torch.optim.SGD(mixers[i].parameters(), entry.server_lr)
+            mixed = {n: tensor for n, tensor in mixers[i](models).items() if tensor.requires_grad}
+            sgd.zero_grad()
+            torch.autograd.backward(list(mixed.values()), [received[n] - ended[i][n] for n in mixed])
+            sgd.step()
+        models = [ended.get(i, models[i]) for i in range(3)]  # mixtures of a round are of the models before it
+    result = hand.run(entry)
+    for i, mixer in enumerate(mixers):
+        values = hyper(mixer.embedding, mixer.linears)
+        near({n: result.weights[f"server.models/{n}"][i] for n in models[i]}, models[i])
+        near({n: result.weights[f"server.{n}"][i] for n in values}, values)
+    losses(result, [hand.loss(i, mixer(models), hand.own[i]) for i, mixer in enumerate(mixers)])
+    assert result.cost.sent_down == pytest.approx(sent / trained, abs=0.5)
+
+
+def test_heurpfedla_between_pfedla_and_training_alone() -> None:
+    sizes = {"embedding": 4, "hidden": 6, "server_lr": 5.0}
+    for keep, other, net in (
+        (0, method("pfedla_layerwise", **sizes), NormNet()),
+        (4, method("local", schedule="when_sampled"), backbone("convnet")),
+    ):
+        one, plain = run(method("heurpfedla", keep=keep, **sizes), net), run(other, net)
+        assert one.loss.tolist() == plain.loss.tolist() and one.cost.sent_down == plain.cost.sent_down
+    with pytest.raises(UserError, match=r"^method heurpfedla: keep: 5 is more than the 4 layers that are mixed$"):
+        run(method("heurpfedla", keep=5, **sizes), backbone("convnet"))
+
+
+def test_mixtures_begin_near_the_mean_and_where_all_outputs_are_zero_a_client_gets_its_own_layer() -> None:
+    entry, wide, roles = fresh("pfedla_layerwise", 20, "tiny_vit", embedding=100, hidden=100)
+    assert {"patch_embed", "cls_token", "norm", "head", "blocks.0.attention.qkv"} <= set(entry.layers(wide))
+    for one in entry.weights_of(wide, [0, 3]).values():
+        assert one.shape == (2, 20) and bool((one >= 0).all()) and float((one - 1 / 20).abs().max()) < 0.5 / 20
+        torch.testing.assert_close(one.sum(1), torch.ones(2))
+    wide.extra["models/head.weight"].normal_()
+    wide.extra["hyper/layers.head.weight"][2] = -1.0
+    (made,) = entry.generate(wide, [2])
+    assert torch.equal(made["head.weight"], wide.extra["models/head.weight"][2])
+    after = entry.update_server(wide, roles, [moved(made, client=2)])
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in after.extra.values())
+    assert bool((after.extra["hyper/layers.head.weight"][2] == -1).all())  # nothing to learn from

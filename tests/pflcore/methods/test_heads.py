@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from support.by_hand import SEED, Rounds, State, losses, near
-from support.tiers import six_of
-from support.tiny import CLASSES, TEXT, NormNet, backbone, facts, federation, method, run, run_by_all, spied, training
+from support.by_hand import Rounds, State, losses, near
+from support.tiny import CLASSES, backbone, facts, federation, method, run, training
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.groups import add_prefix, strip_prefix
-from pflcore.method import Update
 from pflcore.methods._features import normed_layer
 from pflcore.methods.fedpac import combinations
 
@@ -25,19 +23,6 @@ DATA = federation()
 SETTINGS = training(rounds=3, momentum=0.5, weight_decay=0.01)
 ALL = ["fedcp", "feddbe", "fedpac", "gpfl", "pfedfda", "fedas", "pfedgp", "moon", "fedproto", "fedkd", "fedrod"]
 Array = np.ndarray[Any, Any]
-
-
-@pytest.mark.parametrize("net", ["norm_net", TEXT])
-@pytest.mark.parametrize("name", six_of(ALL))
-def test_class_weights_act_and_executors_agree(name: str, net: str) -> None:
-    chosen = NormNet() if net == "norm_net" else backbone(net)
-    weighted = training(class_weights="balanced", batch_size=6)
-    if name in ("pfedgp", "fedrod"):
-        with pytest.raises(UserError, match=rf"^method {name}.* training\.class_weights"):
-            run(method(name), chosen, training=weighted)
-        return
-    first = run_by_all(method(name), chosen, training=weighted)
-    assert not np.allclose(first.loss, run(method(name), chosen, training=training(batch_size=6)).loss, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -53,34 +38,30 @@ def test_a_model_without_a_classifier_is_refused(name: str) -> None:
 
 def test_layers_beside_the_classifier_begin_as_pytorchs() -> None:
     """Uniform over ±1/√inputs, in weight and bias."""
-    made = normed_layer(25, 400, 3, "one")
+    made, other = normed_layer(25, 400, 3, "one"), normed_layer(25, 400, 3, "two")
     for name in ("weight", "bias"):
-        values, theirs = made[name], nn.Linear(25, 400).state_dict()[name]
-        assert (float(values.min()), float(values.max())) == pytest.approx((-0.2, 0.2), abs=0.005)
-        quantiles = torch.linspace(0.05, 0.95, 7)
+        values, theirs, quantiles = made[name], nn.Linear(25, 400).state_dict()[name], torch.linspace(0, 1, 7)
         np.testing.assert_allclose(values.quantile(quantiles), theirs.quantile(quantiles), atol=0.04)
+        assert values.abs().max() <= 0.2 and not torch.equal(values, other[name])
     assert made["norm.weight"].eq(1).all() and made["norm.bias"].eq(0).all() and made["norm.bias"].shape == (400,)
-    for other in (normed_layer(25, 400, 4, "one"), normed_layer(25, 400, 3, "two")):
-        assert not torch.equal(other["weight"], made["weight"]) and not torch.equal(other["bias"], made["bias"])
 
 
-class Beside(nn.Module):
-    """Layers beside the model whose parameters have other names in a state."""
-
-    def named(self) -> State:
-        """Its parameters under the names that they have in a state."""
-        swapped = {name: name.replace("0.", "").replace("2.", "norm.").replace("1.", "norm.") for name in self.names()}
-        return {mine: self.get_parameter(name).detach().clone() for name, mine in swapped.items()}
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.named_parameters()]
-
-    def load(self, state: State) -> None:
-        for name, mine in zip(self.names(), self.named(), strict=True):
-            self.get_parameter(name).data = state[mine].clone()
+def leaves(state: State) -> State:
+    return {name: tensor.clone().requires_grad_() for name, tensor in state.items()}
 
 
-# --- FedCP -----------------------------------------------------------------------------------------------------------
+def values(state: State) -> State:
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+def linear(x: Tensor, layer: State) -> Tensor:
+    return x @ layer["weight"].T + layer["bias"]
+
+
+def normed(x: Tensor, layer: State) -> Tensor:
+    away = x - x.mean(-1, keepdim=True)
+    scaled = away / (away.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    return scaled * layer["norm.weight"] + layer["norm.bias"]
 
 
 def apart(ones: Tensor, others: Tensor) -> Tensor:
@@ -94,87 +75,52 @@ def apart(ones: Tensor, others: Tensor) -> Tensor:
     return torch.stack(each).mean()
 
 
-class Policy(Beside):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.policy = nn.Sequential(nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.ReLU())
-
-    def forward(self, features: Tensor) -> Tensor:
-        first, second = self.policy(features).chunk(2, 1)
-        return first.exp() / (first.exp() + second.exp())
-
-
 @pytest.mark.parametrize("net", ["convnet", "norm"])
 def test_fedcp(net: str) -> None:
-    hand, lam = Rounds(net, SETTINGS, own="head."), 4.0
+    hand, lam, drawn = Rounds(net, SETTINGS, own="head."), 4.0, []
     entry = method("fedcp", lam=lam)
-    head, width = hand.model.get_submodule("head"), hand.initial["head.weight"].shape[1]
-    policy, common = Policy(width), nn.Linear(width, CLASSES)
-    common.load_state_dict(head.state_dict())
+    head, common = hand.model.get_submodule("head"), strip_prefix("head.", hand.initial)
     wide = add_prefix("policy.", strip_prefix("policy/", entry.init_shared(*facts(entry, hand.net))))
-    drawn = []
 
-    def lend(client: int) -> Tensor:
-        hand.lend(hand.x, hand.own[client])
-        policy.load(wide)
-        rows = hand.own[client]["head.weight"].sum(0)
-        return rows / rows.norm()
-
-    def divided(v: Tensor) -> Tensor:
-        features = hand.features  # what the classifier gets next is another
-        share = policy(features * v)
-        out: Tensor = head(share * features) + common((1 - share) * features)
+    def divided(i: int, policy: State) -> Tensor:
+        features, v = hand.features, hand.own[i]["head.weight"].sum(0)
+        first, second = normed(linear(features * v / v.norm(), policy), policy).relu().chunk(2, 1)
+        share = first.exp() / (first.exp() + second.exp())
+        out: Tensor = head(share * features) + linear((1 - share) * features, common)
         return out
 
     def client(i: int, round_: int) -> State:
-        v, frozen = lend(i), hand.state()
+        hand.lend(hand.x, hand.own[i])
+        policy, frozen = leaves(strip_prefix("policy.", wide)), hand.state()
 
         def loss(rows: Tensor) -> Tensor:
             old = hand.look(frozen, rows)[1]
             hand.logits(rows)
             away = apart(hand.features, old)
             drawn.append(float(away.detach()))
-            return F.cross_entropy(divided(v), hand.labels(rows)) + lam * away
+            return F.cross_entropy(divided(i, policy), hand.labels(rows)) + lam * away
 
-        ended = hand.descend(hand.rows(i, round_), loss, beside=policy.parameters()) | policy.named()
+        ended = hand.descend(hand.rows(i, round_), loss, beside=policy.values())
+        ended |= add_prefix("policy.", values(policy))
         hand.own[i] = {name: ended[name] for name in hand.own[i]}
         return ended
 
     for round_, cohort in hand:
         ended = {i: client(i, round_) for i in cohort}
-        wide = hand.mean(ended, of=wide)
-        heads = hand.mean({i: strip_prefix("head.", hand.own[i]) for i in cohort}, of=["weight", "bias"])
-        for name, tensor in common.named_parameters():
-            tensor.data = (tensor.data + heads[name]) / 2
-        hand.x = hand.mean(ended)
+        heads = hand.mean({i: strip_prefix("head.", hand.own[i]) for i in cohort}, of=common)
+        common = {name: (tensor + heads[name]) / 2 for name, tensor in common.items()}
+        wide, hand.x = hand.mean(ended, of=wide), hand.mean(ended)
     assert max(drawn) > 1e-4
     result = hand.run(entry)
-    beside = {f"common/policy/{n.removeprefix('policy.')}": t for n, t in wide.items()}
-    hand.check(result, beside, add_prefix("common/head/head.", common.state_dict()), measured=False, atol=5e-5)
+    policy = strip_prefix("policy.", wide)
+    beside = add_prefix("common/policy/", policy) | add_prefix("common/head/head.", common)
+    hand.check(result, beside, measured=False, atol=5e-5)
     measured = []
     for i, rows in enumerate(DATA.test):
-        v = lend(i)
-        hand.model.eval()
+        hand.lend(hand.x, hand.own[i]).eval()
         hand.logits(rows)
-        measured.append(float(F.cross_entropy(divided(v).detach(), hand.labels(rows))))
+        measured.append(float(F.cross_entropy(divided(i, policy).detach(), hand.labels(rows))))
     losses(result, measured)
-
-
-# --- GPFL ------------------------------------------------------------------------------------------------------------
-
-
-class Valve(Beside):
-    """Embeddings and valve, as modules."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.embeddings = nn.Parameter(torch.empty(CLASSES, width))
-        self.gamma, self.beta = (
-            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width)) for _ in range(2)
-        )
-
-    def forward(self, features: Tensor, condition: Tensor) -> Tensor:
-        return F.relu(features * (self.gamma(condition) + 1) + self.beta(condition))
 
 
 @pytest.mark.parametrize("net", ["convnet", "norm"])
@@ -182,28 +128,30 @@ def test_gpfl(net: str) -> None:
     hand, lam, mu = Rounds(net, SETTINGS, own="head."), 0.3, 0.2
     entry = method("gpfl", lam=lam, mu=mu)
     head, begun = hand.model.get_submodule("head"), entry.init_shared(*facts(entry, hand.net))
-    valve = Valve(begun["embeddings/head.weight"].shape[1])
     wide = {"embeddings": begun["embeddings/head.weight"], **strip_prefix("valve/", begun)}
 
-    def lend(client: int) -> Tensor:
-        """The client's condition."""
-        hand.lend(hand.x, hand.own[client])
-        valve.load(wide)
-        return torch.stack([wide["embeddings"][label] for label in hand.labels(DATA.train[client]).tolist()]).mean(0)
+    def valve(state: State, features: Tensor, condition: Tensor) -> Tensor:
+        parts = (strip_prefix(f"{part}.", state) for part in ("gamma", "beta"))
+        gamma, beta = (normed(linear(condition, one).relu(), one) for one in parts)
+        return F.relu(features * (gamma + 1) + beta)
+
+    def condition(i: int) -> Tensor:
+        return torch.stack([wide["embeddings"][label] for label in hand.labels(DATA.train[i]).tolist()]).mean(0)
 
     def client(i: int, round_: int) -> State:
-        own, received = lend(i), wide["embeddings"]
+        hand.lend(hand.x, hand.own[i])
+        own, received, beside = condition(i), wide["embeddings"], leaves(wide)
 
         def loss(rows: Tensor) -> Tensor:
             hand.logits(rows)
             features, labels = hand.features, hand.labels(rows)
-            guided = valve(features, received.sum(0) / CLASSES)
-            angles = torch.stack([F.cosine_similarity(guided, one, dim=1) for one in valve.embeddings], 1)
+            guided = valve(beside, features, received.sum(0) / CLASSES)
+            angles = torch.stack([F.cosine_similarity(guided, one, dim=1) for one in beside["embeddings"]], 1)
             away = (guided - received[labels]).square().sum().sqrt()
-            value = F.cross_entropy(head(valve(features, own)), labels) + lam * away
+            value = F.cross_entropy(head(valve(beside, features, own)), labels) + lam * away
             return value + F.nll_loss(angles.log_softmax(1), labels)
 
-        ended = hand.descend(hand.rows(i, round_), loss, beside=valve.parameters(), decay=mu) | valve.named()
+        ended = hand.descend(hand.rows(i, round_), loss, beside=beside.values(), decay=mu) | values(beside)
         hand.own[i] = {name: ended[name] for name in hand.own[i]}
         return ended
 
@@ -211,15 +159,15 @@ def test_gpfl(net: str) -> None:
         ended = {i: client(i, round_) for i in cohort}
         wide, hand.x = hand.mean(ended, of=wide), hand.mean(ended)
     result = hand.run(entry)
-    rest = {name: tensor for name, tensor in wide.items() if name != "embeddings"}
-    beside = {"common/embeddings/head.weight": wide["embeddings"], **add_prefix("common/valve/", rest)}
+    places = {"embeddings": "embeddings/head.weight"}
+    beside = {f"common/{places.get(name, f'valve/{name}')}": tensor for name, tensor in wide.items()}
     hand.check(result, beside, measured=False, atol=5e-5)
     measured = []
     for i, rows in enumerate(DATA.test):
-        own = lend(i)
-        hand.model.eval()
+        hand.lend(hand.x, hand.own[i]).eval()
         hand.logits(rows)
-        measured.append(float(F.cross_entropy(head(valve(hand.features, own)).detach(), hand.labels(rows))))
+        logits = head(valve(wide, hand.features, condition(i))).detach()
+        measured.append(float(F.cross_entropy(logits, hand.labels(rows))))
     losses(result, measured)
 
 
@@ -336,18 +284,6 @@ def test_fedpac(net: str, head_epochs: int) -> None:
         near({n: result.weights[f"server.heads/{n}"][i] for n in own}, own, rtol=2e-3, atol=5e-4)
     if net != "norm":
         losses(result, [hand.loss(i, hand.x, own) for i, own in enumerate(hand.own)])
-
-
-def test_a_class_that_nobody_in_the_round_has_keeps_its_centroid() -> None:
-    data, seen, settings = federation(), list[list[Update]](), training(rounds=3, sample_rate=0.34)
-    for client, rows in enumerate(data.train):
-        data.labels[rows] = client
-    weights = run(spied(method("fedpac"), seen), backbone("convnet"), data, training=settings, seed=SEED).weights
-    last = {one.client: one.returned["common/centroids"] for updates in seen for one in updates}
-    assert len(last) > 1
-    assert weights["common/known"].nonzero().flatten().tolist() == sorted(last)
-    for client, own in last.items():
-        torch.testing.assert_close(weights["common/centroids"][client], own[client])
 
 
 def test_combinations_solve_the_programme() -> None:

@@ -2,102 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from support.by_hand import SEED, Rounds, State, losses, moved, near
-from support.tiny import (
-    CLASSES,
-    NormNet,
-    assert_states_close,
-    backbone,
-    create,
-    facts,
-    federation,
-    groups_of,
-    known,
-    method,
-    result_bytes,
-    run,
-    spied,
-    training,
-)
+from support.by_hand import Rounds, losses, moved
+from support.hypernets import Hypernet, fresh, server_entries, start
+from support.tiny import CLASSES, assert_states_close, backbone, federation, groups_of, known, method, training
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pflcore.backbones import BACKBONES
-from pflcore.engine import Result
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
-from pflcore.method import Server, Update, average, weights
-from pflcore.methods import METHODS, Method
-from pflcore.operators.filter_attention import FilterAttention
+from pflcore.groups import add_prefix, pick, strip_prefix
+from pflcore.method import Update, average
+from pflcore.methods import METHODS
 from pflcore.operators.hypernetworks import HyperNetwork
 
 SIZES: dict[str, Any] = {"embedding": 4, "hidden": 6, "layers": 3}
 LARGE = torch.Size((3, 32, 32))
-
-
-def start(entry: Method, net: Any, clients: int, seed: int = SEED) -> tuple[Tensors, Roles, Server]:
-    """The initial state, the roles and the server before the first round."""
-    model, groups = create(net, seed, entry)
-    initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    roles = entry.roles(groups)
-    return initial, roles, entry.init_server(initial, roles, known(clients, seed, initial, roles))
-
-
-def linears(entries: State) -> nn.ModuleDict:
-    """Linear layers with the values of entries, by their names with | for the points."""
-    made = nn.ModuleDict()
-    for stem in (name.removesuffix(".weight") for name in entries if name.endswith(".weight")):
-        weight, bias = entries[f"{stem}.weight"], entries[f"{stem}.bias"]
-        layer = made[stem.replace(".", "|")] = nn.Linear(weight.shape[1], weight.shape[0])
-        layer.load_state_dict({"weight": weight, "bias": bias})
-    return made
-
-
-def hyper(embedding: Tensor, layers: nn.ModuleDict) -> State:
-    """Entries of a server."""
-    values = {"hyper/embedding": embedding.detach()}
-    for name, layer in layers.items():
-        values |= add_prefix(f"hyper/{name.replace('|', '.')}.", layer.state_dict())
-    return values
-
-
-class Hypernet(nn.Module):
-    """Embedding, MLP and a linear head per tensor, with the values of a server's entries."""
-
-    def __init__(self, server: Server, shapes: dict[str, torch.Size]) -> None:
-        super().__init__()
-        entries, self.shapes = strip_prefix("hyper/", server.extra), shapes
-        self.embedding = nn.Embedding.from_pretrained(entries.pop("embedding").clone(), freeze=False)
-        self.linears = linears(entries)
-
-    def forward(self, client: int) -> Tensors:
-        hidden = self.embedding(torch.tensor(client))
-        for index in range(sum(name.startswith("mlp|") for name in self.linears)):
-            hidden = self.linears[f"mlp|{index}"](hidden if index == 0 else hidden.relu())
-        heads = {name: self.linears[f"heads.{name}".replace(".", "|")] for name in self.shapes}
-        return {name: heads[name](hidden).view(shape) for name, shape in self.shapes.items()}
-
-    def sent(self, client: int) -> State:
-        return {name: tensor.detach() for name, tensor in self(client).items()}
-
-    def values(self) -> State:
-        return hyper(self.embedding.weight, self.linears)
-
-    def backward(self, updates: list[Update]) -> None:
-        """Gradients from the clients' changes, before − after, each by ``autograd.backward``."""
-        for share, one in zip(weights(updates), updates, strict=True):
-            made = self(one.client)
-            torch.autograd.backward(list(made.values()), [share * (one.sent[n] - one.returned[n]) for n in made])
-
-
-def server_entries(result: Result, *prefixes: str) -> State:
-    return {n: one for n, one in strip_prefix("server.", result.weights).items() if n.startswith(prefixes)}
 
 
 # --- pFedHN and FedTP ------------------------------------------------------------------------------------------------
@@ -137,12 +60,6 @@ def test_hypernetworks(name: str, net: str, options: dict[str, Any]) -> None:
     result = hand.run(entry)
     assert_states_close(server_entries(result, "hyper/"), hypernet.values(), 1e-5)
     hand.check(result, models=[hand.x | hand.own[i] | hypernet.sent(i) for i in range(3)])
-
-
-def fresh(name: str, clients: int = 5, net: str = "convnet", **options: Any) -> tuple[Any, Server, Roles]:
-    entry = method(name, **options)
-    _, roles, server = start(entry, backbone(net), clients)
-    return entry, server, roles
 
 
 @pytest.mark.parametrize("clip", [0.5, None])
@@ -245,210 +162,3 @@ def test_fedtp_fedrod() -> None:
         logits = (hand.logits(data.test[i]) + head(before_norm[-1])).detach()
         measured.append(float(F.cross_entropy(logits, hand.labels(data.test[i]))))
     losses(result, measured)
-
-
-# --- FedOFA ----------------------------------------------------------------------------------------------------------
-
-OFA: dict[str, Any] = {
-    **{"embedding": 4, "hidden": 6, "layers": 2, "heads": 2, "server_lr": 0.3, "server_momentum": 0.9},
-    **{"server_weight_decay": 1e-3, "server_clip": 50.0, "percent": 0.0},
-}
-
-
-def is_conv(name: str) -> bool:
-    return name.startswith("conv") and name.endswith(".weight")
-
-
-class Recalibrated(nn.Module):
-    """Hypernetwork, attention, and a mask; the hypernetwork and the attention's parameters are its own."""
-
-    def __init__(self, entry: Any, server: Server, shapes: dict[str, torch.Size]) -> None:
-        super().__init__()
-        self.hypernet, self.percent = Hypernet(server, shapes), entry.percent
-        dense = entry.filter_embedding == "dense"
-        self.attention = FilterAttention(entry.kind, entry.heads, entry.mix, entry.scale, shapes, entry.bias, dense)
-        own = strip_prefix("attention/", server.extra)
-        self.params = nn.ParameterDict({name.replace(".", "|"): tensor for name, tensor in own.items()})
-
-    def forward(self, client: int) -> Tensors:
-        params = {name.replace("|", "."): tensor for name, tensor in self.params.items()}
-        made = {name: tensor.unsqueeze(0) for name, tensor in self.hypernet(client).items()}
-        return {name: tensor.squeeze(0) for name, tensor in self.attention(params, made).items()}
-
-    def sent(self, client: int) -> State:
-        """What a client gets: of each convolution the smallest values are zero."""
-        made = {name: tensor.detach().clone() for name, tensor in self(client).items()}
-        for name, tensor in made.items():
-            dropped = math.floor(tensor.numel() * self.percent / 100) if is_conv(name) else 0
-            tensor.view(-1)[tensor.abs().flatten().argsort()[:dropped]] = 0
-        return made
-
-    def values(self) -> State:
-        own = {f"attention/{name.replace('|', '.')}": tensor.detach() for name, tensor in self.params.items()}
-        return {**self.hypernet.values(), **own}
-
-    def loss(self, updates: list[Update], lam: float) -> Tensor:
-        """Σ p · (⟨masked θ, before − after⟩ + λ · mean of ‖Oᵀ·O − I‖²), as the paper writes it."""
-        total = torch.zeros(())
-        for share, one in zip(weights(updates), updates, strict=True):
-            made = self(one.client)
-            along = [(t * (one.sent[n] != 0) * (one.sent[n] - one.returned[n])).sum() for n, t in made.items()]
-            rows = [tensor.flatten(1) for name, tensor in made.items() if is_conv(name)]
-            apart = [(o.t() @ o - torch.eye(o.shape[1])).square().sum() for o in rows]
-            total = total + share * (torch.stack(along).sum() + lam * torch.stack(apart).mean())
-        return total
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kind": "tfa", "lam": 0.01, "mix": 0.3, "server_clip": 0.05, "filter_embedding": "dense"},
-        {"kind": "intra", "lam": 0.1, "scale": True, "percent": 60.0},
-        {"kind": "inter", "lam": 1e-4, "percent": 90.0, "server_clip": 0.01},
-        {"kind": "none", "lam": 0.05, "percent": 30.0},
-    ],
-)
-def test_fedofa(options: dict[str, Any]) -> None:
-    """Two of three clients a round, with momentum and decay on both sides."""
-    settings = training(rounds=2, lr=0.02, momentum=0.5, weight_decay=1e-2, batch_size=6)
-    hand = Rounds("convnet", settings, federation((15, 9, 11)))
-    entry: Any = method("fedofa", **{**OFA, **options})
-    initial, roles, server = start(entry, hand.net, 3)
-    generator = Recalibrated(entry, server, {n: one.shape for n, one in initial.items() if n in roles.generated})
-    sgd = torch.optim.SGD(generator.parameters(), entry.server_lr, momentum=0.9, weight_decay=1e-3)
-    for round_, cohort in hand:
-        updates = []
-        for i in cohort:
-            received = generator.sent(i)
-            named = [(name, parameter) for name, parameter in hand.model.named_parameters() if is_conv(name)]
-            hooks = [one.register_hook(lambda gradient, kept=received[n] != 0: gradient * kept) for n, one in named]
-            updates.append(Update(i, len(hand.data.train[i]), received, hand.train(i, round_, received)))
-            for hook in hooks:
-                hook.remove()
-        sgd.zero_grad()
-        generator.loss(updates, entry.lam).backward()
-        norm = float(nn.utils.clip_grad_norm_(generator.parameters(), entry.server_clip))
-        assert "server_clip" not in options or norm > entry.server_clip
-        sgd.step()
-    result = hand.run(entry)
-    assert_states_close(server_entries(result, "hyper/", "attention/"), generator.values(), 1e-5)
-    losses(result, [hand.loss(i, generator.sent(i)) for i in range(3)])
-
-
-def test_fedofa_without_attention_regularisation_and_pruning_is_pfedhn() -> None:
-    shared = {key: value for key, value in OFA.items() if key not in ("heads", "percent")}
-    ofa = run(method("fedofa", **OFA, kind="none", lam=0.0), backbone("convnet"))
-    assert result_bytes(ofa) == result_bytes(run(method("pfedhn", **shared), backbone("convnet")))
-    with pytest.raises(UserError, match="kind 'tfa' needs a convolution among the generated tensors"):
-        run(method("fedofa", **OFA, also_personal=("conv",)), backbone("convnet"))
-
-
-@pytest.mark.parametrize(("net", "percent", "parts"), [("convnet", 70.0, "conv"), ("lenet_bn", 12.5, "all")])
-def test_as_much_is_left_and_travels_as_is_stated(net: str, percent: float, parts: str) -> None:
-    """Four bytes per weight that is left; downwards also a bit per weight of a pruned tensor; buffers as they are."""
-    seen: list[list[Update]] = []
-    entry = method("fedofa", **{**OFA, "percent": percent, "parts": parts})
-    settings = training(momentum=0.5, weight_decay=1e-2, clip=1.0)
-    cost = run(spied(entry, seen), backbone(net), federation((15, 10, 20), (4, 4, 4)), training=settings).cost
-    trained, up, down = groups_of(backbone(net)).parameters, 0, 0
-    for name, sent in seen[0][0].sent.items():
-        pruned = name in trained and (is_conv(name) or parts == "all")
-        dropped = math.floor(sent.numel() * percent / 100) if pruned else 0
-        up += sent.element_size() * (sent.numel() - dropped)
-        down += sent.element_size() * (sent.numel() - dropped) + (math.ceil(sent.numel() / 8) if dropped else 0)
-        for one in (one for updates in seen for one in updates if name in trained):
-            assert int((one.sent[name] == 0).sum()) == dropped
-            # What was pruned comes back as exactly zero, the rest has learned.
-            assert torch.equal(one.returned[name] == 0, one.sent[name] == 0)
-    assert (cost.sent_up, cost.sent_down) == (up, down)
-
-
-# --- mixtures by layer: pFedLA and HeurpFedLA ------------------------------------------------------------------------
-
-
-class Mixer(nn.Module):
-    """One client's hypernetwork, and what it makes of all models; the `keep` layers of largest own share stay."""
-
-    def __init__(self, server: Server, client: int, keep: int) -> None:
-        super().__init__()
-        own = {name: tensor[client].clone() for name, tensor in strip_prefix("hyper/", server.extra).items()}
-        self.client, self.keep, self.embedding = client, keep, nn.Parameter(own.pop("embedding"))
-        self.linears, self.kept = linears(own), set[str]()
-
-    def forward(self, models: list[State]) -> State:
-        hidden = self.embedding
-        for index in range(3):
-            hidden = self.linears[f"mlp|{index}"](hidden).relu()
-        shares = {}
-        for path, linear in self.linears.items():
-            if path.startswith("layers|"):
-                out = linear(hidden).relu()
-                shares[path.removeprefix("layers|")] = out / out.sum()
-        self.kept = set(sorted(shares, key=lambda one: -float(shares[one][self.client].detach()))[: self.keep])
-        made = {}
-        for name, mine in models[self.client].items():
-            layer = name.rpartition(".")[0].replace(".", "|") or name
-            mixed = sum(share * one[name] for share, one in zip(shares[layer], models, strict=True))
-            made[name] = mine if layer in self.kept else mixed
-        return made
-
-
-@pytest.mark.parametrize(
-    ("name", "net", "keep", "own"), [("pfedla_layerwise", "tiny_vit", 0, "head."), ("heurpfedla", "convnet", 2, "")]
-)
-def test_mixtures_by_layer(name: str, net: str, keep: int, own: str) -> None:
-    hand = Rounds(net, training(rounds=3, lr=0.03), own=own)
-    options = {"embedding": 4, "hidden": 6, "server_lr": 5.0 if keep else 0.05, **({"keep": keep} if keep else {})}
-    entry: Any = method(name, **options, also_personal=("head",) if own else ())
-    _, roles, told = facts(entry, hand.net)
-    tables = add_prefix("common/", entry.init_shared(hand.initial, roles, told))
-    server = entry.init_server({**hand.initial, **tables}, roles, replace(told, seed=SEED))
-    mixers, models = [Mixer(server, i, keep) for i in range(3)], [hand.x] * 3
-    sent, trained = 0, 0
-    for round_, cohort in hand:
-        ended = {}
-        for i in cohort:
-            received = {n: tensor.detach() for n, tensor in mixers[i](models).items()}
-            trained += 1
-            sent += sum(t.nbytes for n, t in received.items() if n.rpartition(".")[0] not in mixers[i].kept)
-            ended[i] = pick(hand.train(i, round_, received | hand.own[i]), hand.x)
-            sgd = torch.optim.SGD(mixers[i].parameters(), entry.server_lr)
-            mixed = {n: tensor for n, tensor in mixers[i](models).items() if tensor.requires_grad}
-            sgd.zero_grad()
-            torch.autograd.backward(list(mixed.values()), [received[n] - ended[i][n] for n in mixed])
-            sgd.step()
-        models = [ended.get(i, models[i]) for i in range(3)]  # mixtures of a round are of the models before it
-    result = hand.run(entry)
-    for i, mixer in enumerate(mixers):
-        values = hyper(mixer.embedding, mixer.linears)
-        near({n: result.weights[f"server.models/{n}"][i] for n in models[i]}, models[i])
-        near({n: result.weights[f"server.{n}"][i] for n in values}, values)
-    losses(result, [hand.loss(i, mixer(models), hand.own[i]) for i, mixer in enumerate(mixers)])
-    assert result.cost.sent_down == pytest.approx(sent / trained, abs=0.5)
-
-
-def test_heurpfedla_between_pfedla_and_training_alone() -> None:
-    sizes = {"embedding": 4, "hidden": 6, "server_lr": 5.0}
-    for keep, other, net in (
-        (0, method("pfedla_layerwise", **sizes), NormNet()),
-        (4, method("local", schedule="when_sampled"), backbone("convnet")),
-    ):
-        one, plain = run(method("heurpfedla", keep=keep, **sizes), net), run(other, net)
-        assert one.loss.tolist() == plain.loss.tolist() and one.cost.sent_down == plain.cost.sent_down
-    with pytest.raises(UserError, match=r"^method heurpfedla: keep: 5 is more than the 4 layers that are mixed$"):
-        run(method("heurpfedla", keep=5, **sizes), backbone("convnet"))
-
-
-def test_mixtures_begin_near_the_mean_and_where_all_outputs_are_zero_a_client_gets_its_own_layer() -> None:
-    entry, wide, roles = fresh("pfedla_layerwise", 20, "tiny_vit", embedding=100, hidden=100)
-    assert {"patch_embed", "cls_token", "norm", "head", "blocks.0.attention.qkv"} <= set(entry.layers(wide))
-    for one in entry.weights_of(wide, [0, 3]).values():
-        assert one.shape == (2, 20) and bool((one >= 0).all()) and float((one - 1 / 20).abs().max()) < 0.5 / 20
-        torch.testing.assert_close(one.sum(1), torch.ones(2))
-    wide.extra["models/head.weight"].normal_()
-    wide.extra["hyper/layers.head.weight"][2] = -1.0
-    (made,) = entry.generate(wide, [2])
-    assert torch.equal(made["head.weight"], wide.extra["models/head.weight"][2])
-    after = entry.update_server(wide, roles, [moved(made, client=2)])
-    assert all(bool(torch.isfinite(tensor).all()) for tensor in after.extra.values())
-    assert bool((after.extra["hyper/layers.head.weight"][2] == -1).all())  # nothing to learn from

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support import tiny
 from support.tiers import SIX, six_of
-from support.tiny import (
-    CLASSES,
-    LENGTH,
-    NormNet,
-    assert_states_close,
-    backbone,
-    create,
-    exchanged,
-    facts,
-    federation,
-    first_fitting,
-    fits,
-    groups_of,
-    method,
-    pairs,
-    result_bytes,
-    run,
-    sampled,
-    spied,
-    suited,
-    training,
-)
+from support.tiny import backbone, federation, fits, groups_of, method, result_bytes, run, sampled, spied, training
 
 from pflcore.engine.cost import count
 from pflcore.errors import UserError
@@ -45,24 +25,24 @@ RATES = {"lstm": 1.0, "fedrep": 0.1, "pfedgp": 0.01}
 
 
 def some(cases: list[tuple[str, str]]) -> list[Any]:
-    """Six methods on the first backbone that fits; the other pairs are marked `matrix`."""
+    """Six methods on the first backbone that fits; the other tiny.pairs are marked `matrix`."""
     first = {name: net for name, net in reversed(cases) if name in SIX}
     return [pytest.param(*one, marks=[] if first.get(one[0]) == one[1] else [pytest.mark.matrix]) for one in cases]
 
 
-FITTING = [(name, net) for name, net in pairs() if fits(method(name), backbone(net))]
+FITTING = [(name, net) for name, net in tiny.pairs() if fits(method(name), backbone(net))]
 CLASSIFYING = [(name, net) for name, net in FITTING if backbone(net).predicts == "classes"]
 
 
 @pytest.mark.parametrize(("name", "net"), some(FITTING))
 def test_a_run_keeps_to_the_contract_of_methods(name: str, net: str) -> None:
     entry, net_, seen = method(name), backbone(net), list[list[Update]]()
-    data, sizes = suited(net_), exchanged(entry, net_)
+    data, sizes = tiny.suited(net_), tiny.exchanged(entry, net_)
     result = run(spied(entry, seen), net_)
-    initial, roles, known = facts(entry, net_)
+    initial, roles, known = tiny.facts(entry, net_)
     # Every client is measured after every round.
     assert list(zip(result.round, result.client, strict=True)) == list(product((1, 2), (0, 1, 2)))
-    each = LENGTH if net_.takes == "text" else 1
+    each = tiny.LENGTH if net_.takes == "text" else 1
     assert result.total.tolist() == [5 * each, 8 * each, 6 * each] * 2 and result.positions == each
     assert (result.last <= result.correct).all() and (result.last * each <= result.total).all()
     assert each > 1 or (result.last == result.correct).all()
@@ -105,14 +85,14 @@ def test_a_run_keeps_to_the_contract_of_methods(name: str, net: str) -> None:
 @pytest.mark.parametrize("name", METHODS.names())
 def test_what_is_kept_or_exchanged_beside_the_model_is_listed(name: str) -> None:
     entry = method(name)
-    initial, roles, known = facts(entry, first_fitting(entry))
+    initial, roles, known = tiny.facts(entry, tiny.first_fitting(entry))
     assert bool(entry.exchanges) == bool(entry.init_shared(initial, roles, known))
     assert entry.keeps or not entry.init_client(initial, roles, known)
     assert entry.personal or entry.keeps or not roles.personal
 
 
 def test_what_does_not_fit_is_refused_in_a_line() -> None:
-    refused = [(method(name), backbone(net)) for name, net in pairs() if (name, net) not in FITTING]
+    refused = [(method(name), backbone(net)) for name, net in tiny.pairs() if (name, net) not in FITTING]
     assert 0 < len(refused) < len(FITTING)
     for entry, net in refused:
         with pytest.raises(UserError, match=r"the backbone has no parameter group|needs a|lies in") as error:
@@ -122,7 +102,7 @@ def test_what_does_not_fit_is_refused_in_a_line() -> None:
 
 @pytest.mark.parametrize(("name", "net"), some(CLASSIFYING))
 def test_training_lowers_the_loss(name: str, net: str) -> None:
-    data = suited(backbone(net), (30, 30, 30), (9, 9, 9))
+    data = tiny.suited(backbone(net), (30, 30, 30), (9, 9, 9))
     if data.is_text:  # a character is repeated
         data.inputs.copy_(data.labels.view(-1, 1).expand_as(data.inputs))
     else:  # a class is a shade of grey
@@ -132,27 +112,7 @@ def test_training_lowers_the_loss(name: str, net: str) -> None:
     first, *later = (result.loss[result.round == round_].mean() for round_ in (1, *range(8, 13)))
     # Who tunes before a measurement knows something after the first round already; who guesses has log 4. A single
     # round of a net with batch norm can be far off, and which one it is depends on the processor's rounding.
-    assert np.median(later) < 0.6 * max(first, np.log(CLASSES))
-
-
-@pytest.mark.parametrize(("name", "net"), some(FITTING))
-def test_only_a_round_of_its_own_changes_a_clients_personal_part(name: str, net: str) -> None:
-    runs = [run(method(name), backbone(net), training=training(rounds=rounds)).weights for rounds in (1, 2, 3)]
-    kept = 0
-    for round_, (before, after) in enumerate(pairwise(runs), 2):
-        trained = method(name).participants(sampled(SEED, round_, 3, training()), 3)
-        for client in range(3):
-            old, new = (
-                {key: tensor for key, tensor in one.items() if key.startswith(f"client.{client}.")}
-                for one in (before, after)
-            )
-            same = [torch.equal(old[entry], new[entry]) for entry in old]
-            if client in trained:  # FedBABU's personal part never learns in a round
-                assert all(same) if name == "fedbabu" else not same or not all(same)
-            else:
-                assert old.keys() == new.keys() and all(same)
-                kept += len(old)
-    assert kept or not method(name).roles(groups_of(backbone(net), method(name))).personal
+    assert np.median(later) < 0.6 * max(first, np.log(tiny.CLASSES))
 
 
 # --- averages --------------------------------------------------------------------------------------------------------
@@ -163,7 +123,7 @@ OTHER_RULES = {"fedamp", "fedproto", "local"}
 OF_THEIR_OWN = ("fednova", "feddyn", "fedas")  # whose averages are others: test_servers.py, test_sample_heads.py
 
 
-# What is exchanged beside a model has other rules.
+# What is tiny.exchanged beside a model has other rules.
 @pytest.mark.parametrize("averaging", [None, "samples", "uniform"])
 @pytest.mark.parametrize("name", six_of(name for name in METHODS.names() if name not in OF_THEIR_OWN))
 def test_every_method_averages_what_is_shared_over_the_cohort(name: str, averaging: str | None) -> None:
@@ -174,8 +134,8 @@ def test_every_method_averages_what_is_shared_over_the_cohort(name: str, averagi
     seen: list[list[Update]] = []
     entry = method(name, averaging=averaging)
     uniform = averaging == "uniform" or (averaging is None and name in UNIFORM)
-    result = run(spied(entry, seen), first_fitting(entry), federation((14, 3, 40)), training=training(rounds=1))
-    roles = roles_of(entry, groups_of(first_fitting(entry), entry))
+    result = run(spied(entry, seen), tiny.first_fitting(entry), federation((14, 3, 40)), training=training(rounds=1))
+    roles = roles_of(entry, groups_of(tiny.first_fitting(entry), entry))
     (updates,) = seen
     total = sum(one.samples for one in updates)
     assert total < 57 and len({one.samples for one in updates}) == 2
@@ -183,13 +143,13 @@ def test_every_method_averages_what_is_shared_over_the_cohort(name: str, averagi
         entry: sum(one.returned[entry] * (1 / 2 if uniform else one.samples / total) for one in updates)
         for entry in roles.shared
     }
-    assert_states_close({entry: result.weights[entry] for entry in roles.shared}, expected)
+    tiny.assert_states_close({entry: result.weights[entry] for entry in roles.shared}, expected)
 
 
 def test_buffers_are_averaged_and_counters_are_not() -> None:
     seen: list[list[Update]] = []
     data = federation((10, 40, 20), (4, 4, 4))
-    result = run(spied(method("fedavg"), seen), NormNet(), data, training=training(rounds=1, sample_rate=1.0))
+    result = run(spied(method("fedavg"), seen), tiny.NormNet(), data, training=training(rounds=1, sample_rate=1.0))
     returned = [one.returned for one in seen[0]]
     mean = sum(share * one["norm.running_mean"] for share, one in zip((1 / 7, 4 / 7, 2 / 7), returned, strict=True))
     torch.testing.assert_close(result.weights["norm.running_mean"], mean)
@@ -216,7 +176,7 @@ def test_train_only_leaves_the_rest_as_it_begins(name: str) -> None:
     if not fits(entry, net):
         return
     result = run(entry, net)
-    model, groups = create(net, SEED, entry)
+    model, groups = tiny.create(net, SEED, entry)
     fixed = {key: tensor for key, tensor in model.state_dict().items() if key in groups.fixed}
     assert "blocks.0.mlp.0.weight" in fixed and not groups.fixed & groups.select(only)
     assert all(torch.equal(result.weights[key], tensor) for key, tensor in fixed.items())

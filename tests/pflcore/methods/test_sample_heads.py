@@ -27,8 +27,9 @@ def test_options_that_do_not_go_together() -> None:
     for name in ("pfedfda", "pfedgp", "ifca", "per_fedavg"):
         with pytest.raises(UserError, match=rf"^method {name}: finetune_\*: "):
             method(name, finetune_epochs=1)
-    with pytest.raises(UserError, match=r"^method fedas: averaging has no meaning"):
-        method("fedas", averaging="uniform")
+    for name in ("pfedgp", "fedrod"):
+        with pytest.raises(UserError, match=rf"^method {name}.* training\.class_weights"):
+            run(method(name), backbone("convnet"), training=training(class_weights="balanced"))
 
 
 # --- pFedFDA ---------------------------------------------------------------------------------------------------------

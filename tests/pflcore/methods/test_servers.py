@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from pflcore.errors import UserError
 from pflcore.groups import add_prefix
 from pflcore.methods.corrections import gradient_weight
-from pflcore.methods.fedselect import grow
 
 
 def sent(name: str) -> tuple[float, float]:
@@ -210,15 +209,6 @@ def test_fedselect(net: str, alternations: int) -> None:
     for i, n in ((i, n) for i in range(3) for n in names if "weight" in n):
         assert torch.equal(result.weights[f"client.{i}.own/mask/{n}"], masks[i][n])
     assert [result.cost.sent_up, result.cost.sent_down] == pytest.approx(np.mean(travelled, 0).tolist(), abs=0.5)
-
-
-def test_a_mask_grows_by_what_moved_most() -> None:
-    mask = torch.tensor([[True, False, False], [False, False, False]])
-    moved = torch.tensor([[9.0, 0.5, 0.4], [0.3, 0.0, 0.1]])
-    assert grow(mask, moved, 0.4, 1.0).tolist() == [[True, True, True], [False, False, False]]
-    assert grow(mask, moved, 1.0, 0.67).tolist() == [[True, True, True], [True, False, False]]
-    assert grow(mask, moved, 1.0, 1.0).tolist() == [[True, True, True], [True, False, True]]  # one has not moved
-    assert torch.equal(grow(mask, moved, 0.0, 1.0), mask) and torch.equal(grow(mask, moved, 1.0, 0.17), mask)
 
 
 # --- FedAMP, FedCAC, FedU --------------------------------------------------------------------------------------------
