@@ -10,10 +10,10 @@ from pflcore.errors import UserError
 def check_plain(path: Path) -> None:
     """Raise :class:`UserError` for what is no plain file, whose reading may never end, and where there is nothing."""
     try:
-        plain = path.is_file() if path.stat() else False
+        path.stat()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if not plain:
+    if not path.is_file():
         raise UserError(f"{path}: no plain file, but a folder, a pipe or a device; move it away")
 
 
@@ -30,8 +30,10 @@ def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
 
 def is_lfs_pointer(file: Path | bytes) -> bool:
     """Return whether a file, or its content, is what a clone without git LFS has in place of a large file."""
-    try:
-        start = file[:99] if isinstance(file, bytes) else file.open("rb").read(99) if file.is_file() else b""
-    except OSError:
-        return False
-    return start.startswith(b"version https://git-lfs")
+    if isinstance(file, Path):
+        try:
+            with file.open("rb") as opened:
+                file = opened.read(99) if file.is_file() else b""
+        except OSError:
+            return False
+    return file.startswith(b"version https://git-lfs")

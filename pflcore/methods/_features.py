@@ -1,4 +1,4 @@
-"""What several methods share: what they need of a backbone, sums of features by class, layers beside the classifier."""
+"""What several methods share: what they need of a backbone, and sums of features by class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Steps
-from pflcore.seeds import generator
 
 
 def need_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
@@ -35,14 +34,6 @@ class OwnTuning(Method):
         super().__post_init__()
         if self.tunes:
             raise UserError(f"method {self.name}: finetune_*: what clients do before they are measured is its own")
-
-
-def normed_layer(inputs: int, outputs: int, seed: int, purpose: str) -> Tensors:
-    """Return a linear layer and a LayerNorm behind it, drawn as PyTorch's are, from a stream of their own."""
-    drawn, most = generator(seed, purpose), inputs**-0.5
-    weight, bias = (drawn.uniform(-most, most, shape) for shape in ((outputs, inputs), (outputs,)))
-    layer = {"weight": torch.from_numpy(weight).float(), "bias": torch.from_numpy(bias).float()}
-    return {**layer, "norm.weight": torch.ones(outputs), "norm.bias": torch.zeros(outputs)}
 
 
 def class_mask(labels: Tensor, classes: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from pflcore.errors import UserError
 from pflcore.groups import add_prefix, strip_prefix
-from pflcore.methods._features import normed_layer
+from pflcore.methods.fedcp import normed_layer
 from pflcore.methods.fedpac import combinations
 
 DATA = federation()

@@ -8,7 +8,6 @@ from support.by_hand import SEED, Rounds, State, losses
 from support.tiny import backbone, federation, method, result_bytes, run, training
 from torch import Tensor
 
-from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.method import Batch
 from pflcore.methods.per_fedavg import split_batch
@@ -72,17 +71,6 @@ def test_fedrep(own: str, epochs: int, local_steps: int | None, clip: float | No
 
     hand.average(client, "uniform")
     hand.check(hand.run(method("fedrep", head_epochs=epochs, also_personal=("fc",) if "fc" in own else ())))
-
-
-@pytest.mark.parametrize(("samples", "epochs", "steps"), [(15, 2, 6), (15, 0.5, 1), (4, 0.9, 0), (500, 0.29, 29)])
-def test_epochs_of_the_head_are_whole_steps(samples: int, epochs: float, steps: int) -> None:
-    net, held = backbone("convnet"), federation((samples,), (2,))
-    model, groups = net.create(held.shape, held.classes, SEED)
-    made = make_trainer(model, groups, held, method("fedrep", head_epochs=epochs), ROUNDS, SEED)
-    head, body = (made.part(part) for part in made.order)
-    assert (head.steps(0), body.steps(0)) == (steps, made.steps(0) - steps)
-    rows = [part.batches(1, 0) for part in (head, body, made)]
-    assert list(map(torch.Tensor.tolist, rows[0] + rows[1])) == list(map(torch.Tensor.tolist, rows[2]))
 
 
 def test_joint_training_is_fedper_and_heads_can_be_tuned_before_they_are_measured() -> None:

@@ -1,4 +1,4 @@
-"""FedOFA's recalibration against loops over clients, filters and heads; and its orthogonality term."""
+"""FedOFA's recalibration, orthogonality and pruning against loops over clients, filters and heads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from pflcore.errors import UserError
 from pflcore.groups import Tensors
+from pflcore.operators.compression import masks
 from pflcore.operators.filter_attention import FilterAttention, orthogonality
 
 TARGETS = {"conv1.weight": (3, 2, 2, 2), "conv1.bias": (3,), "conv2.weight": (4, 3, 1, 2), "fc.weight": (5, 6)}
@@ -116,3 +118,27 @@ def test_orthogonality_by_hand() -> None:
                 for column, second in enumerate(filters):
                     total += (torch.dot(first, second).item() - (row == column)) ** 2 / len(CONVS)
     assert orthogonality(generated).item() == pytest.approx(total)
+
+
+@pytest.mark.parametrize("percent", [70, 99])
+def test_pruning_against_the_printed_formula(percent: int) -> None:
+    """A value is kept if it is above the one that ranks at p % in ascending order; without ties that is all."""
+    torch.manual_seed(0)
+    shapes = {
+        "conv1.weight": (16, 3, 5, 5),
+        "conv1.bias": (16,),
+        "conv2.weight": (32, 16, 5, 5),
+        "head.weight": (10, 84),
+    }
+    generated = {name: torch.randn(2, *shape) for name, shape in shapes.items()}
+    made = masks(generated, percent)
+    assert list(made) == ["conv1.weight", "conv2.weight"]
+    for name, mask in made.items():
+        for one, kept in zip(generated[name], mask, strict=True):
+            numbers = sorted(abs(number) for number in one.flatten().tolist())
+            rank = len(numbers) * percent // 100
+            assert torch.equal(kept, one.abs() > numbers[rank - 1]) and int(kept.sum()) == len(numbers) - rank
+    assert 1000 * 64.1 / 100 < 641  # what floats make of it
+    assert int(masks({"a": torch.randn(1, 1000)}, 64.1, "all")["a"].sum()) == 359
+    with pytest.raises(UserError, match="no convolution among the generated tensors"):
+        masks({"fc.weight": torch.ones(1, 2, 3)}, 50)

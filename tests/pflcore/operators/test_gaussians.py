@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pflcore.operators.class_tree import class_tree, kmeans2
 from pflcore.operators.gaussian_classifier import Gaussians, Interpolation, Moments
-from pflcore.operators.gaussian_process import JITTER, SCALE, BinaryClassifier, gibbs, polya_gamma
+from pflcore.operators.gaussian_process import SCALE, gibbs, polya_gamma
 
 WIDTH = 3
 GIVEN = Gaussians(torch.tensor([[0.5] * 3, [1.0, 0.0, 0.0], [0.0, 1.0, 2.0], [3.0, 3.0, 3.0]]), torch.eye(3) + 0.3)
@@ -67,26 +67,6 @@ def test_draws_have_the_moments_of_the_polya_gamma_distribution(tilt: float) -> 
 
 
 GRID = np.linspace(-14, 14, 141)
-
-
-def exactly(train: Tensor, first: list[bool], other: Tensor) -> float:
-    """Probability of the first side: Bayes' rule on a grid of the latent function at all samples and the other one."""
-    x = torch.cat([train, other.unsqueeze(0)]).double()
-    x = (x / x.norm(dim=1, keepdim=True)).numpy()
-    squared = ((x[:, None] - x[None]) ** 2).sum(-1)
-    covariance = SCALE * np.exp(-squared / 2) + JITTER * np.eye(len(x))
-    axes = np.stack(np.meshgrid(*[GRID] * len(x), indexing="ij"), -1)
-    weight = np.exp(-0.5 * np.einsum("...i,ij,...j->...", axes, np.linalg.inv(covariance), axes))
-    for place, is_first in enumerate(first):
-        weight = weight / (1 + np.exp(-axes[..., place] if is_first else axes[..., place]))
-    return float((weight / (1 + np.exp(-axes[..., -1]))).sum() / weight.sum())
-
-
-def test_a_node_predicts_as_bayes_rule_says() -> None:
-    samples, others = torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.tensor([[2.0, 0.5], [-1.0, 0.4], [0.1, 0.1]])
-    node = BinaryClassifier.fitted(samples, torch.tensor([True, False]), steps=20, chains=4000, generator=seeded())
-    expected = [exactly(samples, [True, False], other) for other in others]
-    assert node.probability(others).tolist() == pytest.approx(expected, abs=0.015)
 
 
 def test_draws_of_omega_are_of_the_posterior() -> None:
