@@ -151,7 +151,6 @@ def test_what_there_is_not_and_when_there_is_none() -> None:
 @pytest.mark.parametrize(
     ("entry", "option", "group", "near"),
     [
-        (lambda: FedAvg(also_personal=("head", "atention")), "also_personal", "atention", "attention"),
         (lambda: FedAvg(also_personal=("blocks.13",)), "also_personal", "blocks.13", "blocks.1'?"),
         (lambda: type("Mine", (FedAvg,), {"personal": ("hed",)})(), "personal", "hed", "head'?"),
         (lambda: method("personal_groups", groups=("norn",)), "groups", "norn", "norm'?"),

@@ -26,10 +26,8 @@ SEED = 3
 class Rounds:
     """A run written out: one module, which is lent to one client after the other.
 
-    Attributes:
-        x: What the server's model has, all but what clients keep.
-        own: What each client keeps: entries whose names begin with `own`; :meth:`run` makes their group personal.
-        features: What the classifier got in the last forward pass, one row per prediction.
+    `x` is the server's model without what clients keep, `own`: entries whose names begin so; `features` is what the
+    classifier got in the last forward pass, one row per prediction.
     """
 
     def __init__(
@@ -142,14 +140,10 @@ class Rounds:
         pull: Callable[[str, Tensor], Tensor] | None = None,
         statistics: bool = True,
     ) -> State:
-        """Steps of SGD; the model after them.
+        """The model after steps of SGD on a loss of rows, by default the cross-entropy.
 
-        Args:
-            loss: Of rows; by default the cross-entropy.
-            moved: Parameters that are trained; by default all.
-            beside: Tensors beside the model that are trained, too, and decay by `decay` more.
-            pull: What is added to the gradients of parameters that are shared.
-            statistics: Whether running statistics are kept.
+        `moved` parameters are trained, by default all, and tensors `beside` the model, which decay by `decay` more;
+        `pull` is added to the gradients of parameters that are shared.
         """
         before, named, usual = self.state(), dict(self.model.named_parameters()), self.settings.weight_decay
         groups: list[dict[str, Any]] = [{"params": [p for n, p in named.items() if moved is None or n in moved]}]
@@ -211,12 +205,9 @@ class Rounds:
         measured: bool = True,
         **tolerance: float,
     ) -> None:
-        """The run ended with these models, and with what is `beside` them.
+        """The run ended with these models, what is `beside` them, what clients have `kept` below ``own/``.
 
-        Args:
-            kept: What clients have below ``own/``.
-            models: What clients are measured with; by default the server's model and their own entries.
-            measured: Whether they are.
+        They are measured with `models`, by default the server's and their own entries.
         """
         near(result.weights, self.x, *beside, **tolerance)
         for i, own in enumerate(self.own):
