@@ -201,8 +201,7 @@ def hypernetwork(repeat: int, device: torch.device) -> None:
     momenta = {name: torch.zeros_like(one) for name, one in params.items()}
     cohort = range(workload.cohort)
 
-    def change(name: str) -> Tensor:
-        return usual.change[name].expand(len(cohort), -1, -1)
+    change = {name: tensor.expand(len(cohort), -1, -1) for name, tensor in usual.change.items()}
 
     def descend() -> None:
         usual.net.sgd_step(params, momenta, cohort, change, lr=RATE, momentum=0.9, weight_decay=1e-3)

@@ -19,14 +19,7 @@ _KEY = b"pfl"
 
 
 def write_table(path: Path, table: pa.Table, schema: str, /, **meta: Any) -> None:
-    """Write an artifact.
-
-    Args:
-        path: Where.
-        table: The rows.
-        schema: Name and version of the column layout, e.g. ``"partition/1"``.
-        meta: Facts about the whole table, kept as JSON in the file's metadata.
-    """
+    """Write an artifact; `schema` is name and version of its columns, e.g. ``"partition/1"``, `meta` facts about it."""
     with table_writer(path, table.schema, schema, **meta) as writer:
         writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
 
@@ -35,22 +28,17 @@ def write_table(path: Path, table: pa.Table, schema: str, /, **meta: Any) -> Non
 def table_writer(
     path: Path, columns: pa.Schema, schema: str, /, *, plain: tuple[str, ...] = (), **meta: Any
 ) -> Iterator[pq.ParquetWriter]:
-    """For an artifact that is written piece by piece; nothing is at `path` unless the block ends well.
-
-    Args:
-        plain: Columns that are not worth compressing.
-    """
+    """Yield the writer of an artifact that is written piece by piece; the columns in `plain` are not compressed."""
     header = json.dumps({"schema": schema, **meta}, sort_keys=True, separators=(",", ":"))
     columns = columns.with_metadata({_KEY: header.encode()})
-    codecs = {
-        leaf: "none" if leaf in plain else "zstd" for field in columns for leaf in _leaves(field.name, field.type)
-    }
+    leaves = [leaf for field in columns for leaf in _leaves(field.name, field.type)]
+    codecs = {leaf: "none" if leaf in plain else "zstd" for leaf in leaves}
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns, compression=codecs) as writer:
         yield writer
 
 
 def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
-    """Return what Parquet calls the columns that a column consists of."""
+    """Yield what Parquet calls the columns that a column consists of."""
     if pa.types.is_list(kind):
         yield from _leaves(f"{name}.list.element", kind.value_type)
     elif pa.types.is_struct(kind):
@@ -66,11 +54,7 @@ def read_meta(path: Path, schema: str) -> dict[str, Any]:
 
 
 def read_table(path: Path, schema: str, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
-    """Return rows and facts of an artifact.
-
-    Raises:
-        UserError: The file is missing, damaged, or not an artifact of this `schema`.
-    """
+    """Return rows and facts of an artifact; raise :class:`UserError` for a missing, damaged or other one."""
     table = _read(path, schema, lambda source: pq.read_table(source, columns=columns, partitioning=None))
     return table, _header(path, table.schema.metadata, schema)
 

@@ -9,25 +9,18 @@ _LONG_WORD = re.compile(rf"(\S{{100}})\S{{{_LONGEST_WORD - 140},}}(\S{{40}})")
 
 
 class UserError(Exception):
-    """Bad input of any kind: a spec, a data file, a checkpoint, an argument.
-
-    The message is one line that says where the problem is and what to do about it. Command-line entry points
-    print it without a traceback and exit with code 2.
-    """
+    """Bad input of any kind; one line says where and what to do. The command line prints it and exits with code 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(bounded(message))
 
 
 def in_words(error: OSError) -> str:
-    """The file and what the system says of it, which is all there is to be told of a full or read-only disk."""
+    """Return the file and what the system says of it, such as of a full or read-only disk."""
     return bounded(f"{error.filename2 or error.filename or 'system'}: {error.strerror or error}")
 
 
 def bounded(message: str) -> str:
-    """One line of at most 4,000 characters, words of 300 and more and all else cut in the middle.
-
-    What is in a message may come from a file of any size; where it is stands in front, what to do at the end.
-    """
+    """Return one line of at most 4,000 characters, words of 300 and more and all else cut in the middle."""
     line = _LONG_WORD.sub(r"\1...\2", " ".join(message[: 100 * _LONGEST].split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1000]} ... {line[-900:]}"

@@ -1,8 +1,7 @@
 """Entries from elsewhere: a study's own, in folders beside its specs, and those of installed packages.
 
-A study's ``methods/mine.py`` is the module ``study.methods.mine``, so that its files find each other by relative
-imports. A package says in its entry points, group ``pfl.methods``, which of its modules are entries. To know their
-names nothing is imported.
+A study's ``methods/mine.py`` is the module ``study.methods.mine``. A package says in its entry points, group
+``pfl.methods``, which of its modules are entries. To know their names nothing is imported.
 """
 
 from __future__ import annotations
@@ -18,26 +17,19 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import FrameType
 
 from pflcore import sources
 from pflcore.errors import UserError
 
+# The package that a study's modules belong to, and its folders of entries; after ``pfl.`` groups of entry points.
 STUDY = "study"
-"""The package that a study's modules belong to."""
 FOLDERS = ("methods", "backbones", "datasets", "partitions", "analyses", "figures")
-"""Where a study's entries lie; also, after ``pfl.``, the groups of entry points."""
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _home: Path | None = None
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A module that holds an entry.
-
-    Attributes:
-        origin: Where it is from, for a reader: a file of the study, or a package and its module.
-    """
+    """A module that holds an entry; `origin` is a file of the study, or a package and its module, for a reader."""
 
     module: str
     path: Path
@@ -45,11 +37,7 @@ class Extension:
 
 
 def enter(home: Path) -> bool:
-    """Let `home` be the study, and read anew what it has.
-
-    Returns:
-        Whether modules were forgotten, as they are those of another study or not on disk any more as they were read.
-    """
+    """Let `home` be the study; return whether modules were forgotten, as they are another study's or were edited."""
     global _home
     home = home.absolute()
     stale = home != _home or sources.edited(STUDY) is not None
@@ -69,42 +57,29 @@ def enter(home: Path) -> bool:
 
 
 def folders() -> list[str]:
-    """Those of the study that have modules, in the order of :data:`FOLDERS`."""
+    """Return those of the study that have modules, in the order of :data:`FOLDERS`."""
     return [name for name in FOLDERS if _home is not None and any((_home / name).glob("*.py"))]
 
 
 @cache
-def found(folder: str, beside: Path, shared: frozenset[str] = frozenset()) -> dict[str, Extension]:
-    """The entries of one kind by their names.
+def found(folder: str, beside: Path, taken: frozenset[str] = frozenset()) -> dict[str, Extension]:
+    """Return the entries of one of :data:`FOLDERS` by their names; raise :class:`UserError` for one that cannot be.
 
-    Args:
-        folder: One of :data:`FOLDERS`.
-        beside: The folder of the built-in ones, whose names are taken.
-        shared: Names of built-in ones that are not those of its files.
-
-    Raises:
-        UserError: Two have the same name, a file of the study has a name that no entry can have, or a package names a
-            module that it does not have.
+    Names of files in `beside`, the folder of the built-in ones, and those in `taken` cannot be used again.
     """
     entries: dict[str, Extension] = {}
     for name, one in (*_of_study(folder), *_of_packages(folder)):
         other = beside / f"{name}.py"
-        taken = (
-            f"the built-in {other}"
-            if other.exists() or name in shared
-            else entries[name].origin
-            if name in entries
-            else ""
-        )
-        if taken:
-            raise UserError(f"{one.origin}: {name!r} is also the name of {taken}; rename one of them")
+        if other.exists() or name in taken or name in entries:
+            owner = entries[name].origin if name in entries else f"the built-in {other}"
+            raise UserError(f"{one.origin}: {name!r} is also the name of {owner}; rename one of them")
         entries[name] = one
     return entries
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Dotted name → file, of every module of the study's folders and of the packages that have entries."""
+    """Return dotted name → file, of every module of the study's folders and of the packages that have entries."""
     known: dict[str, Path] = {}
     for folder in folders():
         assert _home is not None
@@ -118,22 +93,15 @@ def modules() -> dict[str, Path]:
 
 
 def place(path: str | Path) -> str | None:
-    """A file of the study relative to it, one of a package as it is; None for any other."""
+    """Return a file of the study relative to it, one of a package as it is; None for any other."""
     path = Path(path)
     if _home is not None and path.is_relative_to(_home):
         return path.relative_to(_home).as_posix() if path.relative_to(_home).parts[0] in FOLDERS else None
-    return str(path) if any(path == other for other in modules().values()) else None
+    return str(path) if path in modules().values() else None
 
 
 def load(one: Extension, what: str) -> None:
-    """Import the module of an entry.
-
-    Args:
-        what: What it is, for messages.
-
-    Raises:
-        UserError: It cannot be imported; with its line.
-    """
+    """Import the module of an entry, a `what`; raise :class:`UserError` with its line where that fails."""
     try:
         importlib.import_module(one.module)
     except UserError as error:
@@ -142,19 +110,16 @@ def load(one: Extension, what: str) -> None:
         where, said = one.origin, str(error)
         if isinstance(error, SyntaxError) and error.filename and place(error.filename):
             where, said = f"{place(error.filename)}:{error.lineno}", error.msg
-        elif lines := [f"{place(file.f_code.co_filename)}:{number}" for file, number in _frames(error)]:
-            where = lines[-1]
+        for frame, number in traceback.walk_tb(error.__traceback__):
+            if not isinstance(error, SyntaxError) and (own := place(frame.f_code.co_filename)):
+                where = f"{own}:{number}"
         raise UserError(f"{where}: the {what} cannot be imported: {type(error).__name__}: {said}") from error
-
-
-def _frames(error: Exception) -> Iterator[tuple[FrameType, int]]:
-    return (pair for pair in traceback.walk_tb(error.__traceback__) if place(pair[0].f_code.co_filename))
 
 
 def _of_study(folder: str) -> Iterator[tuple[str, Extension]]:
     for path in sorted((_home / folder).glob("[!_.]*.py")) if _home else ():
         origin = f"{folder}/{path.name}"
-        if not _NAME.fullmatch(path.stem):
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", path.stem):
             raise UserError(
                 f"{origin}: the file's name is the entry's; use a-z, 0-9 and '_', and begin with a letter, or with '_' "
                 "where it is no entry"
@@ -184,7 +149,7 @@ def _file(point: EntryPoint) -> Path:
 
 @cache
 def _locate(module: str, point: EntryPoint) -> ModuleSpec:
-    """Where a module lies, without importing what it lies in."""
+    """Return where a module lies, without importing what it lies in."""
     top, *rest = module.split(".")
     spec = find_spec(top)
     for part in rest:

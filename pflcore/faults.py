@@ -1,8 +1,4 @@
-"""Where a fault in somebody's code showed: its file and line, and the client, round and step that were at hand.
-
-Whoever knows a part of it adds a note while the error passes (PEP 678), which Python prints below the traceback. An
-error that goes from one process to another keeps its traceback as text.
-"""
+"""Where a fault in somebody's code showed: its file and line, and what else was at hand, in notes on the error."""
 
 from __future__ import annotations
 
@@ -17,9 +13,7 @@ from pflcore import extensions
 from pflcore.errors import UserError
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PACKAGES = ("pflcore", "pipeline")
 _ENTRIES = {f"pflcore/{kind}" for kind in ("methods", "backbones", "datasets", "partitions", "analyses")}
-_MAX_MESSAGE = 300  # characters in one line
 
 
 @contextmanager
@@ -35,10 +29,7 @@ def during(words: str) -> Iterator[None]:
 
 
 def portable(error: Exception) -> Exception:
-    """Return a copy for another process, with the traceback as a note.
-
-    It has the same type if that can be pickled; otherwise it is a ``RuntimeError`` that names the type.
-    """
+    """Return a copy for another process, with the traceback as a note; a ``RuntimeError`` where it is not pickled."""
     if isinstance(error, UserError):
         return error
     copy: Exception
@@ -47,16 +38,16 @@ def portable(error: Exception) -> Exception:
     except Exception:
         copy = RuntimeError(f"{type(error).__name__}: {error}")
     text = "".join(traceback.format_exception(error)).rstrip()
-    copy.__notes__ = [f"Raised in a worker process:\n{text}", *filter(None, [_place(error)]), *_notes(error)]
+    copy.__notes__ = [f"Raised in a worker process:\n{text}", *_place(error), *_notes(error)]
     return copy
 
 
 def in_a_line(error: BaseException) -> str:
     """Return type, first line of the message, file and line, and what was at hand."""
-    message = next(iter(str(error).splitlines()), "")[:_MAX_MESSAGE]
+    message = next(iter(str(error).splitlines()), "")[:300]
     notes = [note for note in _notes(error) if "\n" not in note]
     if len(notes) == len(_notes(error)):  # it is of this process
-        notes = [*filter(None, [_place(error)]), *notes]
+        notes = [*_place(error), *notes]
     known = ", ".join(notes)
     return f"{type(error).__name__}{message and f': {message}'}{known and f' ({known})'}"
 
@@ -79,14 +70,13 @@ def _notes(error: BaseException) -> list[str]:
     return list(getattr(error, "__notes__", ()))
 
 
-def _place(error: BaseException) -> str:
-    """Return the line to look at: the innermost one in an entry's own file, else in the project; "" where none is."""
+def _place(error: BaseException) -> list[str]:
+    """Return the line to look at, if any: the innermost one in an entry's own file, else in the project."""
     lines = {}
     for frame, number in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
-        path = Path(shown(name))
-        joined = extensions.place(name) is not None
-        of_entry = (joined or path.parent.as_posix() in _ENTRIES) and path.name[0] != "_"  # else entries share it
-        if joined or path.parts[0] in _PACKAGES:
+        path, joined = Path(shown(name)), extensions.place(name) is not None
+        if joined or path.parts[0] in ("pflcore", "pipeline"):
+            of_entry = (joined or path.parent.as_posix() in _ENTRIES) and path.name[0] != "_"  # else entries share it
             lines[of_entry] = f"{path.as_posix()}:{number}"
-    return lines.get(True, lines.get(False, ""))
+    return [lines.get(True, lines.get(False, ""))] if lines else []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that replaces it when the block ends well, and is removed when it does not.
+    """Yield a temporary path beside `path` that replaces it when the block ends well, and is removed when it does not.
 
     What a process that was killed left behind goes as well.
     """
@@ -36,23 +36,21 @@ def named(path: Path) -> Iterator[None]:
     """Let an error of the system in a block that writes a file say which; those of libraries often do not."""
     try:
         yield
-    except OSError as error:
-        if not error.errno or error.filename:
-            raise
-        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     except Exception as error:
-        if not (found := re.search(r"\(os error (\d+)\)", str(error))):  # how safetensors has it
+        found = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors has it
+        number = error.errno if isinstance(error, OSError) and not error.filename else found and int(found[1])
+        if not number:
             raise
-        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _runs(process: str) -> bool:
     try:
         os.kill(int(process), 0)
+    except PermissionError:
+        return True
     except (ProcessLookupError, ValueError, OverflowError):
         return False
-    except PermissionError:
-        pass
     return True
 
 

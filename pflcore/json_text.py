@@ -1,13 +1,11 @@
 """JSON of files that may be damaged."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says. Raises ``ValueError``, and nothing else, for whatever is none."""
+    """Return what a JSON text says. Raises ``ValueError``, and nothing else, for whatever is none."""
     try:
         return json.loads(text)
     except RecursionError:

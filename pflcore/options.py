@@ -1,7 +1,4 @@
-"""Options of registered entries: dataclass fields that carry a sentence of help and their bounds.
-
-The same metadata checks a value in Python, becomes the spec's schema, and is printed by ``pfl describe``.
-"""
+"""Options of registered entries: dataclass fields with help and bounds, for checks, schemas and ``pfl describe``."""
 
 from __future__ import annotations
 
@@ -40,15 +37,13 @@ def option(
         default: Left out, the option is required.
         help: One sentence: what it is, its unit, what its edge values mean.
         choices: The only values allowed.
-        later: It was added when there were results already: at its default, which changes nothing, it is left out of a
-            run's record, so that their ids stay.
+        later: It was added when there were results: at its default it is left out of records, so that run ids stay.
         bounds: ge, gt, le, lt: of a number, or of each number in a tuple.
     """
     if bounds.keys() - _BOUNDS:
         raise TypeError(f"option: bounds are {', '.join(_BOUNDS)}")
-    return dataclasses.field(
-        default=default, metadata={"help": help, "choices": choices, "bounds": bounds, "later": later}
-    )
+    facts = {"help": help, "choices": choices, "bounds": bounds, "later": later}
+    return dataclasses.field(default=default, metadata=facts)
 
 
 @dataclass(frozen=True)
@@ -77,10 +72,9 @@ def _options_of(cls: type) -> tuple[OptionInfo, ...]:
     hints, own = typing.get_type_hints(cls), inspect.get_annotations(cls)
     infos = []
     for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
-        base, many, optional = _parse(hints[field.name], f"{cls.__qualname__}.{field.name}")
+        kind = _parse(hints[field.name], f"{cls.__qualname__}.{field.name}")
         required = field.default is dataclasses.MISSING
-        default = None if required else field.default
-        infos.append(OptionInfo(field.name, base.__name__, many, optional, required, default, **field.metadata))
+        infos.append(OptionInfo(field.name, *kind, required, None if required else field.default, **field.metadata))
     return tuple(infos)
 
 
@@ -107,15 +101,13 @@ def _misfit(value: Any, info: OptionInfo) -> str:
     return next((f"{_BOUNDS[key][1]} {it:g}" for key, it in info.bounds.items() if not _BOUNDS[key][0](value, it)), "")
 
 
-def _parse(hint: Any, where: str) -> tuple[type, bool, bool]:
+def _parse(hint: Any, where: str) -> tuple[str, bool, bool]:
     """Return the type of an option's values, whether they are many, and whether null is allowed."""
-    optional = False
+    arms = [hint]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]
-        optional = len(arms) < len(typing.get_args(hint))
-        hint = arms[0] if len(arms) == 1 else None
-    many = typing.get_origin(hint) is tuple
-    base = typing.get_args(hint)[0] if many else hint
-    if base not in (bool, int, float, str):
+    many = typing.get_origin(arms[0]) is tuple
+    base = typing.get_args(arms[0])[0] if many else arms[0]
+    if len(arms) > 1 or base not in (bool, int, float, str):
         raise TypeError(f"{where}: an option is bool, int, float or str, optional, or a tuple of them")
-    return base, many, optional
+    return base.__name__, many, arms != [hint]

@@ -1,36 +1,27 @@
-"""Reading files that somebody else may have made: plain ones, and not more than there is use or room for."""
+"""Reading files that somebody else may have made: plain ones, and not more than there is use for."""
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 from pflcore.errors import UserError
 
 
 def check_plain(path: Path) -> None:
-    """Raises :class:`UserError` for what is no plain file, whose reading may never end, and where there is nothing."""
+    """Raise :class:`UserError` for what is no plain file, whose reading may never end, and where there is nothing."""
     try:
-        plain = stat.S_ISREG(path.stat().st_mode)  # of what a link leads to
+        path.stat()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if not plain:
+    if not path.is_file():
         raise UserError(f"{path}: no plain file, but a folder, a pipe or a device; move it away")
 
 
 def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
-    """The content of a file of at most so many bytes.
-
-    Args:
-        than: What has or allows `most` bytes, for the message.
-
-    Raises:
-        UserError: It cannot be read, is larger, or is no plain file.
-    """
+    """Return the content of a plain file of at most `most` bytes, as much as `than`; else raise :class:`UserError`."""
     check_plain(path)
     try:
-        size = path.stat().st_size
-        if size > most:
+        if (size := path.stat().st_size) > most:
             raise UserError(f"{path}: {size:,} bytes are more than {than} ({most:,}); move it away")
         return path.read_bytes()
     except OSError as error:
@@ -39,13 +30,10 @@ def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
 
 def is_lfs_pointer(file: Path | bytes) -> bool:
     """Return whether a file, or its content, is what a clone without git LFS has in place of a large file."""
-    start = b"version https://git-lfs"
-    if isinstance(file, bytes):
-        return file.startswith(start)
-    try:
-        if not file.is_file():
+    if isinstance(file, Path):
+        try:
+            with file.open("rb") as opened:
+                file = opened.read(99) if file.is_file() else b""
+        except OSError:
             return False
-        with file.open("rb") as opened:
-            return opened.read(len(start)) == start
-    except OSError:
-        return False
+    return file.startswith(b"version https://git-lfs")

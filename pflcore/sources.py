@@ -1,19 +1,17 @@
 """What this process has imported, as it was read: the source of each module, whatever lies on disk by now.
 
-A long run outlives many edits. To know which code has computed a result, it is not enough to look at files when it is
-done, nor when it begins: a module may have been imported before, be imported later, or come from bytecode that Python
-takes for its own because size and second of two edits are the same. So packages of the project are imported by a loader
-that reads the source, remembers it, and takes bytecode only if that was made from these very bytes.
+A long run outlives many edits. So packages of the project are imported by a loader that remembers the source, and takes
+bytecode only if it was made from these very bytes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 from zlib import crc32
 
 _contents: dict[str, bytes] = {}
@@ -26,8 +24,7 @@ def note(package: str) -> None:
     _packages.add(package)
     for name, module in list(sys.modules.items()):  # this one, and what came before it
         if name.partition(".")[0] == package and name not in _contents and getattr(module, "__file__", None):
-            _paths[name] = str(module.__file__)
-            _contents[name] = Path(_paths[name]).read_bytes()
+            _remember(name, str(module.__file__))
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -39,25 +36,18 @@ def loaded() -> Mapping[str, bytes]:
 
 def read(path: Path) -> str:
     """Read a text file that belongs to the code, such as a template; it is remembered like a module's source."""
-    content, name = path.read_bytes(), path.relative_to(Path(__file__).parent.parent).as_posix()
-    _contents[name], _paths[name] = content, str(path)
-    return content.decode()
+    return _remember(path.relative_to(Path(__file__).parent.parent).as_posix(), str(path)).decode()
 
 
 def edited(package: str | None = None) -> str | None:
-    """Return a module, or file that :func:`read` was given, that does not lie on disk any more as it was read.
-
-    Args:
-        package: Where to look; None looks everywhere.
-    """
+    """Return a module, or file that :func:`read` was given, that is not on disk any more as it was read."""
     for name, path in _paths.items():
-        if package and name.partition(".")[0] != package:
-            continue
-        try:
-            if Path(path).read_bytes() != _contents[name]:
+        if not package or name.partition(".")[0] == package:
+            try:
+                if Path(path).read_bytes() != _contents[name]:
+                    return name
+            except OSError:
                 return name
-        except OSError:
-            return name
     return None
 
 
@@ -67,20 +57,21 @@ def forget(package: str) -> None:
         del _contents[name], _paths[name]
 
 
+def _remember(name: str, path: str) -> bytes:
+    _contents[name], _paths[name] = Path(path).read_bytes(), path
+    return _contents[name]
+
+
 class _Finder(MetaPathFinder):
     """Finds modules where the other finders do, and gives them a loader that remembers."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in _packages:
-            return None
-        for finder in sys.meta_path:
-            found = None if finder is self else finder.find_spec(fullname, path, target)
-            if found:
-                if type(found.loader) is SourceFileLoader:
-                    found.loader = _Loader(found.loader.name, found.loader.path)
-                return found
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname.partition(".")[0] in _packages:
+            for finder in sys.meta_path:
+                if finder is not self and (found := finder.find_spec(fullname, path, target)):
+                    if type(found.loader) is SourceFileLoader:
+                        found.loader = _Loader(found.loader.name, found.loader.path)
+                    return found
         return None
 
 
@@ -88,8 +79,7 @@ class _Loader(SourceFileLoader):
     """Remembers a source as it reads it; bytecode bears the source's checksum in the place of its time of change."""
 
     def path_stats(self, path: str) -> Mapping[str, int]:
-        source = _contents[self.name] = super().get_data(path)
-        _paths[self.name] = path
+        source = _remember(self.name, path)
         return {"mtime": crc32(source), "size": len(source)}
 
     def get_data(self, path: str) -> bytes:

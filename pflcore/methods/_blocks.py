@@ -1,8 +1,8 @@
 """Blocks of a Transformer, in which methods put modules of their own; self-attention that such modules change.
 
-Modules are added to a freshly built model in place and drawn from PyTorch's global generator. Entries that the model
-had keep their names. Blocks are those of ``tiny_vit``, ``vit`` and the plain ViTs of timm: self-attention with one
-projection to queries, keys and values, followed by an MLP.
+Modules are added in place to a freshly built model and drawn from PyTorch's global generator; entries that the model
+had keep their names. Blocks are those of ``tiny_vit``, ``vit`` and timm's plain ViTs: self-attention with one
+projection to queries, keys and values, then an MLP.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ class Block:
     """A block with self-attention and an MLP.
 
     Attributes:
-        module: The block.
-        place: Name of the attention within it.
+        place: Name of the attention within the block.
         timm: Whether the attention is timm's; otherwise it is that of ``tiny_vit``.
         dim: Width of a token.
         inner: Width of the queries of all heads together, and so of keys and of values.
@@ -41,39 +40,24 @@ class Block:
     dim: int
     inner: int
 
-    @property
-    def mlp(self) -> nn.Module:
-        """What comes after the attention."""
-        return self.module.get_submodule("mlp")
-
     def change_attention(self, name: str, source: nn.Module, join: Join, parts: int) -> None:
         """Replace the attention; arguments as in :class:`ChangedAttention`."""
         kind = _Timm if self.timm else _Tiny
         setattr(self.module, self.place, kind(self.module.get_submodule(self.place), name, source, join, parts))
 
     def add_prefixes(self, name: str, source: nn.Module, *, scale: float, concat: bool) -> None:
-        """Let the attention have prefixes P_k, P_v; queries are left alone.
+        """Let the attention have the prefixes of `source`, those of keys and then of values, times `scale`.
 
-        Args:
-            source: Gives the prefixes' keys and then their values.
-            scale: Factor of the prefixes.
-            concat: False adds them to the tokens' keys and values, of which there must be as many. True puts them
-                before these, as further ones to attend to.
+        They are added to the tokens' keys and values, of which there must be as many, or (`concat`) put before them.
         """
         self.change_attention(name, source, partial(_prefixed, scale=scale, concat=concat), 2)
 
 
 def blocks(model: nn.Module, plugin: str) -> list[Block]:
-    """Return the blocks of a model, in its order; `plugin` is who asks, for the message.
-
-    Raises:
-        UserError: There are none whose attention is of a known kind.
-    """
+    """Return the blocks of a model, in its order; raise :class:`UserError`, for `plugin`, where there are none."""
     found = []
     for module in model.modules():
-        if not hasattr(module, "mlp"):
-            continue
-        for place, child in module.named_children():
+        for place, child in module.named_children() if hasattr(module, "mlp") else ():
             # By name: timm takes seconds to import, and a subclass may compute something else.
             kind = f"{type(child).__module__}.{type(child).__qualname__}"
             if kind in _TINY + _TIMM:
@@ -113,21 +97,16 @@ class ChangedAttention(nn.Module):
     Args:
         plain: The attention that is replaced.
         name: What the module is called that is added.
-        source: That module: (batch, length, dim) tokens, as they enter the attention → (batch, rows, parts · inner),
-            each part for all heads.
-        join: (parts, q, k, v), all of them (batch, heads, rows, width of a head) → the q, k and v that are used.
-        parts: How many parts the source gives.
+        source: That module: (batch, length, dim) tokens, as they enter the attention → (batch, rows, parts · inner).
+        join: (parts, q, k, v), each (batch, heads, rows, width of a head) → the q, k and v that are used.
     """
 
     def __init__(self, plain: nn.Module, name: str, source: nn.Module, join: Join, parts: int) -> None:
         super().__init__()
-        for child, module in plain.named_children():
+        for child, module in (*plain.named_children(), (name, source)):
             self.add_module(child, module)
-        self.add_module(name, source)
         self.heads = cast(int, getattr(plain, "num_heads", None) or plain.heads)  # timm's name, else that of tiny_vit
-        self.source = name
-        self.join = join
-        self.parts = parts
+        self.source, self.join, self.parts = name, join, parts
 
     def project(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each (batch, heads, length, width of a head)."""
@@ -151,8 +130,6 @@ class ChangedAttention(nn.Module):
 
 
 class _Tiny(ChangedAttention):
-    """For the attention of ``tiny_vit``."""
-
     qkv: nn.Linear
     out: nn.Linear
     dropout: nn.Module
@@ -168,10 +145,7 @@ class _Tiny(ChangedAttention):
 
 
 class _Timm(ChangedAttention):
-    """For timm's attention, but without dropout of attention weights, which backbones here have none of.
-
-    Prefixes meet keys as they are used, after the norm of keys in models that have one.
-    """
+    """Without dropout of attention weights, which no backbone here has; prefixes meet keys after their norm."""
 
     qkv: nn.Linear
     q_norm: nn.Module
@@ -186,10 +160,8 @@ class _Timm(ChangedAttention):
     def finish(self, tokens: Tensor, mixed: Tensor) -> Tensor:
         # A norm of the mixed values and a gate: in few models, and not in all versions of timm.
         norm, gate = getattr(self, "norm", None), getattr(self, "gate", None)
-        if norm is not None:
-            mixed = norm(mixed)
-        if gate is not None:
-            mixed = mixed * gate(tokens).sigmoid()
+        mixed = mixed if norm is None else norm(mixed)
+        mixed = mixed if gate is None else mixed * gate(tokens).sigmoid()
         out: Tensor = self.proj_drop(self.proj(mixed))
         return out
 

@@ -1,7 +1,8 @@
-"""What methods share that look at features: the input of the classifier, sums of it by class, layers beside it."""
+"""What several methods share: what they need of a backbone, and sums of features by class."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Steps
-from pflcore.seeds import generator
 
 
 def need_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
@@ -21,16 +21,19 @@ def need_classifier(method: Method, federation: Federation, initial: Tensors | N
         raise UserError(f"method {method.name} needs a backbone whose group 'head' begins with a linear classifier")
 
 
-def normed_layer(inputs: int, outputs: int, seed: int, purpose: str) -> Tensors:
-    """Return a linear layer and a LayerNorm behind it, drawn as PyTorch's are, from a stream of their own."""
-    drawn, most = generator(seed, purpose), inputs**-0.5
-    weight, bias = (drawn.uniform(-most, most, shape) for shape in ((outputs, inputs), (outputs,)))
-    return {
-        "weight": torch.from_numpy(weight).float(),
-        "bias": torch.from_numpy(bias).float(),
-        "norm.weight": torch.ones(outputs),
-        "norm.bias": torch.zeros(outputs),
-    }
+def need_exchanged(method: Method, names: Collection[str]) -> None:
+    """Raise :class:`UserError` where no parameters are exchanged, by the names of those that are."""
+    if not names:
+        raise UserError(f"method {method.name}: all that it works on of the model is personal")
+
+
+class OwnTuning(Method):
+    """The base of methods whose clients do something of their own before they are measured; `finetune_*` is refused."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tunes:
+            raise UserError(f"method {self.name}: finetune_*: what clients do before they are measured is its own")
 
 
 def class_mask(labels: Tensor, classes: int) -> Tensor:
@@ -58,10 +61,7 @@ def class_means(seen: Tensors) -> Tensor:
 class ClassSums(Steps):
     """Steps that train nothing: ``state["seen"]`` has the sums, counts and summed squares of features.
 
-    Running statistics rest.
-
-    Attributes:
-        like: Name of an entry of the client's state that is (classes, features).
+    Running statistics rest. `like` is the name of an entry of the client's state that is (classes, features).
     """
 
     like: str

@@ -13,19 +13,15 @@ from pflcore.method import Federation, Method, Server, Update
 
 
 class PerClientModels(Method):
-    """The server stores the generated entries of every client, stacked, in its further state.
-
-    A client is sent its row, or what :meth:`mix` makes of all.
-    """
+    """The server stores all clients' generated entries, stacked; a client is sent its row, or their :meth:`mix`."""
 
     generated = (ALL,)
-    # What their names begin with.
+    # What the names of stored entries begin with.
     stored: ClassVar[str] = "models/"
-    # Who owns buffers, which no gradient trains: they are "shared", "personal", or "generated" as the rest of a model.
+    # Who owns buffers, which no gradient trains: "shared", "personal", or "generated" as the rest of a model.
     buffers: ClassVar[str] = "personal"
 
     def roles(self, groups: Groups) -> Roles:
-        """Return the roles in which all that is not personal is the server's to send."""
         roles = super().roles(groups)
         if self.buffers == "shared":
             return roles

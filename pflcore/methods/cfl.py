@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
 from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS
+from pflcore.methods._features import need_exchanged
 from pflcore.methods._per_client_models import PerClientModels
 from pflcore.options import option
 
@@ -23,15 +23,10 @@ _CLUSTER, _SIMILARITY = "cluster", "likeness"
 class CFL(PerClientModels):
     """FedAvg in clusters; where a cluster has come to rest and its clients have not, it is split in two.
 
-    All clients begin in one cluster. A client receives its cluster's model and returns it with an update Δ_i of its
-    parameters. Where ‖mean Δ_i‖ < ε₁ and max ‖Δ_i‖ > ε₂, the cluster's clients are divided by the cosine similarities
-    of their updates, and each half goes on from the cluster's model, with its own updates. Clusters of two are not
-    split. Running statistics go with their model; what is personal is no part of updates. Clients count alike in means.
-
-    The paper divides by single linkage, where √((1 − largest similarity across) / 2) > γ_max; the authors' code, and
-    the defaults, by complete linkage, with no γ, from round 21 on. Norms grow with model, learning rate and steps, so
-    ε₁ and ε₂ need tuning. Two clients are as similar as when they last were in a round together, before that 0; a half
-    of which nobody has taken part begins with the cluster's model as it was.
+    All clients begin in one cluster and return its model with an update Δ_i of its parameters. Where ‖mean Δ_i‖ < ε₁
+    and max ‖Δ_i‖ > ε₂, a cluster of three or more is divided by the cosine similarities of its clients' updates, and
+    each half goes on from its model, with its own updates. Norms grow with model, learning rate and steps, so ε₁ and
+    ε₂ need tuning. Buffers go with their model. Clients count alike in means.
     """
 
     citation = "Sattler, Müller and Samek, Clustered Federated Learning, IEEE TNNLS 2020"
@@ -42,15 +37,11 @@ class CFL(PerClientModels):
     eps1: float = option(0.4, ge=0, help="A cluster is at rest where its mean update's norm is below ε₁; 0 is FedAvg.")
     eps2: float = option(1.6, ge=0, help="Its clients are not where the largest norm of their updates is above ε₂.")
     after: int = option(20, ge=0, help="Rounds in which no cluster is split, from the first.")
-    linkage: str = option(
-        "complete", choices=("complete", "single"), help="How a cluster is divided: as the code has it, or the paper."
-    )
+    linkage: str = option("complete", choices=("complete", "single"), help="As the authors' code has it, or the paper.")
     gamma: float = option(0.0, ge=0, le=1, help="γ_max of the paper: larger is less splitting; 0: no such condition.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        """Return a server with a place for as many models as clients; `UserError` where nothing is exchanged."""
-        if not roles.generated & federation.parameters:
-            raise UserError("method cfl: all of the model is personal, so there are no updates to compare")
+        need_exchanged(self, roles.generated & federation.parameters)
         server, clients = super().init_server(initial, roles, federation), federation.clients
         device = next(iter(initial.values())).device
         server.extra[_CLUSTER] = torch.zeros(clients, dtype=torch.int64, device=device)
@@ -62,7 +53,9 @@ class CFL(PerClientModels):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         extra, present = server.extra, [update.client for update in updates]
-        moved = torch.stack([_moved(update, server.federation.parameters) for update in updates])
+        # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
+        names = sorted(server.federation.parameters & updates[0].returned.keys())
+        moved = torch.stack([torch.cat([(one.returned[n] - one.sent[n]).flatten() for n in names]) for one in updates])
         norms = moved.norm(dim=1)
         directions = moved / norms.clamp_min(1e-12).unsqueeze(1)
         extra[_SIMILARITY][torch.tensor(present).unsqueeze(1), torch.tensor(present)] = directions @ directions.t()
@@ -71,7 +64,7 @@ class CFL(PerClientModels):
         for cluster in range(max(before) + 1):
             members = [client for client, own in enumerate(before) if own == cluster]
             rows = [row for row, client in enumerate(present) if before[client] == cluster]
-            if server.round > self.after and len(members) > 2 and rows and self.diverged(moved[rows], norms[rows]):
+            if server.round > self.after and len(members) > 2 and rows and self._diverged(moved[rows], norms[rows]):
                 within = similarity[members][:, members]
                 first, second = bipartition(within, self.linkage)
                 if float(((1 - within[first][:, second].max()) / 2).clamp_min(0).sqrt()) > self.gamma:
@@ -87,17 +80,15 @@ class CFL(PerClientModels):
         extra[_CLUSTER] = torch.tensor(after, device=extra[_CLUSTER].device)
         return Server(server.shared, extra)
 
-    def diverged(self, moved: Tensor, norms: Tensor) -> bool:
+    def _diverged(self, moved: Tensor, norms: Tensor) -> bool:
         """Return whether a cluster is at rest and its clients are not, by updates (clients, parameters) and norms."""
         return float(moved.mean(0).norm()) < self.eps1 and float(norms.max()) > self.eps2
 
 
 def bipartition(similarity: Tensor, linkage: str) -> tuple[list[int], list[int]]:
-    """Return the two last clusters of at least two clients, as places in increasing order, the first with client 0.
+    """Return the two last clusters, as places in increasing order, the first with client 0, of (clients, clients).
 
-    Args:
-        similarity: Of the clients, symmetric: (clients, clients).
-        linkage: How near two clusters are: as their most (``single``) or their least similar clients (``complete``).
+    Two clusters are as near as their most (``single``) or their least similar clients (``complete``).
     """
     # Only needed here, and slow to import.
     from scipy.cluster import hierarchy
@@ -106,10 +97,3 @@ def bipartition(similarity: Tensor, linkage: str) -> tuple[list[int], list[int]]
     distances = squareform(1 - similarity.double().numpy(), checks=False)
     sides = hierarchy.cut_tree(hierarchy.linkage(distances, linkage), 2).ravel()
     return np.flatnonzero(sides == sides[0]).tolist(), np.flatnonzero(sides != sides[0]).tolist()
-
-
-def _moved(update: Update, parameters: frozenset[str]) -> Tensor:
-    """Return how far a client has moved the parameters that it was sent, in one row."""
-    # Sorted, for a checkpoint does not keep the order of entries, and sums are rounded in order.
-    names = sorted(parameters & update.returned.keys())
-    return torch.cat([(update.returned[name] - update.sent[name]).flatten() for name in names])

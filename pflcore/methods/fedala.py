@@ -10,38 +10,30 @@ from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
-from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method, Phase, Steps
+from pflcore.method import Batch, ClientView, Federation, LocalState, Phase, Steps
 from pflcore.methods import METHODS
+from pflcore.methods._features import OwnTuning
 from pflcore.options import option
 
-_BEFORE, _WEIGHTS = f"{OWN}before/", f"{OWN}weights/"
+_BEFORE, _WEIGHTS = "own/before/", "own/weights/"
 
 
 @METHODS.register
-class FedALA(Method):
+class FedALA(OwnTuning):
     """FedAvg whose clients begin a round with a learned mixture of the global model and their last one.
 
-    A client's round begins with θ + (w − θ) ⊙ W, element by element, in the layers that are mixed, and with the global
-    model w below them; θ is what the client ended its last round with, at first the initial model. The weights W begin
-    as ones, with which the mixture is w. They learn before the client trains, in one pass over a share of its samples:
-    for each batch W ← clip(W − η · gradient of the mixture ⊙ (w − θ), 0, 1). Then the client trains the mixture and
-    returns it, as in FedAvg. W and θ stay on it. A client is measured with a mixture that it learns likewise from the
-    new global model, over all its samples, and forgets.
+    A round begins with θ + (w − θ) ⊙ W in the layers that are mixed, and with the global model w below them; θ is what
+    the client ended its last round with. The weights W begin as ones and learn before the client trains, in one pass
+    over a share of its samples: W ← clip(W − η · gradient of the mixture ⊙ (w − θ), 0, 1). W and θ stay on the client,
+    the trained mixture is averaged. A client is measured with one that it learns likewise, over all its samples.
     """
 
     citation = "Zhang et al., FedALA, AAAI 2023, section 3"
     keeps = ("the mixed layers of its last model", "weights of the mixture")
 
-    layers: str = option(
-        "head", choices=("head", "all"), help="Whether the last linear layer is mixed or all parameters are."
-    )
+    layers: str = option("head", choices=("head", "all"), help="What is mixed: the last linear layer or everything.")
     share: float = option(0.8, gt=0, le=1, help="Share s of a client's samples that weights learn from in a round.")
     eta: float = option(1.0, ge=0, help="Learning rate η of the weights; 0 is FedAvg.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tunes:
-            raise UserError("method fedala: finetune_*: clients learn their mixture before they are measured already")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         mixed = roles.shared & (federation.parameters if self.layers == "all" else frozenset(federation.head))

@@ -1,4 +1,4 @@
-"""Clients' own models, each drawn to a mixture of all in which similar ones count most."""
+"""Clients' own models, each drawn to a mixture in which similar ones count most (FedAMP), or to all (FedU)."""
 
 from __future__ import annotations
 
@@ -11,28 +11,22 @@ from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Server, Update, model_part
 from pflcore.methods import METHODS
+from pflcore.methods._features import need_exchanged
 from pflcore.methods._per_client_models import PerClientModels
 from pflcore.options import option
-
-# σ where the option leaves it open.
-_WIDTH, _SHARPNESS = 1e6, 25.0
 
 
 @METHODS.register
 class FedAMP(PerClientModels):
     """Clients have models w_i of their own; the server sends each a mixture u_i of them to stay near.
 
-    A client minimises loss + λ/(2α) · ‖w − u_i‖², and returns and is measured with the w_i that it ends with. The
-    server keeps the last model of every client; u_i = Σ_j ξ_ij · w_j, where for j ≠ i
-
-    - attention by distance: ξ_ij = α/σ · exp(−‖w_i − w_j‖²/σ), and ξ_ii is what is left to 1;
-    - attention by cosine, the paper's HeurFedAMP: ξ_ij is in proportion to exp(σ · cos(w_i, w_j)), ξ_ii is set.
-
-    Buffers stay on the client. A client that is not sampled keeps its model, and counts with it. Clients are not
-    weighted by samples. With the defaults the pull of λ/α is weak: what clients learn from each other comes from
-    beginning at u_i.
+    A client minimises loss + λ/(2α) · ‖w − u_i‖² and is measured with the w_i that it ends with. The server keeps the
+    last model of every client; u_i = Σ_j ξ_ij · w_j. By distance ξ_ij = α/σ · exp(−‖w_i − w_j‖²/σ) for j ≠ i, and ξ_ii
+    is what is left to 1; by cosine, the paper's HeurFedAMP, ξ_ij is in proportion to exp(σ · cos(w_i, w_j)), and ξ_ii
+    is set. Buffers stay on the client.
     """
 
+    name = "fedamp"
     citation = "Huang et al., FedAMP, AAAI 2021, algorithm 1"
     ignores_unlabelled = True
     keeps = ("its model", "buffers")
@@ -41,17 +35,9 @@ class FedAMP(PerClientModels):
     attention: str = option("distance", choices=("distance", "cosine"), help="What makes models similar, as above.")
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the mixture, divided by α.")
     alpha: float = option(1e4, gt=0, help="Step size α of the server, by which λ is divided.")
-    sigma: float | None = option(
-        None,
-        gt=0,
-        help="Width σ of attention by distance, null is a million; sharpness σ of that by cosine, null is 25.",
-    )
-    own_weight: float | None = option(
-        None, ge=0, le=1, help="A client's own weight ξ_ii under attention by cosine; null: 1 / number of clients."
-    )
-    start: str = option(
-        "mixture", choices=("mixture", "own"), help="What local training begins with: the mixture u_i or the last w_i."
-    )
+    sigma: float | None = option(None, gt=0, help="Width σ by distance, null: a million; or sharpness, null: 25.")
+    own_weight: float | None = option(None, ge=0, le=1, help="ξ_ii by cosine; null: 1 / number of clients.")
+    start: str = option("mixture", choices=("mixture", "own"), help="What training begins with: u_i or the last w_i.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,13 +51,11 @@ class FedAMP(PerClientModels):
         return {**model_part(state), **strip_prefix(OWN, state)}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        """Return a server with every client's model; raises :class:`UserError` where there is no mixture of them."""
+        need_exchanged(self, roles.generated)
         others = federation.clients - 1
-        if not roles.generated:
-            raise UserError("method fedamp: all of the model is personal, so there is nothing to mix")
         if self.attention == "cosine" and not others:
             raise UserError("method fedamp: attention: cosine: it takes two clients")
-        if self.attention == "distance" and self.alpha * others > (self.sigma or _WIDTH):
+        if self.attention == "distance" and self.alpha * others > self._sigma:
             raise UserError(
                 f"method fedamp: alpha: {self.alpha:g} is more than sigma / {others}, so that {others} others could "
                 "leave a client a weight below 0"
@@ -85,10 +69,9 @@ class FedAMP(PerClientModels):
 
     def shares_of(self, models: Sequence[Tensor], clients: Sequence[int]) -> Tensor:
         """Return ξ, what each of all models counts for each of the clients: (clients, all) of the entries (all, …)."""
-        chosen, flat = list(clients), [entry.flatten(1) for entry in models]
+        chosen, flat, sigma = list(clients), [entry.flatten(1) for entry in models], self._sigma
         places = torch.arange(len(chosen)), torch.tensor(chosen)
         if self.attention == "distance":
-            sigma = self.sigma or _WIDTH
             squares = torch.stack([torch.cdist(entry[chosen], entry).square() for entry in flat]).sum(0)
             shares = self.alpha / sigma * torch.exp(-squares / sigma)
             shares[places] = 0
@@ -96,12 +79,16 @@ class FedAMP(PerClientModels):
             return shares
         products = torch.stack([entry[chosen] @ entry.T for entry in flat]).sum(0)
         norms = torch.stack([entry.square().sum(1) for entry in flat]).sum(0).sqrt()
-        scores = (self.sigma or _SHARPNESS) * products / (norms[chosen, None] * norms)
+        scores = sigma * products / (norms[chosen, None] * norms)
         scores[places] = -torch.inf
         mine = 1 / len(norms) if self.own_weight is None else self.own_weight
         shares = (1 - mine) * scores.softmax(1)
         shares[places] = mine
         return shares
+
+    @property
+    def _sigma(self) -> float:
+        return self.sigma or (1e6 if self.attention == "distance" else 25.0)
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         last = strip_prefix(OWN, start) if self.start == "own" else {}
@@ -119,3 +106,28 @@ class FedAMP(PerClientModels):
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         self.store(server, updates)
         return server
+
+
+@METHODS.register
+class FedU(PerClientModels):
+    """Clients have models of their own; after a round the sampled ones move towards each other.
+
+    The server takes w_k ← w_k − strength · Σ_l coupling · (w_k − w_l) over the sampled clients l: each of n goes
+    strength · coupling · n of its way to their mean. ``strength`` stands for 0.5 · η · L · β · K of the authors' code.
+    Buffers stay on the client.
+    """
+
+    name = "fedu"
+    citation = "Dinh et al., FedU, arXiv 2102.07148, 2021, algorithm 1"
+
+    coupling: float = option(0.5, ge=0, help="Relation a of any two clients; 0: each trains alone.")
+    strength: float = option(7.5e-4, ge=0, help="Step along the differences; the default is in effect Local.")
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        step = self.strength * self.coupling
+        for name, models in self.models(server).items():
+            returned = torch.stack([update.returned[name] for update in updates])
+            # Σ_l (w_k − w_l) is the number of clients times the distance from their mean.
+            away = len(updates) * (returned - returned.mean(0))
+            models[[update.client for update in updates]] = returned - step * away
+        return Server(self.average(updates, roles.shared), server.extra)

@@ -10,40 +10,23 @@ from torch import Tensor
 
 from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
-from pflcore.method import (
-    COMMON,
-    OWN,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Phase,
-    Steps,
-    Update,
-    model_part,
-    weights,
-)
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Steps, Update, model_part, weights
 from pflcore.methods import METHODS
 from pflcore.methods._features import ClassSums, add_sums, class_mask, class_means, need_classifier
 from pflcore.options import option
 
-_BODY = f"{OWN}body/"
-_PROTOTYPES, _PRESENT, _TRACE = f"{OWN}prototypes", f"{OWN}present", f"{COMMON}trace"
+_BODY, _PROTOTYPES, _PRESENT, _TRACE = "own/body/", "own/prototypes", "own/present", "common/trace"
 
 
 @METHODS.register
 class FedAS(Method):
     """FedPer whose clients align the received body with their prototypes, and count by Fisher traces.
 
-    A client's prototypes are the mean features of its classes, the input of the classifier, under the model with which
-    it ended its last round; a client that has not trained has none. At the beginning of a round it trains the received
-    body on them, by plain SGD in passes of their own: a batch's loss is the sum over its classes of the mean squared
-    difference between their samples' features and the class's prototype. Then body and head train as in FedPer. At last
-    one more pass over the client's samples gives the new prototypes and the trace of the Fisher information: the sum
-    over batches of |∇ loss|², by all parameters, so that clients of more batches count for more. The server averages
-    bodies in the shares of these traces. A client is measured with the model with which it ended its last round, before
-    that with the initial one. Running statistics rest outside of training. Positions of text count as samples.
+    A client's prototypes are the mean features of its classes under the model with which it ended its last round, which
+    it is also measured with. A round begins by training the received body on them, by plain SGD in passes of their own:
+    a batch's loss is the sum over its classes of the mean squared difference between features and prototype. Then body
+    and head train. One more pass gives new prototypes and the trace of the Fisher information, the sum over batches of
+    |∇ loss|² by all parameters. The server averages bodies in the shares of these traces.
     """
 
     citation = "Yang et al., FedAS, CVPR 2024"
@@ -57,13 +40,11 @@ class FedAS(Method):
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)
+        like, classes = next(iter(initial.values())), federation.classes
         body = {name: tensor for name, tensor in initial.items() if name in roles.shared}
-        like = next(iter(initial.values()))
-        return {
-            **add_prefix("body/", body),
-            "prototypes": like.new_zeros(federation.classes, federation.features),
-            "present": like.new_zeros(federation.classes, dtype=torch.bool),
-        }
+        prototypes = like.new_zeros(classes, federation.features)
+        present = like.new_zeros(classes, dtype=torch.bool)
+        return {**add_prefix("body/", body), "prototypes": prototypes, "present": present}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {"trace": torch.zeros(())}
@@ -123,11 +104,7 @@ class Summary(ClassSums):
         return {**state, "seen": seen, "fisher": {"trace": trace}}, value
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        model, seen = state["model"], state["seen"]
-        summary = {
-            **add_prefix(_BODY, {name: model[name] for name in strip_prefix(_BODY, model)}),
-            _PROTOTYPES: class_means(seen),
-            _PRESENT: seen["counts"] > 0,
-            _TRACE: state["fisher"]["trace"],
-        }
-        return {**state, "model": {**model, **summary}}
+        model, seen, trace = state["model"], state["seen"], state["fisher"]["trace"]
+        body = {name: model[name] for name in strip_prefix(_BODY, model)}
+        noted = {_PROTOTYPES: class_means(seen), _PRESENT: seen["counts"] > 0, _TRACE: trace}
+        return {**state, "model": {**model, **add_prefix(_BODY, body), **noted}}

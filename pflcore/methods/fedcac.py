@@ -20,18 +20,11 @@ _CRITICAL, _GLOBAL, _NEIGHBOURS = "critical/", "global/", "friends"
 class FedCAC(PerClientModels):
     """What is critical to a client is averaged over clients like it until round β, all else over all.
 
-    A parameter's sensitivity in a round is |Δw · w|, w what the client returns and Δw how far it has moved it. Those of
-    the largest sensitivity, a share τ of each tensor, are the client's critical ones. With masks m of them, two clients
-    overlap by O_ij = 1 − |m_i − m_j|₁ / (2 |m_i|₁). After round t clients j with O_ij ≥ mean + t / β · (max − mean), of
-    all pairs' overlaps, are neighbours of i. A client then receives the plain mean of its own and its neighbours'
-    models where it is critical, and elsewhere FedAvg's mean. After a round beyond β it has no neighbours. It is
-    measured with the model that it would receive next.
-
-    Whoever has trained counts with its latest model and mask, FedAvg's mean is over the round's cohort, and who has not
-    trained receives that mean alone. The server, which knows what it sent, makes the masks and sends the mixture.
-    Parameters that have not moved are not critical, even if too few are left. Buffers stay on the client.
-
-    The defaults are the authors' for CIFAR-10 with 300 rounds; for CIFAR-100 they take τ = 0.4 and β = 170.
+    A parameter's sensitivity in a round is |Δw · w|. Those of the largest sensitivity, a share τ of each tensor, are
+    the client's critical ones. With masks m of them, two clients overlap by O_ij = 1 − |m_i − m_j|₁ / (2 |m_i|₁). After
+    round t clients j with O_ij ≥ mean + t / β · (max − mean), of all pairs' overlaps, are neighbours of i. A client
+    receives the plain mean of its own and its neighbours' latest models where it is critical, and elsewhere FedAvg's
+    mean. Buffers stay on the client. The defaults are the authors' for CIFAR-10; for CIFAR-100 τ = 0.4 and β = 170.
     """
 
     citation = "Wu et al., Bold but Cautious (FedCAC), ICCV 2023, section 3"
@@ -89,11 +82,9 @@ def critical(sent: Tensor, returned: Tensor, tau: float) -> Tensor:
 
 
 def neighbours(masks: Sequence[Tensor], passed: float) -> Tensor:
-    """Return whose critical parameters are enough like whose: (clients, clients), of at least two.
+    """Return whose masks (clients, …), of each tensor, are enough like whose: (clients, clients), of at least two.
 
-    Args:
-        masks: Of each tensor, the clients' critical entries: (clients, …).
-        passed: How much of the way from the mean of all overlaps to the largest one the threshold has gone.
+    `passed` is how much of the way from the mean of all overlaps to the largest one the threshold has gone.
     """
     clients = len(masks[0])
     flat = (mask.flatten(1).float() for mask in masks)

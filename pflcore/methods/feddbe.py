@@ -9,28 +9,23 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors, split
-from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update
 from pflcore.methods import METHODS
 from pflcore.methods._features import need_classifier
 from pflcore.options import option
 
-_SHIFT, _MEAN = f"{OWN}shift/", f"{COMMON}mean"
+_SHIFT, _MEAN = "own/shift/", "common/mean"
 
 
 @METHODS.register
 class FedDBE(Method):
     """FedAvg with a personal shift of features, whose mean is held near that of all clients.
 
-    A client adds a vector of its own, the personalised representation bias memory, to the features before the
-    classifier. It begins as zeros, trains with the model, stays on the client, and is added in predictions too. The
-    loss is the cross-entropy plus κ times the mean over features of ½ (m − g)². Here m is a moving mean of a client's
-    features without the shift: from zeros in each round it goes to (1 − μ) · m + μ · the batch's mean, and gradients
-    pass through the latter alone. g is the global mean: before the first round all clients train the initial model in
-    one pass, by the cross-entropy alone and without a shift; g is the mean of the m with which they end, by their
-    samples, and then stays. What else that pass has trained is dropped.
-
-    Features are the input of the classifier, which must be linear; positions of text count as samples. A scaling that a
-    backbone applies after its classifier is not applied to the shift. `also_personal: [head]` makes it FedPer with DBE.
+    A client adds a vector of its own, zero at first, to the features before the classifier. The loss is the
+    cross-entropy plus κ times the mean over features of ½ (m − g)². m is a moving mean of a client's features without
+    the shift: from zeros in each round it goes to (1 − μ) · m + μ · the batch's mean, and gradients pass through the
+    latter alone. The global mean g is that of the m with which all clients end a pass before the first round, by the
+    cross-entropy alone; what else that pass has trained is dropped. `also_personal: [head]` makes it FedPer with DBE.
     """
 
     citation = "Zhang et al., Eliminating Domain Bias (DBE), NeurIPS 2023"
@@ -66,8 +61,8 @@ class FedDBE(Method):
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return bytes without the global mean: it stays as it is, so it need not be sent in rounds."""
-        beside = update.sent[_MEAN].nbytes
         sent, received = super().traffic(update)
+        beside = update.sent[_MEAN].nbytes
         return sent - beside, received - beside
 
 

@@ -9,29 +9,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
-from pflcore.method import (
-    COMMON,
-    DATA,
-    OWN,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Server,
-    Update,
-    model_part,
-)
+from pflcore.method import COMMON, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
 from pflcore.methods._features import need_classifier
 from pflcore.operators.compression import low_rank
 from pflcore.options import option
 
-_PROJECTION = f"{OWN}projection"
+_PROJECTION = "own/projection"
 # Numbers that travelled. From the server, [1] is how many it has broadcast since the beginning, the first whole student
 # included; a client keeps what it had of them, and returns how many it [0] sent and [1] received in the round.
-_NUMBERS, _HAD = f"{COMMON}numbers", f"{OWN}numbers"
-_BYTES = 4  # of a number
+_NUMBERS, _HAD = "common/numbers", "own/numbers"
 _MIN_LOSS = 1e-6  # of the sum of losses that divides, which can be 0 in float32
 
 
@@ -39,24 +26,14 @@ _MIN_LOSS = 1e-6  # of the sum of losses that divides, which can be 0 in float32
 class FedKD(Method):
     """A personal teacher and a shared student learn from each other; only the student travels.
 
-    The teacher is the client's model: it never leaves it and is what the client is measured with. The student is a
-    second model of the same architecture, with the same initial weights. With cross-entropies L_t and L_s,
-    D = L_t + L_s, classifier inputs h and a personal linear map P, one step descends on both of
+    Both begin as the same model. With cross-entropies L_t and L_s, D = L_t + L_s, classifier inputs h and a personal
+    linear map P, the identity at first, one step descends on both L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D
+    for the teacher and L_s + KL(teacher ‖ student) / D + MSE(h_t, P h_s) / D for the student and P, in which D and all
+    of the other model are constants. ``training.clip`` applies to the teacher, and to student and P together.
 
-      teacher: L_t + KL(student ‖ teacher) / D + MSE(h_t, P h_s) / D
-      student: L_s + KL(teacher ‖ student) / D + MSE(h_t, P h_s) / D,
-
-    in which D and all of the other model are constants; P is trained with the student. P begins as the identity, under
-    which two equal models agree, so that hidden features pull nowhere before the models differ. ``training.clip``
-    applies to the teacher, and to student and P together.
-
-    What travels are updates of the student. Every tensor of two or more axes, as a matrix of its first axis and the
-    rest, is cut to the smallest rank that keeps a share T of its squared singular values; T rises linearly from
-    ``tmin`` to ``tmax`` over the rounds. Clients cut their updates, the server takes their mean, in which all count
-    alike, cuts it again and applies it to the student. Vectors and running statistics travel whole.
-
-    Traffic is 4 bytes for each number: rank · (rows + columns + 1) of a matrix, or all of it where that is less. A
-    client downloads the broadcasts that it has missed, or the whole student where that is less, as at its first time.
+    Clients cut their updates of the student, the server cuts the plain mean of these: every tensor of two or more axes,
+    as a matrix of its first axis and the rest, to the smallest rank that keeps a share T of its squared singular
+    values, T rising linearly from ``tmin`` to ``tmax``. Traffic is 4 bytes for each number of what is left.
     """
 
     citation = "Wu et al., FedKD, Nature Communications 13, 2022"
@@ -109,7 +86,7 @@ class FedKD(Method):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model, received = state["model"], local.received
-        energy = self._energy(model[f"{DATA}progress"].double())
+        energy = self._energy(model["data/progress"].double())
         returned, up, whole = {}, torch.zeros_like(model[_HAD]), 0
         for name in model_part(model):
             before, after = received[COMMON + name], model[COMMON + name]
@@ -127,11 +104,11 @@ class FedKD(Method):
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         energy = self._energy(torch.tensor(server.round / server.federation.rounds).double())
         shares = self.shares(updates)
-        student, sent = {}, torch.zeros_like(server.shared[_NUMBERS])
+        student, sent = {}, server.shared[_NUMBERS].clone()
         for name, before in server.shared.items():
+            numbers: int | Tensor = before.numel()
             if name == _NUMBERS:
                 continue
-            numbers: int | Tensor = before.numel()
             if before.is_floating_point():
                 changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
                 change = torch.stack(changes).sum(0)
@@ -141,11 +118,11 @@ class FedKD(Method):
             else:  # a counter
                 student[name] = updates[0].returned[name].clone()
             sent[1] += numbers
-        return Server({**student, _NUMBERS: server.shared[_NUMBERS] + sent})
+        return Server({**student, _NUMBERS: sent})
 
     def traffic(self, update: Update) -> tuple[int, int]:
         up, down = update.returned[_NUMBERS].tolist()
-        return _BYTES * up, _BYTES * down
+        return 4 * up, 4 * down
 
     def _energy(self, progress: Tensor) -> Tensor:
         """Return the share T in a round, `progress` its number among all rounds."""
@@ -159,10 +136,7 @@ def divergence(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a change cut to the rank that keeps `energy`, and how many numbers it takes.
-
-    A change that is not finite, which has no singular values, stays what it is, as a sign that training has diverged.
-    """
+    """Return a change cut to the rank that keeps `energy`, and how many numbers it takes; as it is if not finite."""
     matrix = change.flatten(1)
     finite = matrix.isfinite().all()
     regular = torch.where(finite, matrix, 0.0)

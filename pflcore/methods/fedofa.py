@@ -9,41 +9,28 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pflcore.groups import ALL, Roles, Tensors, add_prefix, strip_prefix
+from pflcore.groups import ALL, Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import MOMENTA, Batch, ClientView, Federation, Server, Update
 from pflcore.methods import METHODS
 from pflcore.methods.pfedhn import HypernetworkMethod
-from pflcore.operators.compression import PARTS, masked, masks, pack_sparse
+from pflcore.operators.compression import PARTS, masked, masks
 from pflcore.operators.filter_attention import KINDS, FilterAttention, orthogonality
 from pflcore.operators.hypernetworks import HyperNetwork
 from pflcore.options import option
 
 _ATTENTION = "attention/"
-_CONV = 4  # axes of a convolution's weights
 
 
 @METHODS.register
 class FedOFA(HypernetworkMethod):
     """Whole models are generated as in pFedHN, then their filters are recalibrated by attention.
 
-    A round: the hypernetwork generates a client's whole model, attention recalibrates its convolutions, pruning (AGPS)
-    sets the smallest of their weights to zero; the client trains what it gets and returns it. The server takes one SGD
-    step with hypernetwork, embeddings and attention along the gradient of
-
-        Σ p_i · (⟨θ_i, before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²)
-
-    with the recalibrated model θ_i, the clients' shares p_i of the cohort's samples, and the second term the mean over
-    convolutions, whose filters are the rows of O. Everyone is measured with the recalibrated and pruned model. All of
-    this is the server's: clients work and, without pruning, send as in pFedHN.
-
-    ``lam: 0`` is FedOFA*, as in the table on pruning; ``kind`` and ``mix`` give the ablations of attention. The paper
-    uses 8 heads for CIFAR-10 (intra alone: 2), and for CIFAR-100 2 (intra: 8); embeddings of 100; one client per round,
-    5000 rounds of 50 batches.
-
-    The server's SGD and the hypernetwork are pFedHN's, as are buffers. A client does not grow pruned weights again:
-    their gradients are zero, so the way up is as sparse as the way down. A pruned layer travels as its weights that are
-    left, and downwards a bit per weight that says which they are. Attention with one weight for all numbers of a filter
-    scales filters and does nothing else; ``filter_embedding: dense`` has a matrix per layer, and turns filters too.
+    After attention, pruning (AGPS) sets the smallest weights of convolutions to zero, which clients do not grow again.
+    The server takes one SGD step with hypernetwork, embeddings and attention along the gradient of
+    Σ p_i · (⟨θ_i, before_i − after_i⟩ + λ · ‖O·Oᵀ − I‖²), θ_i the recalibrated model, p_i the clients' shares of
+    the cohort's samples, and the last term the mean over convolutions, whose filters are the rows of O. Everyone is
+    measured with the recalibrated and pruned model. ``lam: 0`` is FedOFA*. The paper uses 8 heads for CIFAR-10 (intra
+    alone: 2), and for CIFAR-100 2 (intra: 8); one client per round, 5000 rounds of 50 batches.
     """
 
     citation = "Yang et al., FedOFA, arXiv 2311.12049, 2023, section 3"
@@ -52,29 +39,18 @@ class FedOFA(HypernetworkMethod):
     generated = ("conv", ALL)
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16, "heads": 2}
 
-    kind: str = option(
-        "tfa",
-        choices=KINDS,
-        help="What attends: each filter's heads (intra), a layer's (inter), a mixture of both (tfa), or nothing.",
-    )
+    kind: str = option("tfa", choices=KINDS, help="Attention by filter (intra), by layer (inter), or both (tfa).")
     heads: int = option(8, ge=1, help="Heads of the attention.")
     mix: float = option(0.5, ge=0, le=1, help="Share of intra in tfa; the rest is inter.")
     scale: bool = option(False, help="Divide attention scores by the root of the vectors' length; the paper does not.")
-    bias: bool = option(
-        False, help="Whether maps of the attention have biases; the paper writes none, and with them training diverges."
-    )
+    bias: bool = option(False, help="Whether the attention has biases; with them training diverges.")
     filter_embedding: str = option(
-        "pointwise",
-        choices=("pointwise", "dense"),
-        later=True,
-        help="Whether attention embeds filters number by number, and can only scale them, or by a matrix per layer.",
+        "pointwise", choices=("pointwise", "dense"), later=True, help="By a number, which scales filters, or a matrix."
     )
     lam: float = option(1e-4, ge=0, help="Weight λ of orthogonal regularisation; 0: FedOFA*, without.")
     percent: float = option(0.0, ge=0, lt=100, help="Weights of each layer that pruning drops, in percent; 0: none.")
     parts: str = option("conv", choices=PARTS, help="Whether pruning is of convolutions only, or of all tensors.")
-    embedding: int | None = option(
-        100, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4), as in pFedHN."
-    )
+    embedding: int | None = option(100, ge=1, help="Width of a client's embedding; null is floor(1 + clients / 4).")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)
@@ -118,20 +94,18 @@ class FedOFA(HypernetworkMethod):
                 terms.append(self.lam * share * orthogonality(own))
         leaves = {**generated, **add_prefix(_ATTENTION, trained)}
         grads = dict(zip(leaves, torch.autograd.grad(torch.stack(terms).sum(), list(leaves.values())), strict=True))
-        beside = {name: grad for name, grad in grads.items() if name not in generated}
-        self.server_step(server, clients, grads.__getitem__, beside)
+        self.server_step(server, clients, *split(grads, generated))
         return replace(server, shared=self.average(updates, roles.shared))
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return bytes, of pruned layers of what is left, and downwards of which that is."""
+        """Return bytes: of a pruned layer the weights that are left, and downwards a bit per weight that says which."""
         sent, received = super().traffic(update)
-        for name, tensor in update.sent.items():
-            kept = tensor != 0
+        for tensor in update.sent.values():
+            left = int(tensor.count_nonzero())
             # Something is left of every pruned tensor; running statistics that begin as zeros are none.
-            if self.percent and self._prunes(tensor) and bool(kept.any()) and not bool(kept.all()):
-                values, bitmap = pack_sparse(tensor, kept)
-                sent += len(pack_sparse(update.returned[name], kept)[0]) - tensor.nbytes
-                received += len(values) + len(bitmap) - tensor.nbytes
+            if self.percent and self._prunes(tensor) and 0 < left < tensor.numel():
+                sent += 4 * left - tensor.nbytes
+                received += 4 * left + -(-tensor.numel() // 8) - tensor.nbytes
         return sent, received
 
     def _attention(self, hyper: HyperNetwork) -> FilterAttention:
@@ -139,4 +113,4 @@ class FedOFA(HypernetworkMethod):
         return FilterAttention(self.kind, self.heads, self.mix, self.scale, hyper.targets, self.bias, dense)
 
     def _prunes(self, tensor: Tensor) -> bool:
-        return self.parts == "all" or tensor.ndim == _CONV
+        return self.parts == "all" or tensor.ndim == 4

@@ -8,38 +8,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors
 from pflcore.method import COMMON, Batch, ClientView, Federation, LocalState, Phase, Server, Update
 from pflcore.methods import METHODS
-from pflcore.methods._features import ClassSums, class_means, need_classifier
+from pflcore.methods._features import ClassSums, class_means, need_classifier, need_exchanged
 from pflcore.methods._per_client_models import PerClientModels
 from pflcore.options import option
 
-_CENTROIDS, _KNOWN = f"{COMMON}centroids", f"{COMMON}known"
-_COUNTS, _MEANS, _VARIANCE = f"{COMMON}counts", f"{COMMON}means", f"{COMMON}variance"
-# What only the server sends, and what only clients do.
-_DOWN, _UP = (_KNOWN,), (_COUNTS, _MEANS, _VARIANCE)
-# Weights in a combination that are smaller than this are none.
-_MIN_WEIGHT = 1e-3
+_CENTROIDS, _KNOWN = "common/centroids", "common/known"
+_COUNTS, _MEANS, _VARIANCE = _UP = "common/counts", "common/means", "common/variance"  # which only clients send
+_MIN_WEIGHT = 1e-3  # in a combination
 
 
 @METHODS.register
 class FedPAC(PerClientModels):
     """A shared body aligned with class centroids; each client gets its own mixture of classifiers.
 
-    A client's round has four parts. It notes, with the model as received, h, whose row k is the share p_k of class k
-    among its n samples times the mean features of that class, and the variance V = (mean |features|² − |h|²) / n. It
-    trains its classifier, with the body at rest; then the body, with the classifier at rest, by the cross-entropy plus
-    λ times the mean squared difference between a sample's features and the global centroid of its class. Then it notes
-    the centroids of its classes, their mean features. Features are the input of the classifier. The server averages
-    bodies by samples, and centroids by the samples of their class. A client of the round then receives the classifier
-    Σ_j α_j w_j of those of its round, α the weights ≥ 0 with sum 1 of least Σ_j α_j² V_j + |h_i − Σ_j α_j h_j|², of
-    which those below 0.001 are dropped. It is measured with it and the averaged body. Who has not trained keeps its
-    last mixture, a class that nobody in the round has its centroid. A class without one aligns nothing.
-
-    Groups in `also_personal` train with the classifier; with `head` among them clients keep their own classifiers.
-    Positions of text count as samples.
+    A client notes h, whose row k is the share p_k of class k among its n samples times the mean features of that class,
+    and V = (mean |features|² − |h|²) / n. It trains its classifier, with the body at rest; then the body, with the
+    classifier at rest, by the cross-entropy plus λ times the mean squared difference between a sample's features and
+    the global centroid of its class. Then it notes the centroids of its classes, their mean features. Bodies are
+    averaged by samples, centroids by samples of their class. A client of the round receives Σ_j α_j w_j of its
+    classifiers, α the weights ≥ 0 with sum 1 of least Σ_j α_j² V_j + |h_i − Σ_j α_j h_j|², those below 0.001 dropped.
     """
 
     citation = "Xu, Tong and Huang, FedPAC, ICLR 2023, algorithm 1"
@@ -53,18 +43,12 @@ class FedPAC(PerClientModels):
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)
-        return {
-            "centroids": torch.zeros(federation.classes, federation.features),
-            "known": torch.zeros(federation.classes, dtype=torch.bool),
-            "counts": torch.zeros(federation.classes),
-            "means": torch.zeros(federation.classes, federation.features),
-            "variance": torch.zeros(()),
-        }
+        classes, shape = federation.classes, (federation.classes, federation.features)
+        down = {"centroids": torch.zeros(shape), "known": torch.zeros(classes, dtype=torch.bool)}
+        return {**down, "counts": torch.zeros(classes), "means": torch.zeros(shape), "variance": torch.zeros(())}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        """Return a server with every client's classifier; raises :class:`UserError` where no body is shared."""
-        if not roles.shared & federation.parameters:
-            raise UserError("method fedpac: all but the classifier is personal, so there is no body to align")
+        need_exchanged(self, roles.shared & federation.parameters)
         return super().init_server(initial, roles, federation)
 
     def phases(self) -> tuple[Phase, ...]:
@@ -101,8 +85,7 @@ class FedPAC(PerClientModels):
 
     def traffic(self, update: Update) -> tuple[int, int]:
         sent, received = super().traffic(update)
-        unsent, unreceived = (sum(update.sent[name].nbytes for name in names) for names in (_DOWN, _UP))
-        return sent - unsent, received - unreceived
+        return sent - update.sent[_KNOWN].nbytes, received - sum(update.sent[name].nbytes for name in _UP)
 
 
 class Moments(ClassSums):
@@ -125,13 +108,9 @@ class Centroids(ClassSums):
 
 
 def combinations(means: Tensor, variances: Tensor) -> Tensor:
-    """Return the weights α of each client's combination, in rows: (clients, clients).
+    """Return the weights α of clients' combinations, in rows, from all h (clients, classes, features) and V (clients,).
 
     A client keeps its own classifier where its form is zero or not finite.
-
-    Args:
-        means: h of each client: (clients, classes, features).
-        variances: V of each client: (clients,).
     """
     # Only needed here, and slow to import.
     from scipy.optimize import nnls

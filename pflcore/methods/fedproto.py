@@ -9,33 +9,24 @@ from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Roles, Tensors, split
-from pflcore.method import COMMON, DATA, Batch, ClientView, Federation, LocalState, Method, Server, Update
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Update
 from pflcore.methods import METHODS
 from pflcore.methods._features import add_sums, class_means, need_classifier, no_sums
 from pflcore.options import option
 
-_PROTOTYPES, _PRESENT = f"{COMMON}prototypes", f"{COMMON}present"
-_EPOCH = f"{DATA}epoch_steps"
-# How much farther away than the farthest prototype a class without one is.
-_FARTHER = 100.0
+_PROTOTYPES, _PRESENT, _EPOCH = "common/prototypes", "common/present", "data/epoch_steps"
+_FARTHER = 100.0  # than the farthest prototype is a class without one
 
 
 @METHODS.register
 class FedProto(Method):
     """Clients keep their models and exchange the mean features of each class, towards which they train.
 
-    The features are the input of the classifier. The loss is the cross-entropy plus λ times the mean squared difference
-    between a sample's features and the global prototype of its class; a sample of a class that has none adds nothing.
-    A client returns, for each class, the mean of the features that it saw in the last epoch of its round, on the way
-    and in training mode. The server takes the plain mean over the clients that have the class. A class that none of the
-    round's clients has keeps its prototype.
-
-    A client predicts the class of the nearest global prototype: logits are minus the mean squared distance. A class
-    without prototype cannot be predicted; its distance is finite, so losses are, but they say little then. Both sides
-    send the prototypes that there are and a bit per class.
-
-    Positions of text count as samples. With ``local_steps``, an epoch is as many steps as would be one over the
-    client's samples, and prototypes are of the last one that was begun, be it complete or not.
+    The loss is the cross-entropy plus λ times the mean squared difference between a sample's features and the global
+    prototype of its class, if there is one. A client returns, of each class, the mean of the features that it saw in
+    the last epoch of its round, on the way and in training mode. The server takes the plain mean over the clients that
+    have the class. A client predicts the class of the nearest global prototype: logits are minus the mean squared
+    distance. A class without prototype cannot be predicted.
     """
 
     citation = "Tan et al., FedProto, AAAI 2022, algorithm 1"
@@ -53,10 +44,9 @@ class FedProto(Method):
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)
-        return {
-            "prototypes": torch.zeros(federation.classes, federation.features),
-            "present": torch.zeros(federation.classes, dtype=torch.bool),
-        }
+        classes = federation.classes
+        prototypes = torch.zeros(classes, federation.features)
+        return {"prototypes": prototypes, "present": torch.zeros(classes, dtype=torch.bool)}
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         seen = {"steps": torch.zeros_like(start[_EPOCH]), **no_sums(start[_PROTOTYPES])}

@@ -1,4 +1,4 @@
-"""A shared body and personal classifiers, trained one after the other."""
+"""A shared body under classifiers that train apart from it (FedRep), or only before clients are measured (FedBABU)."""
 
 from __future__ import annotations
 
@@ -18,39 +18,22 @@ from pflcore.options import option
 class FedRep(Method):
     """The last linear layer is personal and trained first, then the shared body under it.
 
-    A client spends the first `head_epochs` epochs of a round on its classifier, with the body as received, and the
-    others on the body, with the classifier as it has become. The body is sent and averaged, the classifier stays; a
-    client is measured with the averaged body and its last classifier. What is not being trained keeps its values to
-    the bit, whatever momentum and weight decay are, and so do its batch norm statistics; each part starts its phase
-    without momentum. Groups in `also_personal` train with the classifier.
-
-    An epoch is as many steps as a pass over the client's samples takes, also where `training.local_steps` says how
-    many steps there are; the head's phase is rounded down to whole steps. `training.local_epochs` must be larger than
-    `head_epochs`. Clients count alike in the average. The authors tune heads for 10 epochs in the last round:
-    `finetune_epochs`, and other groups with `finetune_groups`.
+    The first `head_epochs` epochs of a round train the classifier, with the body as received, the others the body, with
+    the classifier as it has become; each part begins without momentum. What is not being trained keeps its values to
+    the bit. An epoch is as many steps as a pass over the client's samples takes, also under `training.local_steps`; the
+    head's phase is rounded down to whole steps. Clients count alike in the average.
     """
 
+    name = "fedrep"
     citation = "Collins et al., FedRep, ICML 2021, algorithm 1"
     personal = ("head",)
     own_averaging = "uniform"
     plain_sgd = True
     smoke: ClassVar[dict[str, Any]] = {"head_epochs": 0.5}  # smoke runs have a single local epoch
 
-    schedule: str = option(
-        "alternating",
-        choices=("alternating", "joint"),
-        help="Whether head and body train one after the other or, as in FedPerfix's code, together.",
-    )
-    head_epochs: float = option(
-        4.0,
-        gt=0,
-        help="Epochs at the beginning of a round that train the head; fewer than the local epochs, 0.5 is half a pass.",
-    )
-    finetune_epochs: int = option(
-        0,
-        ge=0,
-        help="Epochs in which a client tunes its head on the averaged body before it is measured; not kept.",
-    )
+    schedule: str = option("alternating", choices=("alternating", "joint"), help="Head, then body; or both together.")
+    head_epochs: float = option(4.0, gt=0, help="Epochs of the head, fewer than local epochs; 0.5 is half a pass.")
+    finetune_epochs: int = option(0, ge=0, help="Epochs of tuning the head before a client is measured; not kept.")
 
     def tuning(self) -> Phase | None:
         tuning = super().tuning()
@@ -77,12 +60,40 @@ class PersonalPart(Steps):
     ignores_unlabelled = True
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        personal = local.roles.personal
-        still = {
-            name: tensor.clone()
-            for name, tensor in model_part(state["model"]).items()
-            if name not in local.parameters | personal
-        }
-        return sgd_step(
-            local, state, lambda params: self.loss(local, {**params, **still}, batch), local.parameters & personal
-        )
+        trained, model = local.parameters & local.roles.personal, model_part(state["model"])
+        owned = local.parameters | local.roles.personal
+        still = {name: tensor.clone() for name, tensor in model.items() if name not in owned}
+        return sgd_step(local, state, lambda params: self.loss(local, {**params, **still}, batch), trained)
+
+
+@METHODS.register
+class FedBabu(Method):
+    """Rounds train and average the body alone; clients tune a copy of the model before they are measured.
+
+    The classifier is that of the initial model in all rounds, neither trained nor sent. A client is measured with the
+    averaged body and this classifier after tuning on its own training samples, by SGD without momentum or decay, which
+    is forgotten. `finetune_groups` takes the place of `finetune_parts`. Clients count alike in the average.
+    """
+
+    name = "fedbabu"
+    citation = "Oh, Kim and Yun, FedBABU, ICLR 2022, algorithm 1"
+    personal = ("head",)
+    own_averaging = "uniform"
+    untrained = ("head",)
+    ignores_unlabelled = True
+    smoke: ClassVar[dict[str, Any]] = {"finetune_steps": 1}
+
+    finetune_parts: str = option("all", choices=("head", "all"), help="What is tuned: the personal part alone, or all.")
+    finetune_steps: int | None = option(None, ge=1, help="Steps of the tuning, on batches drawn anew; null: epochs.")
+    finetune_epochs: int = option(5, ge=1, help="Passes of the tuning over a client's samples, without finetune_steps.")
+    finetune_lr: float | None = option(None, gt=0, help="Learning rate of the tuning; null is that of the rounds.")
+
+    def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
+        trained = local.parameters & local.roles.shared
+        return sgd_step(local, state, lambda params: self.loss(local, params, batch), trained)
+
+    def tuning(self) -> Phase | None:
+        tuning = super().tuning()
+        if tuning is None or tuning.groups:
+            return tuning
+        return replace(tuning, steps=Steps() if self.finetune_parts == "all" else PersonalPart())

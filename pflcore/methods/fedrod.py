@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from pflcore.groups import Roles, Tensors, strip_prefix
-from pflcore.method import DATA, OWN, Batch, ClientView, Federation, LocalState, Method, cross_entropy
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Method, cross_entropy
 from pflcore.methods import METHODS
 from pflcore.methods._features import need_classifier
 from pflcore.options import option
 
-_COUNTS = f"{DATA}class_counts"
+_COUNTS = "data/class_counts"
 _NEVER = -1e9  # in place of log 0: e to it is 0, and unlike an infinity it leaves every sum a number
 
 
@@ -19,13 +19,11 @@ _NEVER = -1e9  # in place of log 0: e to it is 0, and unlike an infinity it leav
 class FedRoD(Method):
     """FedAvg with balanced softmax, and on each client a second classifier that corrects the first.
 
-    Body and generic classifier are the model; they are trained with the cross-entropy of logits + log n, n the client's
-    number of training samples of each class (characters of text), and averaged. A class that the client lacks drops out
-    of its softmax. The personal classifier is one linear layer on the same features, in tiny_vit on the class token
-    before the LayerNorm that the generic one has in front; it begins as a copy of the generic one, is trained with the
+    Body and generic classifier are trained with the cross-entropy of logits + log n, n the client's number of training
+    samples of each class, and averaged. The personal classifier is one linear layer on the same features, in tiny_vit
+    on the class token before the last LayerNorm; it begins as a copy of the generic one, is trained with the
     cross-entropy of generic logits + its own, through which nothing reaches the rest, and stays on the client. The sum
-    of both logits is what a client is measured with. A scaling that a backbone applies after its classifier is not
-    applied to the personal logits.
+    of both logits is what a client is measured with.
     """
 
     citation = "Chen and Chao, FedRoD, ICLR 2022, linear variant"

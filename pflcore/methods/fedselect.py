@@ -11,38 +11,23 @@ from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
-from pflcore.method import (
-    COMMON,
-    OWN,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    Phase,
-    Server,
-    Steps,
-    Update,
-    model_part,
-)
+from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, model_part
 from pflcore.methods import METHODS
+from pflcore.methods._features import need_exchanged
 from pflcore.options import option
 
-_VALUES, _MASK, _ROUNDS, _USED = f"{OWN}values/", f"{OWN}mask/", f"{OWN}rounds", f"{COMMON}mask/"
+_VALUES, _MASK, _ROUNDS, _USED = "own/values/", "own/mask/", "own/rounds", "common/mask/"
 
 
 @METHODS.register
 class FedSelect(Method):
     """FedAvg of what is not personal; what a client moves most becomes so, more from time to time.
 
-    A client has a mask of its personal parameters, empty at first. Its round begins with its own values of these and
-    the server's of all others. It trains the ones with the others at rest, for a pass of its own, and then the others
-    with these at rest, for the passes of the round (LocalAlt). Then, every few rounds of the client, the mask grows, in
-    each weight tensor of which no more than a share α is personal: of the parameters that are not, a share p, those
-    that moved most in the round. What has not moved does not become personal, nor do biases and whatever is not called
-    a weight. The server takes the plain mean of each parameter over those of the round's clients to which it was not
-    personal; one that was personal to all stays. Clients send what is not personal and the mask, and receive what is
-    not personal. They are measured with their values in the place of the server's. Buffers are averaged.
+    A client's round begins with its own values of the parameters in its mask, empty at first, and the server's of all
+    others. It trains the ones with the others at rest, for a pass of its own, and then the others with these at rest
+    (LocalAlt). Every few rounds of the client the mask grows, in each weight tensor of which no more than a share α is
+    personal: of the parameters that are not, a share p, those that moved most. The server takes the plain mean of each
+    parameter over those of the round's clients to which it was not personal. Buffers are averaged.
     """
 
     citation = "Tamirisa et al., FedSelect, CVPR 2024"
@@ -52,16 +37,10 @@ class FedSelect(Method):
     ignores_unlabelled = True
     smoke: ClassVar[dict[str, Any]] = {"every": 1}
 
-    rate: float = option(
-        0.25, ge=0, le=1, help="Share p of what is shared in a tensor that becomes personal at a time."
-    )
+    rate: float = option(0.25, ge=0, le=1, help="Share p of what is shared in a tensor that goes personal at a time.")
     limit: float = option(0.8, ge=0, le=1, help="Largest share α of a tensor that may become personal; 0 is FedAvg.")
     every: int = option(3, ge=1, help="Rounds of a client after which its mask grows.")
-    alternations: int = option(
-        1,
-        ge=1,
-        help="Times that personal and shared parameters take turns in a round, a pass of each but for the last.",
-    )
+    alternations: int = option(1, ge=1, help="Turns of personal and shared parameters, a pass of each but the last.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         if federation.local_epochs is not None and self.alternations > federation.local_epochs:
@@ -70,8 +49,7 @@ class FedSelect(Method):
                 f"and training.local_epochs is {federation.local_epochs}"
             )
         weights = _weights(initial, roles, federation)
-        if not weights:
-            raise UserError("method fedselect: all weights of the model are personal, so there is nothing to select")
+        need_exchanged(self, weights)
         masks = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
         rounds = torch.zeros((), dtype=torch.int64)
         return {**add_prefix("values/", weights), **add_prefix("mask/", masks), "rounds": rounds}
@@ -113,19 +91,13 @@ class FedSelect(Method):
 
 @dataclass(frozen=True)
 class Part(Steps):
-    """Steps that train the personal parameters, or all others.
-
-    Attributes:
-        trains: "personal" or "shared".
-        opens: Whether it is the first part of a round, which puts the client's values into the model.
-        grows: In the last part of a round, the method by whose options the mask grows.
-    """
+    """Steps that train the personal parameters, or all others."""
 
     ignores_unlabelled = True
 
-    trains: str
-    opens: bool = False
-    grows: FedSelect | None = None
+    trains: str  # "personal" or "shared"
+    opens: bool = False  # whether it is the first part of a round, which puts the client's values into the model
+    grows: FedSelect | None = None  # in the last part of a round: the method by whose options the mask grows
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         if self.opens:

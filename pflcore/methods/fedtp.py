@@ -23,15 +23,12 @@ _IN_BLOCK = re.compile(r"(.+\.)?blocks\.\d+\.")
 class FedTP(HypernetworkMethod):
     """Attention projections are generated per client from a learned embedding; the rest is averaged.
 
-    A round: the server sends the shared part ξ and the generated projections W_i = h(z_i; φ); the client trains both
-    jointly and returns both; ξ is averaged; the hypernetwork takes one SGD step along before − after. Clients keep
-    nothing. Everyone is measured with the new ξ and h(z_i), without any tuning. Embedding rows of clients that were not
-    sampled still move through momentum and decay, as in the code.
+    The client trains the shared part ξ and the generated projections W_i = h(z_i; φ) jointly; ξ is averaged; the
+    hypernetwork takes one SGD step along before − after. Everyone is measured with the new ξ and h(z_i). Embedding rows
+    of clients that were not sampled still move through momentum and decay, as in the code.
 
     The paper's variants: ``also_personal: [head]`` is FedTP+FedPer, ``knn: 0.6`` is FedTP+KNN, and FedTP+FedRoD is the
-    method ``fedtp_fedrod``. Its ablation of what is personal is ``generated_part``; of a block of tiny_vit with its
-    defaults the projections have 196,608 numbers, the MLP 65,920, the two LayerNorms 512, the whole block 328,704. The
-    norm in front of the classifier is shared in all of them.
+    method ``fedtp_fedrod``; ``generated_part`` is its ablation of what is personal.
     """
 
     name = "fedtp"
@@ -39,19 +36,12 @@ class FedTP(HypernetworkMethod):
     generated = (_QKV,)
     smoke: ClassVar[dict[str, Any]] = {"hidden": 16}
 
-    generated_part: str = option(
-        _QKV,
-        choices=tuple(_PARTS),
-        help="What is generated of each block: the projections, the MLP, the LayerNorms, or all of it.",
-    )
+    generated_part: str = option(_QKV, choices=tuple(_PARTS), help="What is generated of blocks; encoder is all.")
     embedding: int = option(32, ge=1, help="Width of a client's embedding.")
     hidden: int = option(150, ge=1, help="Width of the hypernetwork's hidden layers.")
-    server_clip: float | None = option(
-        None, gt=0, help="Norm that the hypernetwork's gradient is cut down to if it is larger; null: never."
-    )
+    server_clip: float | None = option(None, gt=0, help="Largest norm of the hypernetwork's gradient; null: any.")
 
     def roles(self, groups: Groups) -> Roles:
-        """Return roles with the chosen part generated; raises :class:`UserError` where the backbone lacks it."""
         if self.generated_part == _QKV:
             return super().roles(groups)
         roles = Roles.split(groups, (*self.personal, *self.also_personal), (_PARTS[self.generated_part],))
@@ -68,9 +58,8 @@ class FedTP(HypernetworkMethod):
 class FedTPFedRoD(FedRoD, FedTP):
     """Attention projections are generated as in FedTP; clients have a second classifier as in FedRoD.
 
-    Body, generated projections and generic classifier are trained with balanced softmax; all but the projections are
-    averaged, and the hypernetwork follows the change of these. The personal classifier reads the class token before the
-    last LayerNorm, and stays on the client. The sum of both logits is what a client is measured with.
+    The personal classifier reads the class token before the last LayerNorm, and stays on the client. The sum of both
+    logits is what a client is measured with.
     """
 
     name = "fedtp_fedrod"

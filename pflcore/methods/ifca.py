@@ -8,28 +8,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles, Tensors, add_prefix, strip_prefix
-from pflcore.method import COMMON, Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update
+from pflcore.method import Batch, ClientView, Federation, LocalState, Phase, Server, Steps, Update
 from pflcore.methods import METHODS
+from pflcore.methods._features import OwnTuning
 from pflcore.options import option
 from pflcore.seeds import generator
 
-_FIRST, _CHOICE = "first/", f"{COMMON}choice"
+_FIRST, _CHOICE = "first/", "common/choice"
 
 
 @METHODS.register
-class IFCA(Method):
+class IFCA(OwnTuning):
     """Several models, of which a client trains and uses the one of least loss on its own samples.
 
-    In each round a client receives all k, passes over its samples once with each, without learning, trains the one of
-    the least mean loss and returns it with the number of its choice. The server averages each model over the clients
-    that chose it, all counting alike; one that nobody chose stays. Running statistics go with their model. Before a
-    measurement a client chooses anew. What is personal stays on the client and is the same under all models. Losses are
-    taken in batches, in training mode. With one cluster it is FedAvg.
-
-    The first model begins as the backbone does, the others as its parameters with the entries of each put in another
-    order, which draws initial weights anew and leaves constants as they are.
+    A client receives all k, passes over its samples once with each, trains the one of the least mean loss and returns
+    it with the number of its choice. The server averages each model over the clients that chose it, all counting alike.
+    Buffers go with their model. Before a measurement a client chooses anew. The first model begins as the backbone
+    does, the others as its parameters with the entries of each put in another order.
     """
 
     citation = "Ghosh et al., IFCA, NeurIPS 2020, algorithm 1, model averaging"
@@ -39,13 +35,7 @@ class IFCA(Method):
 
     clusters: int = option(2, ge=1, help="Number k of models; the paper takes 4, 2 and 3 for its datasets.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tunes:
-            raise UserError("method ifca: finetune_*: clients choose their model before they are measured already")
-
     def roles(self, groups: Groups) -> Roles:
-        """Return the roles in which all that is not personal is the server's to send, buffers too: models are whole."""
         roles = super().roles(groups)
         return replace(roles, generated=roles.generated | roles.shared, shared=frozenset())
 
@@ -75,7 +65,6 @@ class IFCA(Method):
         return Phase(Choosing(self.clusters))
 
     def traffic(self, update: Update) -> tuple[int, int]:
-        """Return the bytes of all models downwards, and of the trained one with the number of the cluster upwards."""
         down = sum(tensor.nbytes for name, tensor in update.sent.items() if name != _CHOICE)
         up = sum(tensor.nbytes for name, tensor in update.returned.items() if "/" not in name or name == _CHOICE)
         return up, down
@@ -86,7 +75,7 @@ class IFCA(Method):
             if members := [update for update in updates if int(update.returned[_CHOICE]) == cluster]:
                 mean = self.average(members, roles.generated)
                 if cluster:
-                    shared |= add_prefix(_place(cluster), mean)
+                    shared |= add_prefix(f"common/{cluster}/", mean)
                 else:
                     extra |= add_prefix(_FIRST, mean)
         return Server(shared, extra)
@@ -105,7 +94,7 @@ class Choosing(Steps):
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         with torch.no_grad():
-            candidates = [{**model, **strip_prefix(_place(cluster), model)} for cluster in range(self.clusters)]
+            candidates = [{**model, **strip_prefix(f"common/{cluster}/", model)} for cluster in range(self.clusters)]
             losses = torch.stack([self.loss(local, local.frozen(one), batch) for one in candidates])
         # A batch counts by its samples.
         sums = state["losses"]["sums"] + len(batch.labels) * losses
@@ -115,11 +104,6 @@ class Choosing(Steps):
         model, choice = state["model"], state["losses"]["sums"].argmin()
         chosen = {_CHOICE: choice}
         for cluster in range(1, self.clusters):
-            for name, tensor in strip_prefix(_place(cluster), model).items():
+            for name, tensor in strip_prefix(f"common/{cluster}/", model).items():
                 chosen[name] = torch.where(choice == cluster, tensor, chosen.get(name, model[name]))
         return {**state, "model": {**model, **chosen}}
-
-
-def _place(cluster: int) -> str:
-    """Return where a client has the model of a cluster; that of the first is in the place of its own."""
-    return f"{COMMON}{cluster}/"

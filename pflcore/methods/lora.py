@@ -21,12 +21,10 @@ from pflcore.options import option
 class Lora(Method):
     """LoRA by federated averaging: W + (α / r) · B · A, where W stays as it begins.
 
-    Trained are A, B and the classifier alone; nothing else is sent. A begins at random, as PyTorch's linear layers, and
-    B with zeros. With ``averaged: both`` the mean of the A and that of the B are taken apart from one another, as FedIT
-    does. FFA-LoRA takes A from the common initial model and never trains it, ``train_a: false``; FedSA-LoRA averages A
-    and keeps B on the client, ``averaged: a``. With ``averaged: none`` all of it is personal. The classifier is
-    averaged unless it is in `also_personal`. ``train_only: [all]`` trains W as well. It is meant for a backbone with
-    pretrained weights. On ViT-S with the defaults there are 6,144 parameters per block and 73,728 in all.
+    Trained and sent are A, B and the classifier alone. A begins at random, as PyTorch's linear layers, and B with
+    zeros. With ``averaged: both`` the mean of the A and that of the B are taken apart from one another, as FedIT does.
+    FFA-LoRA is ``train_a: false``, FedSA-LoRA ``averaged: a``. ``train_only: [all]`` trains W as well. It is meant for
+    a backbone with pretrained weights. On ViT-S with the defaults there are 73,728 parameters.
     """
 
     citation = "Hu et al., LoRA, ICLR 2022; Zhang et al., FedIT, ICASSP 2024; Sun et al., FFA-LoRA, ICLR 2024"
@@ -34,12 +32,8 @@ class Lora(Method):
 
     rank: int = option(4, ge=1, help="Rank r of an update.")
     alpha: float = option(8.0, gt=0, help="Factor α; an update counts α / r.")
-    projections: tuple[str, ...] = option(
-        ("q", "v"), choices=("q", "k", "v"), help="The projections of attention that have an update."
-    )
-    averaged: str = option(
-        "both", choices=("both", "a", "none"), help="What of the updates is averaged; the rest stays on the client."
-    )
+    projections: tuple[str, ...] = option(("q", "v"), choices=("q", "k", "v"), help="What has an update.")
+    averaged: str = option("both", choices=("both", "a", "none"), help="What is averaged; the rest is personal.")
     train_a: bool = option(True, help="Whether A is trained; otherwise it stays as it begins, as in FFA-LoRA.")
 
     def __post_init__(self) -> None:
@@ -64,7 +58,7 @@ class Lora(Method):
 
 
 class _LowRank(nn.Module):
-    """tokens · Aᵀ · Bᵀ of each projection, one after the other: (…, dim) → (…, projections · inner)."""
+    """tokens · Aᵀ · Bᵀ of each projection: (…, dim) → (…, projections · inner)."""
 
     def __init__(self, dim: int, rank: int, inner: int, projections: Sequence[str]) -> None:
         super().__init__()

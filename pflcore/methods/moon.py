@@ -19,32 +19,19 @@ from pflcore.options import option
 class Moon(Method):
     """FedAvg whose clients keep features near the global model's, away from their last own model's.
 
-    The loss is the cross-entropy plus μ times the mean over samples (positions of text) of
+    The loss is the cross-entropy plus μ times the mean over samples of
     −log(e^(s(z, z_g) / τ) / (e^(s(z, z_g) / τ) + e^(s(z, z_p) / τ))), s the cosine similarity, z features of the model
-    in training. z_g are those of the model that the client received, z_p those of the model with which it ended the
-    last round that it took part in, before that of the initial model. This previous model is all that stays on a
-    client. All three models see a batch in training mode, without keeping statistics. Clients are measured with the
-    global model, and what is sent is as in FedAvg.
-
-    The features z are the input of the classifier. In paper and authors' code they are the 256 outputs of a projection,
-    two linear layers with ReLU between them, the first as wide as its input, which is a part of the model, with a
-    classifier as narrow behind it: `projection: 256`. It is a group of that name, shared unless `also_personal` says
-    otherwise. The paper gives this model to FedAvg too, which here is `mu: 0`.
+    in training, z_g of the model as received, z_p of the one with which the client ended its last round, before that of
+    the initial one. Features are the input of the classifier; in paper and authors' code the 256 outputs of a
+    projection of two linear layers with ReLU between them: `projection: 256`, a group of that name.
     """
 
     citation = "Li, He and Song, MOON, CVPR 2021"
     keeps = ("its previous model",)
 
-    mu: float = option(
-        1.0, ge=0, help="Weight μ of the contrastive term; the authors take 5 on CIFAR-10, 1 on CIFAR-100. 0: FedAvg."
-    )
+    mu: float = option(1.0, ge=0, help="Weight μ; the authors take 5 on CIFAR-10, 1 on CIFAR-100; 0 is FedAvg.")
     tau: float = option(0.5, gt=0, help="Temperature τ: cosine similarities are divided by it.")
-    projection: int | None = option(
-        None,
-        ge=1,
-        later=True,
-        help="Width of a projection before the classifier, whose outputs are compared; 256 in paper and authors' code.",
-    )
+    projection: int | None = option(None, ge=1, later=True, help="Width of a projection before it; paper: 256.")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         return {} if self.projection is None else add_projection(model, self.projection)
@@ -72,8 +59,6 @@ class Moon(Method):
 
 
 class _Projection(nn.Module):
-    """(…, inputs) → (…, outputs) in two linear layers."""
-
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(inputs, inputs)
@@ -88,11 +73,7 @@ class _Projection(nn.Module):
 
 
 def add_projection(model: nn.Module, width: int) -> dict[str, str]:
-    """Put a projection before the classifier, now one as narrow; return the pattern of the group ``projection``.
-
-    Raises:
-        UserError: The model does not end with a linear layer.
-    """
+    """Put a projection before the classifier, now one as narrow; return the pattern of the group ``projection``."""
     *_, (name, last) = model.named_modules()
     if not isinstance(last, nn.Linear):
         raise UserError(f"method moon: projection: the backbone ends with {type(last).__name__}, not a linear layer")

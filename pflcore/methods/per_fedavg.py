@@ -6,41 +6,26 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from pflcore.errors import UserError
 from pflcore.groups import Tensors, split
-from pflcore.method import Batch, ClientView, LocalState, Method, Phase, Steps
+from pflcore.method import Batch, ClientView, LocalState, Phase, Steps
 from pflcore.methods import METHODS
+from pflcore.methods._features import OwnTuning
 from pflcore.options import option
-
-_STATISTICS = "running_mean"  # the end of a name that only batch norm has
 
 
 @METHODS.register
-class PerFedAvg(Method):
+class PerFedAvg(OwnTuning):
     """FedAvg of a model that is good after one gradient step: MAML across clients, to first order.
 
-    A local step takes a batch apart. On its first half w' = w − α · gradient(w); the gradient at w' on the second half
-    is then that of the step of w, by the run's SGD. The whole model w is sent and averaged, nothing stays on a client.
-    Before each measurement a client takes one step of α on one batch of `batch_size` of its own training samples, which
-    is not kept. The reported loss of a local step is that of w' on the second half.
-
-    Half an odd batch is rounded down for the first half. Both halves are the whole batch where it has a single sample,
-    and for batch norm where a half would have one. The inner step is without momentum, decay and clipping.
+    On the first half of a batch w' = w − α · gradient(w); the gradient at w' on the second half is then that of the
+    step of w, by the run's SGD. The whole model w is averaged. Before each measurement a client takes one step of α on
+    one batch of its own training samples, which is not kept. The reported loss is that of w'.
     """
 
     citation = "Fallah, Mokhtari and Ozdaglar, Per-FedAvg, NeurIPS 2020, algorithm 1"
     plain_sgd = True
 
-    alpha: float | None = option(
-        None, gt=0, help="Size α of the inner step, and of the step before a measurement; null is the learning rate."
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tunes:
-            raise UserError(
-                "method per_fedavg: finetune_*: it takes its one step of alpha before it is measured already"
-            )
+    alpha: float | None = option(None, gt=0, help="Size α of the step within and before a measurement; null: the lr.")
 
     def tuning(self) -> Phase:
         return Phase(Steps(), count=1, lr=self.alpha)
@@ -52,7 +37,7 @@ class PerFedAvg(Method):
         def loss_on(half: Batch) -> Callable[[Tensors], Tensor]:
             return lambda params: self.loss(local, {**params, **rest}, half)
 
-        first, second = split_batch(batch, 2 if any(name.endswith(_STATISTICS) for name in rest) else 1)
+        first, second = split_batch(batch, 2 if any(name.endswith("running_mean") for name in rest) else 1)
         grads, _ = local.gradient(loss_on(first), w)
         size = local.lr if self.alpha is None else self.alpha
         adapted = {name: tensor - size * grads[name] for name, tensor in w.items()}

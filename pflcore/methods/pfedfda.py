@@ -10,50 +10,27 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.client_view import CLASS_WEIGHTS
-from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
-from pflcore.method import (
-    COMMON,
-    DATA,
-    OWN,
-    Batch,
-    ClientView,
-    Federation,
-    LocalState,
-    Method,
-    OwnSamples,
-    Phase,
-    Steps,
-    sgd_step,
-)
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, Steps, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._features import need_classifier
+from pflcore.methods._features import OwnTuning, need_classifier
 from pflcore.operators.gaussian_classifier import Estimates, Gaussians, Interpolation, Moments
 from pflcore.options import option
 from pflcore.seeds import generator
 
-_MEANS, _COVARIANCE = f"{COMMON}means", f"{COMMON}covariance"
-_COUNTS = f"{DATA}class_counts"
-# What is added to the share of each class in a client's prior.
-_MIN_SHARE = 1e-4
+_MEANS, _COVARIANCE, _COUNTS = "common/means", "common/covariance", "data/class_counts"
 
 
 @METHODS.register
-class PFedFDA(Method):
+class PFedFDA(OwnTuning):
     """A shared body under Gaussian classifiers, which clients mix of their own and the global one.
 
-    Server and clients exchange, beside the body, a mean of features for each class and one covariance. The classifier
-    of such Gaussians has the logits log p(class) + log p(features | class), p(class) the client's shares of classes
-    plus 0.0001. In a round a client trains the body under the classifier of the global Gaussians, which rests. Then it
-    estimates its own: the means of its classes, of others the global ones, and the covariance of features about these
-    means plus the identity. It returns β times its own plus 1 − β times the global ones; the server averages them by
-    samples. Before a measurement a client does the same with the averaged body, and is measured with the classifier of
-    its mixture. β is that of a grid from 0 to 1 with the least cross-entropy on its training samples, each of them left
-    out of the client's own Gaussians, which is exact where features do not depend on batches and dropout. Estimates
-    and β of a round are each made in a pass of their own, in training mode.
-
-    Global means begin as uniform random numbers and the covariance as the identity. The backbone's own classifier is
-    not used, and stays on the client. Features are its input; positions of text count as samples.
+    Beside the body a mean of features for each class and one covariance travel. Their classifier has the logits log
+    p(class) + log p(features | class), p(class) the client's shares of classes plus 0.0001. A client trains the body
+    under the global Gaussians, then estimates its own: the means of its classes, of others the global ones, and the
+    covariance about these plus the identity. It returns β times its own plus 1 − β times the global ones, averaged by
+    samples, and is measured with such a mixture made anew. β is that of a grid from 0 to 1 with the least cross-entropy
+    on its training samples, each left out of the client's own Gaussians.
     """
 
     citation = "McLaughlin and Su, pFedFDA, NeurIPS 2024, algorithm 1"
@@ -66,20 +43,10 @@ class PFedFDA(Method):
 
     grid: int = option(11, ge=2, help="Number of shares β, from 0 to 1, that a client chooses from.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tunes:
-            raise UserError(
-                "method pfedfda: finetune_*: its classifiers are estimated before they are measured already"
-            )
-
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         classes, width, like = federation.classes, federation.features, next(iter(initial.values()))
-        return {
-            "counts": like.new_zeros(classes),
-            "shifts": like.new_zeros(classes, width),
-            "spread": like.new_zeros(width, width),
-        }
+        shapes = {"counts": (classes,), "shifts": (classes, width), "spread": (width, width)}
+        return {name: like.new_zeros(shape) for name, shape in shapes.items()}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)
@@ -104,7 +71,6 @@ class PFedFDA(Method):
         return sgd_step(local, state, loss, local.parameters)
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        """Return logits by the Gaussians in the state and the client's prior."""
         return F.linear(local.features(state, inputs)[1], *gaussians(state).classifier(log_priors(state)))
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
@@ -158,7 +124,6 @@ class Interpolate(Steps):
         return {**state, "model": {**state["model"], _MEANS: mixed.means, _COVARIANCE: mixed.covariance}}
 
     def fit(self, state: LocalState) -> Interpolation:
-        """Return the mixtures of a client between two of its steps."""
         model, fit = state["model"], state["fit"]
         estimates = Estimates(**strip_prefix(OWN, model))
         return Interpolation(estimates, gaussians(model), fit["shares"], log_priors(model), fit["inverses"])
@@ -172,7 +137,7 @@ def gaussians(state: Mapping[str, Tensor]) -> Gaussians:
 def log_priors(state: Mapping[str, Tensor]) -> Tensor:
     """Return log priors (classes,) by the client's training samples, up to a number that is the same for all."""
     counts = state[_COUNTS]
-    return (counts / counts.sum() + _MIN_SHARE).log()
+    return (counts / counts.sum() + 1e-4).log()
 
 
 def shares(count: int, like: Gaussians) -> Tensor:

@@ -8,37 +8,28 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
-from pflcore.method import DATA, OWN, Batch, ClientView, Federation, LocalState, Method, OwnSamples, Phase, sgd_step
+from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._features import ClassSums, add_sums, class_means, need_classifier, no_sums
+from pflcore.methods._features import ClassSums, OwnTuning, add_sums, class_means, need_classifier, no_sums
 from pflcore.operators.class_tree import class_tree
 from pflcore.operators.gaussian_process import BinaryClassifier
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 
-_DRAWS = f"{DATA}draws"
-# What the authors add to probabilities before their logarithm.
-_MIN_PROBABILITY = 1e-12
+_MIN_PROBABILITY = 1e-12  # what the authors add to probabilities before their logarithm
 
 
 @METHODS.register
-class PFedGP(Method):
+class PFedGP(OwnTuning):
     """A shared network under classifiers that are Gaussian processes of a client's own samples.
 
-    All but the backbone's classifier is averaged, clients alike; the classifier is not used. In a round a client first
-    sees all of its samples and makes a tree of its classes from the means of their features. In a step the batch goes
-    through the tree: at each node, of the samples of its classes one half of either side tells a Gaussian process which
-    side the other half is of, and the loss is the sum over nodes of the mean cross-entropy on these others. Only the
-    network learns; the kernel, 8 · exp(−d²/2) of features on the unit sphere, is fixed. For a measurement tree and
-    processes are made of all of the client's training samples. The probability of a class is the product along its
-    path; 10^−12 is added before the logarithm, which is all that classes have of which the client has no sample.
-
-    The authors take all of a client's samples in every step, one in a round: here a `batch_size` that no client
-    exceeds, with `local_steps`. Features are the classifier's input; positions of text count as samples. Time grows
-    with the cube of a batch and of a client's samples, memory with the square: with 1,000 samples and 30 chains, a
-    quarter of a GiB for each matrix.
+    In a round a client makes a tree of its classes from the means of their features. In a step the batch goes through
+    it: at each node, of the samples of its classes one half of either side tells a Gaussian process which side the
+    other half is of; the loss is the sum over nodes of the mean cross-entropy on these. Only the network learns, its
+    kernel 8 · exp(−d²/2) of features on the unit sphere is fixed. For a measurement tree and processes are made of all
+    training samples; the probability of a class is the product along its path. Clients count alike. Time grows with the
+    cube of a batch and of a client's samples, memory with the square: 240 MB a matrix for 1,000 samples and 30 chains.
     """
 
     citation = "Achituve et al., Personalized Federated Learning with Gaussian Processes, NeurIPS 2021"
@@ -56,20 +47,10 @@ class PFedGP(Method):
     chains: int = option(20, ge=1, help="Chains of Gibbs sampling in a local step.")
     measured_chains: int = option(30, ge=1, help="Chains of Gibbs sampling in a measurement.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tunes:
-            raise UserError(
-                "method pfedgp: finetune_*: its predictions read no classifier, and processes are fitted anew"
-            )
-
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         need_classifier(self, federation)
-        like = next(iter(initial.values()))
-        return {
-            "means": like.new_zeros(federation.classes, federation.features),
-            "counts": like.new_zeros(federation.classes),
-        }
+        like, classes = next(iter(initial.values())), federation.classes
+        return {"means": like.new_zeros(classes, federation.features), "counts": like.new_zeros(classes)}
 
     def eval_state(self, state: Tensors) -> Tensors:
         return {name: tensor for name, tensor in state.items() if not name.startswith(OWN)}
@@ -113,11 +94,8 @@ class PFedGP(Method):
         present = sums["counts"] > 0
         tree, draws, nodes = class_tree(class_means(sums), present), stream(local, "measurement"), []
         for sides in tree[:, labels]:
-            here = sides != 0
-            node = BinaryClassifier.fitted(
-                features[here], sides[here] > 0, self.gibbs_steps, self.measured_chains, draws
-            )
-            nodes.append(node)
+            here, sizes = sides != 0, (self.gibbs_steps, self.measured_chains)
+            nodes.append(BinaryClassifier.fitted(features[here], sides[here] > 0, *sizes, draws))
 
         def predict(inputs: Tensor) -> Tensor:
             given = local.features(state, inputs)[1]
@@ -139,10 +117,7 @@ class SeeClasses(ClassSums):
 
 
 def halved(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return places of samples by their sides (samples,), those of side 0 left out, as two parts.
-
-    The second part is a half of either side, rounded down.
-    """
+    """Return places of samples not of side 0, by their sides (samples,): one part, and a half of each side."""
     parts = []
     for side in (1, -1):
         places = (sides == side).nonzero().flatten()
@@ -154,4 +129,4 @@ def halved(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def stream(local: ClientView, purpose: str, *ids: int) -> torch.Generator:
     """Return the random numbers of a client in a round, for one of its purposes; on the CPU."""
-    return torch.Generator().manual_seed(torch_seed(int(local.received[_DRAWS]), f"pfedgp {purpose}", *ids))
+    return torch.Generator().manual_seed(torch_seed(int(local.received["data/draws"]), f"pfedgp {purpose}", *ids))

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pflcore.groups import Roles, Tensors, strip_prefix
+from pflcore.errors import UserError
+from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import Federation, Server, Update
 from pflcore.methods import METHODS
 from pflcore.methods._per_client_models import PerClientModels
 from pflcore.options import option
 from pflcore.seeds import torch_seed
 
-_HYPER, _LAYER = "hyper/", "layers."
+_HYPER, _LAYER, _KEPT = "hyper/", "layers.", "common/kept/"
 _LINEARS = 3  # below the layers' outputs
 
 
@@ -26,28 +28,20 @@ class PFedLALayerwise(PerClientModels):
 
     The server stores the latest model θ_j of every client and, for every client i, a hypernetwork: an embedding, three
     linear layers with ReLU, then for each layer l of the model a linear layer with ReLU to N outputs, which, divided by
-    their sum, are the weights α_i^l. The client receives Σ_j α_i^{l,j} · θ_j^l, trains it and returns it. Its
-    hypernetwork and embedding take a step of plain SGD along before − after through the mixture of the models as they
-    were, then the server stores what was returned. Everyone is measured with the new mixture of the new models.
-
-    A layer is a module that has parameters of its own, say a convolution with its bias. Output layers begin uniform in
-    0..1 without bias, since their ReLUs could otherwise all be zero; the mixtures begin near the plain mean. Where all
-    outputs are zero nevertheless, the client gets its own layer. Buffers are averaged as in FedAvg.
-
-    All clients should take part in each round: of others stale models are mixed. The analysis `layer_weights` tells how
-    far the weights moved. The variant that keeps some layers on the client is `heurpfedla`. This is not the method of
-    local attention with the same short name.
+    their sum, are the weights α_i^l. The client receives Σ_j α_i^{l,j} · θ_j^l; its hypernetwork takes a step of plain
+    SGD along before − after through the mixture of the models as they were. Everyone is measured with the new mixture
+    of the new models. Buffers are averaged. All clients should take part in each round: of others stale models are
+    mixed. This is not the method of local attention with the same short name.
     """
 
+    name = "pfedla_layerwise"
     citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (pFedLA), CVPR 2022"
     buffers = "shared"
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8, "hidden": 16}
 
     embedding: int = option(100, ge=1, help="Width of a client's embedding.")
     hidden: int = option(100, ge=1, help="Width of the hypernetworks' hidden layers.")
-    server_lr: float = option(
-        20.0, gt=0, help="Learning rate of the hypernetworks' SGD; at 0.005, as others take it, it is in effect FedAvg."
-    )
+    server_lr: float = option(20.0, gt=0, help="Learning rate of the hypernetworks' SGD; 0.005 is in effect FedAvg.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server, clients = super().init_server(initial, roles, federation), federation.clients
@@ -107,13 +101,7 @@ class PFedLALayerwise(PerClientModels):
         return Server(self.average(updates, roles.shared), server.extra)
 
     def mixtures(self, params: Tensors, clients: Sequence[int], layers: Sequence[str]) -> Tensors:
-        """Return the weights α of some clients: layer → (clients, all clients), rows that sum to 1.
-
-        Args:
-            params: Their hypernetworks' parameters, stacked.
-            clients: Their numbers.
-            layers: Names of the layers.
-        """
+        """Return the weights α of some clients by their stacked `params`: layer → (clients, all clients)."""
         hidden = params["embedding"]
         for index in range(_LINEARS):
             hidden = F.relu(_linear(params, f"mlp.{index}", hidden))
@@ -135,3 +123,57 @@ def layer_of(name: str) -> str:
 def _linear(params: Tensors, name: str, inputs: Tensor) -> Tensor:
     """Map each row through the linear layer of its own: (clients, inputs) → (clients, outputs)."""
     return torch.einsum("coi,ci->co", params[f"{name}.weight"], inputs) + params[f"{name}.bias"]
+
+
+@METHODS.register
+class HeurpFedLA(PFedLALayerwise):
+    """Layer-wise mixtures as pFedLA's, but for the k layers in which a client counts most on itself.
+
+    In the k layers in which α_i^{l,i} is largest the client goes on with its own parameters, which are not sent to it,
+    but returned, since they are a part of others' mixtures. No gradient reaches the hypernetwork's outputs for such a
+    layer. With k = 0 this is pfedla_layerwise, and with all layers kept each client trains alone.
+    """
+
+    name = "heurpfedla"
+    citation = "Ma et al., Layer-wised Model Aggregation for Personalized FL (HeurpFedLA), CVPR 2022"
+    exchanges = ("which layers are kept",)
+
+    keep: int = option(1, ge=0, help="Number k of layers that a client keeps; a layer is a module with parameters.")
+
+    def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        mixed = [name for name in initial if name in roles.generated]
+        if self.keep > (layers := len({layer_of(name) for name in mixed})):
+            raise UserError(f"method heurpfedla: keep: {self.keep} is more than the {layers} layers that are mixed")
+        return {f"kept/{name}": torch.zeros(federation.clients, dtype=torch.bool) for name in mixed}
+
+    def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
+        return self._with_kept(super().init_server(initial, roles, federation), federation)
+
+    def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
+        return self._with_kept(super().update_server(server, roles, updates), server.federation)
+
+    def _with_kept(self, server: Server, federation: Federation) -> Server:
+        """Return the server with what clients keep in the round to come: for each entry that is mixed, (clients)."""
+        clients = range(federation.clients)
+        weights = self.weights_of(server, clients)
+        alone = {layer: one[clients, clients] == 1 for layer, one in weights.items()}
+        tables = {name: alone[layer_of(name)].clone() for name in strip_prefix(_KEPT, server.shared)}
+        return replace(server, shared={**server.shared, **add_prefix(_KEPT, tables)})
+
+    def mixtures(self, params: Tensors, clients: Sequence[int], layers: Sequence[str]) -> Tensors:
+        weights = super().mixtures(params, clients, layers)
+        if not self.keep:
+            return weights
+        own = torch.stack([weights[layer].detach()[range(len(clients)), list(clients)] for layer in layers], 1)
+        kept = torch.zeros_like(own, dtype=torch.bool).scatter_(1, own.topk(self.keep, 1).indices, True)
+        alone = F.one_hot(torch.tensor(clients, device=own.device), weights[layers[0]].shape[1]).to(own.dtype)
+        return {layer: torch.where(kept[:, [place]], alone, weights[layer]) for place, layer in enumerate(layers)}
+
+    def traffic(self, update: Update) -> tuple[int, int]:
+        """Return bytes, without kept layers on the way down."""
+        sent = {name: tensor for name, tensor in update.sent.items() if not name.startswith(_KEPT)}
+        tables = strip_prefix(_KEPT, update.sent)
+        kept = torch.stack([clients[update.client] for clients in tables.values()]).tolist()  # one wait for a device
+        own = sum(sent[name].nbytes for name, alone in zip(tables, kept, strict=True) if alone)
+        up = sum(tensor.nbytes for tensor in sent.values())
+        return up, up - own

@@ -15,8 +15,7 @@ from pflcore.options import option
 class FedAvg(Method):
     """One global model: clients train the whole of it, the server averages it by training samples.
 
-    Averages run over the sampled clients, normalised to one. Buffers such as batch-norm statistics are averaged as
-    well. Every client is measured with the global model.
+    Averages run over the sampled clients. Buffers such as batch-norm statistics are averaged as well.
     """
 
     name = "fedavg"
@@ -27,8 +26,7 @@ class FedAvg(Method):
 class Local(Method):
     """Each client trains its own model and never communicates: the baseline of personalisation.
 
-    All clients start from the same initial model. FedTP's code trains every client in every round, FedPerfix's only the
-    sampled ones, and their figures for Local differ accordingly.
+    All clients begin with the same model.
     """
 
     name = "local"
@@ -37,11 +35,7 @@ class Local(Method):
     own_averaging = None
     smoke: ClassVar[dict[str, Any]] = {"schedule": "when_sampled"}
 
-    schedule: str = option(
-        "every_round",
-        choices=("every_round", "when_sampled"),
-        help="Whether all clients train in every round (FedTP) or only those that are sampled (FedPerfix).",
-    )
+    schedule: str = option("every_round", choices=("every_round", "when_sampled"), help="Whether all clients train.")
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
         return range(clients) if self.schedule == "every_round" else sampled
@@ -51,8 +45,7 @@ class Local(Method):
 class FedPer(Method):
     """The last linear layer stays on the client, the rest is averaged; both are trained jointly.
 
-    In a Transformer only the classifier is personal: the LayerNorm in front of it is shared, as in FedTP's code. A
-    client that has never been sampled keeps the initial classifier.
+    In a Transformer only the classifier is personal: the LayerNorm in front of it is shared, as in FedTP's code.
     """
 
     name = "fedper"
@@ -64,8 +57,7 @@ class FedPer(Method):
 class FedBN(Method):
     """Normalisation layers stay on the client, with their statistics; the rest is averaged.
 
-    With batch norm these are weight, bias and running statistics; in a Transformer they are its LayerNorms. Clients
-    count alike, as in the authors' code; specs of papers that weight by samples say `averaging: samples`.
+    In a Transformer these are its LayerNorms. Clients count alike, as in the authors' code.
     """
 
     name = "fedbn"
@@ -78,8 +70,7 @@ class FedBN(Method):
 class VanillaAttention(Method):
     """The projections to queries, keys and values stay on the client, the rest is averaged.
 
-    FedTP's baseline without a hypernetwork ("Vanilla Personalized-T"). Clients are measured with the projections of the
-    last round in which they were sampled.
+    FedTP's baseline without a hypernetwork ("Vanilla Personalized-T").
     """
 
     name = "vanilla_attention"
@@ -110,9 +101,8 @@ class PersonalGroups(Method):
 class LgFedAvg(Method):
     """The upper layers are averaged, everything below them stays on the client; both are trained jointly.
 
-    Only the groups in `shared` are sent, by default the last linear layer. The authors share the last two layers: for
-    the ConvNet `[fc2, head]`, while `[fc, head]` shares all three of its linear layers. A client that has never been
-    sampled is measured with its initial lower layers.
+    The authors share the last two layers: for the ConvNet `[fc2, head]`, while `[fc, head]` shares all three of its
+    linear layers.
     """
 
     name = "lg_fedavg"
@@ -120,9 +110,7 @@ class LgFedAvg(Method):
     keeps = ("all groups but those in its option",)
     own_averaging = "uniform"
 
-    shared: tuple[str, ...] = option(
-        ("head",), help="The groups that are averaged, as the backbone names them; all others stay on the client."
-    )
+    shared: tuple[str, ...] = option(("head",), help="The groups that are averaged; all others stay on the client.")
 
     def roles(self, groups: Groups) -> Roles:
         shared = groups.select(self.shared) - groups.select(self.also_personal)

@@ -10,11 +10,9 @@ _MAX_STEPS = 100
 
 
 def class_tree(means: Tensor, present: Tensor) -> Tensor:
-    """The inner nodes, from the root down: (nodes, classes), 1 on a node's first side, −1 on its other, else 0.
+    """Return the inner nodes, from the root down: (nodes, classes), 1 on a node's first side, −1 on its other, else 0.
 
-    Args:
-        means: Of features by class: (classes, features).
-        present: Which classes are in the tree: (classes,); n of them make n − 1 nodes.
+    Of means (classes, features), and which classes are present (classes,); n of them make n − 1 nodes.
     """
     nodes: list[Tensor] = []
     waiting = [present.nonzero().flatten()]
@@ -31,10 +29,10 @@ def class_tree(means: Tensor, present: Tensor) -> Tensor:
 
 
 def kmeans2(points: Tensor) -> Tensor:
-    """Which of at least two points (points, features) are on the side of the first: two clusters by k-means.
+    """Return which of at least two points (points, features) are on the side of the first: two clusters by k-means.
 
-    It begins once with each point and the one furthest from it, and the best end is taken. Points that are all alike,
-    or not finite, are divided in the middle of their order.
+    It begins once with each point and the one furthest from it; the best end is taken. Points that are equal, or not
+    finite, are divided in the middle of their order.
     """
     points = points.double()
     away = (points.unsqueeze(1) - points).square().sum(-1)

@@ -1,4 +1,4 @@
-"""How what travels is made smaller, and how small it is: pruned layers (FedOFA), matrices of low rank (FedKD)."""
+"""How what travels is made smaller: pruned layers (FedOFA), matrices of low rank (FedKD)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,17 +19,16 @@ _CONV = 5  # axes of a generated convolution: clients, filters, input channels, 
 def masks(generated: Mapping[str, Tensor], percent: float, parts: str = "conv") -> Tensors:
     """Return which weights each client keeps: those of the largest absolute values, by layer (FedOFA, equation 9).
 
-    Of a layer's n numbers, floor(n · `percent` / 100) are dropped, for each client separately. Where equal values are
-    on both sides of the limit the earlier ones are dropped, so exactly that many go, and no layer loses everything.
+    Of a layer's n numbers, floor(n · `percent` / 100) are dropped, for each client separately. Of equal values on both
+    sides of the limit the earlier ones are dropped, so exactly that many go, and no layer loses everything.
 
     Args:
         generated: Target name → (clients, \\*target shape). A layer is one tensor: a weight and its bias are two.
-        percent: Share of each layer's numbers to drop, in percent, 0 ≤ `percent` < 100.
+        percent: 0 ≤ `percent` < 100.
         parts: ``conv`` prunes weights of convolutions; ``all`` prunes every tensor.
 
     Returns:
-        Target name → bool tensor of the same shape, true where a number is kept. Tensors that are not pruned have no
-        mask.
+        Of tensors that are pruned: target name → bool tensor of the same shape, true where a number is kept.
 
     Raises:
         UserError: ``conv`` finds no convolution.
@@ -47,18 +45,6 @@ def masks(generated: Mapping[str, Tensor], percent: float, parts: str = "conv") 
 def masked(tensors: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Tensors:
     """Return `tensors` with zeros where their mask in `kept` is false; those without a mask pass as they are."""
     return {name: tensor.masked_fill(~kept[name], 0) if name in kept else tensor for name, tensor in tensors.items()}
-
-
-def pack_sparse(tensor: Tensor, mask: Tensor) -> tuple[bytes, bytes]:
-    """Return the entries of a tensor that a mask keeps, and which they are, as bytes.
-
-    Returns:
-        The values (little-endian float32, rows first) and the bitmap (a bit per entry in the same order, the lowest bit
-        of a byte first, the last byte filled with zeros).
-    """
-    kept = mask.cpu().numpy().reshape(-1)
-    values = tensor.detach().float().cpu().numpy().reshape(-1)[kept]
-    return values.astype("<f4").tobytes(), np.packbits(kept, bitorder="little").tobytes()
 
 
 def low_rank(matrix: Tensor, energy: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -29,28 +29,18 @@ class FilterAttention:
     - ``intra``: each filter for itself, as vectors of d numbers; every filter has projections of its own.
     - ``inter``: the layer as one vector of n·d numbers, with one set of projections.
     - ``tfa``: ``mix`` · intra + (1 − ``mix``) · inter. Queries and keys are separate; the value heads are those of
-      inter, cut into filters, so the filters have no value projections.
+      inter, cut into filters. Both streams take the same embedding.
     - ``none``: nothing; there are no parameters.
 
     The embedding acts on each number alone, with a weight per layer and role, so what a stream adds to a filter is a
-    multiple of it; with `dense` it is a matrix of d × d, and what is added can have any direction. Both streams of
-    ``tfa`` take the same embedding. Only weights of convolutions are recalibrated. A bias would be added to all numbers
-    of a filter or layer, so its gradient is their sum, and runs with biases tend to diverge.
-
-    A pointwise layer of n filters has, with h heads and biases, 6 + n·(7h + 1) parameters in ``intra``, 6 + (7h + 1) in
-    ``inter`` and 6 + (7h + 1) + n·(5h + 1) in ``tfa``.
+    multiple of it; with `dense` it is a matrix of d × d. Biases stay as they are.
 
     Attributes:
-        kind: One of :data:`KINDS`.
         heads: Heads of both streams; with one head the attention is constant, and queries and keys learn nothing.
-        mix: Share of ``intra`` in ``tfa``, 0..1; other kinds ignore it.
+        mix: Share of ``intra`` in ``tfa``, 0..1.
         scale: Divide scores by the root of the vectors' length, as Transformers do. The paper does not write it.
         targets: Shapes of all generated tensors, by name; those with four axes are convolutions.
-        bias: Whether embeddings, projections and the map back to one vector have biases.
-        dense: Whether filters are embedded by matrices.
-
-    Raises:
-        UserError: Nothing that is generated is a convolution.
+        bias: Whether maps have biases. One is added to all numbers of a filter or layer; runs tend to diverge.
     """
 
     kind: str
@@ -97,12 +87,7 @@ class FilterAttention:
         return params
 
     def __call__(self, params: Mapping[str, Tensor], generated: Mapping[str, Tensor]) -> Tensors:
-        """Return recalibrated tensors of the same names and shapes.
-
-        Args:
-            params: As from :meth:`init`.
-            generated: Target name → (clients, \\*target shape), as from a hypernetwork; targets may be missing.
-        """
+        """Return recalibrated tensors of the same names and shapes (clients, \\*target shape)."""
         layers = self._layers()
         return {
             name: self._recalibrate(params, name, tensor) if name in layers else tensor
@@ -137,8 +122,7 @@ class FilterAttention:
     def _stream(self, params: Mapping[str, Tensor], name: str, embedded: list[Tensor], values: Tensor) -> Tensor:
         """Return what a stream adds to each of its vectors: (clients, vectors, length), like each of `embedded`.
 
-        Args:
-            values: Heads of the values, (clients, vectors, heads, length).
+        `values` has the heads of the values, (clients, vectors, heads, length).
         """
         queries = _lift(params, f"{name}.query", embedded[0])
         keys = _lift(params, f"{name}.key", embedded[1])
@@ -155,9 +139,6 @@ def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
 
     O has a convolution's filters as its rows. The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant
     and has the same gradient.
-
-    Args:
-        generated: Target name → (clients, \\*target shape), recalibrated; all but convolutions are ignored.
     """
     grams = []
     for tensor in generated.values():
@@ -176,5 +157,4 @@ def _lift(params: Mapping[str, Tensor], name: str, vectors: Tensor) -> Tensor:
 
 
 def _shifted(vectors: Tensor, bias: Tensor | None) -> Tensor:
-    """Vectors with a number added to each of theirs."""
     return vectors if bias is None else vectors + bias.unsqueeze(-1)

@@ -14,55 +14,44 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Gaussians:
-    """Classes as Gaussians.
+    """Classes as Gaussians of one covariance."""
 
-    Attributes:
-        means: (classes, features).
-        covariance: That of all classes: (features, features).
-    """
-
-    means: Tensor
-    covariance: Tensor
+    means: Tensor  # (classes, features)
+    covariance: Tensor  # (features, features)
 
     def mixed(self, other: Gaussians, share: Tensor) -> Gaussians:
-        """`share` of these and the rest of the others."""
+        """Return `share` of these and the rest of the others."""
         return Gaussians(
             share * self.means + (1 - share) * other.means, share * self.covariance + (1 - share) * other.covariance
         )
 
     def classifier(self, log_priors: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight (classes, features) and bias (classes,) of the logits log p(class) + log p(features | class)."""
+        """Return weight (classes, features) and bias (classes,) of logits log p(class) + log p(features | class)."""
         weight = torch.linalg.solve(self.covariance, self.means.T).T
         return weight, log_priors - 0.5 * (weight * self.means).sum(1)
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over samples, of what they are away from the given mean of their class.
+    """Sums over samples, of what they are away from the given mean of their class."""
 
-    Attributes:
-        counts: Samples of each class: (classes,).
-        sums: (classes, features).
-        products: (features, features).
-    """
-
-    counts: Tensor
-    sums: Tensor
-    products: Tensor
+    counts: Tensor  # (classes,)
+    sums: Tensor  # (classes, features)
+    products: Tensor  # (features, features)
 
     @classmethod
     def none(cls, given: Gaussians) -> Moments:
-        """Of no samples."""
+        """Return sums over no samples."""
         means = given.means
         return cls(torch.zeros_like(means[:, 0]), torch.zeros_like(means), torch.zeros_like(given.covariance))
 
     def plus(self, features: Tensor, labels: Tensor, given: Gaussians) -> Moments:
-        """With further samples: features (samples, features), labels (samples,)."""
+        """Return sums with further samples: features (samples, features), labels (samples,)."""
         away, members = features - given.means[labels], membership(labels, len(self.counts)).to(features.dtype)
         return Moments(self.counts + members.sum(0), self.sums + members.T @ away, self.products + away.T @ away)
 
     def estimates(self) -> Estimates:
-        """What these samples say of their classes."""
+        """Return what these samples say of their classes."""
         shifts = self.sums / self.counts.clamp_min(1).unsqueeze(1)
         spread = (self.products - shifts.T @ self.sums) / self.counts.sum()
         return Estimates(self.counts, shifts, spread)
@@ -70,20 +59,14 @@ class Moments:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What some samples say of their classes.
+    """What some samples say of their classes."""
 
-    Attributes:
-        counts: Samples of each class: (classes,).
-        shifts: How far the means of classes are from the given ones, 0 of a class without samples: (classes, features).
-        spread: Mean product of what samples are away from the mean of their class: (features, features).
-    """
-
-    counts: Tensor
-    shifts: Tensor
-    spread: Tensor
+    counts: Tensor  # samples of each class: (classes,)
+    shifts: Tensor  # of the means of classes from the given ones, 0 of a class without samples: (classes, features)
+    spread: Tensor  # mean product of what samples are away from the mean of their class: (features, features)
 
     def gaussians(self, given: Gaussians, missing: int = 0) -> Gaussians:
-        """The classes; the covariance has the identity added to it, and is of so many samples fewer than there are."""
+        """Return the classes; the covariance has the identity added, and is of `missing` samples fewer."""
         count = self.counts.sum()
         one = torch.eye(len(self.spread), dtype=self.spread.dtype, device=self.spread.device)
         return Gaussians(given.means + self.shifts, self.spread * (count / (count - 1 - missing).clamp_min(1)) + one)
@@ -109,12 +92,12 @@ class Interpolation:
 
     @classmethod
     def of(cls, own: Estimates, given: Gaussians, shares: Tensor, log_priors: Tensor) -> Interpolation:
-        """Everything that does not depend on which sample is left out."""
+        """Return what does not depend on which sample is left out."""
         mixed = torch.lerp(given.covariance, own.gaussians(given, missing=1).covariance, shares.view(-1, 1, 1))
         return cls(own, given, shares, log_priors, torch.linalg.inv(mixed))
 
     def losses(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Sums over own samples of their cross-entropies, each left out: (shares,) of (samples, features), (samples,).
+        """Return sums over own samples of their cross-entropies, each left out of the own: (shares,).
 
         Without a sample x of class y, of n, the own mean of y is away from x by d · n / (n − 1), d = x − mean, and the
         scatter is less by d dᵀ · n / (n − 1), which changes the inverse of a covariance by one product.
@@ -135,9 +118,7 @@ class Interpolation:
         along, across = (u * features).sum(-1, keepdim=True), u @ means.mT
         linear = features @ solved.mT + factor * along * across
         square = (solved * means).sum(-1).unsqueeze(1) + factor * across.square()
-        logits = (
-            linear - 0.5 * square + self.log_priors
-        )  # (shares, samples, classes), right but for a sample's own class
+        logits = linear - 0.5 * square + self.log_priors  # (shares, samples, classes), but for a sample's own class
         # A class without others has the given mean.
         left = torch.where((n > 1).unsqueeze(-1), shifts[labels] - away * (ratio - 1).unsqueeze(-1), 0.0)
         own = self.given.means[labels] + share.unsqueeze(-1) * left
@@ -148,11 +129,11 @@ class Interpolation:
         return (logits.logsumexp(-1) - chosen).sum(-1)
 
     def best(self, losses: Tensor) -> Gaussians:
-        """The mixture of the least loss, of all own samples; of equal ones that with the smallest share."""
+        """Return the mixture of the least loss, of all own samples; of equal ones that with the smallest share."""
         share = self.shares[losses.argmin()]
         return self.own.gaussians(self.given).mixed(self.given, share)
 
 
 def membership(labels: Tensor, classes: int) -> Tensor:
-    """Which samples are of which class: (samples, classes)."""
+    """Return which samples are of which class: (samples, classes)."""
     return labels.unsqueeze(1) == torch.arange(classes, device=labels.device)

@@ -42,13 +42,10 @@ class BinaryClassifier:
     def fitted(
         cls, features: Tensor, first: Tensor, steps: int, chains: int, generator: torch.Generator
     ) -> BinaryClassifier:
-        """Given features (samples, features) and who is of the first side (samples,).
+        """Return the process given features (samples, features) and who is of the first side (samples,).
 
-        Gradients of what it predicts reach the features through the kernel; the ω are taken as they were drawn.
-
-        Args:
-            steps: Gibbs steps of each chain, from a draw of the prior.
-            generator: On the CPU, so that draws are the same on every device.
+        Gradients of what it predicts reach the features through the kernel; the ω are taken as they were drawn, by a
+        `generator` on the CPU, so that they are the same on every device.
         """
         features = F.normalize(features.double())
         covariance = kernel(features, features)
@@ -59,7 +56,7 @@ class BinaryClassifier:
         return cls(features, root, factor, _solved(factor, (signs / root).unsqueeze(-1)))
 
     def probability(self, features: Tensor) -> Tensor:
-        """Of the first side (others,) for the features (others, features) of other samples: the mean of the chains."""
+        """Return that of the first side (others,) for features (others, features): the mean of the chains."""
         across = kernel(self.features, F.normalize(features.double()))
         reduced = _solved(self.factor, self.root.unsqueeze(-1) * across)
         mean = (reduced * self.targets).sum(1)
@@ -70,19 +67,14 @@ class BinaryClassifier:
 
 
 def kernel(one: Tensor, other: Tensor) -> Tensor:
-    """Covariances of the prior, without jitter: (m, n) of (m, features) and (n, features)."""
+    """Return covariances of the prior, without jitter: (m, n) of (m, features) and (n, features)."""
     squared = one.square().sum(1, keepdim=True) + other.square().sum(1) - 2 * one @ other.T
     return SCALE * torch.exp(-squared / 2)
 
 
 @torch.no_grad()
 def gibbs(covariance: Tensor, signs: Tensor, steps: int, chains: int, generator: torch.Generator) -> Tensor:
-    """Draws of the Pólya-Gamma variables of samples given their sides: (chains, samples).
-
-    Args:
-        covariance: K, with jitter: (samples, samples).
-        signs: ½ of the first side, −½ of the other: (samples,).
-    """
+    """Draw Pólya-Gamma variables (chains, samples), given K with jitter, and `signs`: ½ of the first side, else −½."""
     prior = _lower(covariance)
 
     def normal() -> Tensor:
@@ -102,7 +94,7 @@ def gibbs(covariance: Tensor, signs: Tensor, steps: int, chains: int, generator:
 
 
 def polya_gamma(tilt: Tensor, generator: torch.Generator) -> Tensor:
-    """A draw of the Pólya-Gamma distribution PG(1, c) for each c of `tilt`, in float64.
+    """Draw from the Pólya-Gamma distribution PG(1, c) for each c of `tilt`, in float64.
 
     It is 32 terms of the series that defines it, exponential variables over 2π²(k − ½)² + c²/2, and the mean of the
     terms that are left out: so the mean is exact, and the variance less by a hundred-thousandth at most.
@@ -116,7 +108,7 @@ def polya_gamma(tilt: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _factor(covariance: Tensor, root: Tensor) -> Tensor:
-    """The lower factors of I + √Ω K √Ω: (chains, samples, samples)."""
+    """Return the lower factors of I + √Ω K √Ω: (chains, samples, samples)."""
     scaled = root.unsqueeze(-1) * covariance * root.unsqueeze(-2)
     return _lower(scaled + torch.eye(len(covariance), dtype=scaled.dtype, device=scaled.device))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -36,20 +36,20 @@ class HyperNetwork:
     targets: Mapping[str, tuple[int, ...]]
 
     def init(self, seed: int) -> Tensors:
-        """Parameters as PyTorch initialises embeddings and linear layers, from a stream of their own."""
+        """Return parameters as PyTorch initialises embeddings and linear layers, from a stream of their own."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "hypernetwork"))
             params = {"embedding": nn.Embedding(self.clients, self.embedding).weight.detach()}
-            width = self.embedding
-            for index in range(self.layers):
-                _add_linear(params, f"mlp.{index}", width, self.hidden)
-                width = self.hidden
-            for name, shape in self.targets.items():
-                _add_linear(params, f"heads.{name}", width, prod(shape))
+            widths = [self.embedding, *[self.hidden] * self.layers]
+            linears = {f"mlp.{index}": (width, self.hidden) for index, width in enumerate(widths[:-1])}
+            linears |= {f"heads.{name}": (widths[-1], prod(shape)) for name, shape in self.targets.items()}
+            for name, sizes in linears.items():
+                layer = nn.Linear(*sizes)
+                params |= {f"{name}.weight": layer.weight.detach(), f"{name}.bias": layer.bias.detach()}
         return params
 
     def __call__(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensors:
-        """Generated tensors for some clients, each of shape (clients, \\*target shape)."""
+        """Return generated tensors for some clients, each (clients, \\*target shape)."""
         hidden = self._hidden(params, clients)
         return {
             name: _linear(params, f"heads.{name}", hidden).view(len(clients), *shape)
@@ -61,13 +61,13 @@ class HyperNetwork:
         params: Tensors,
         momenta: Tensors,
         clients: Sequence[int],
-        upstream: Callable[[str], Tensor],
+        upstream: Mapping[str, Tensor],
         *,
         lr: float,
         momentum: float,
         weight_decay: float,
     ) -> None:
-        """One step of SGD as PyTorch's, in place, along gradients of the generated tensors.
+        """Take one step of SGD as PyTorch's, in place, along gradients of the generated tensors.
 
         Nearly all parameters are in the heads, and a head's gradient is as large as the head; it is a sum of outer
         products, one per client. So it is never formed: rows of a head, of its momentum and of what is passed on to
@@ -88,32 +88,25 @@ class HyperNetwork:
 
         with torch.no_grad():
             for name in self.targets:
-                slopes = upstream(name).reshape(len(clients), -1)
+                grads = upstream[name].reshape(len(clients), -1)
                 weights = params[f"heads.{name}.weight"]
                 rows = len(weights) if weights.is_cuda else _ROWS
-                for weight, moved, slope in zip(
-                    torch.split(weights, rows),
-                    torch.split(momenta[f"heads.{name}.weight"], rows),
-                    torch.split(slopes, rows, dim=1),
-                    strict=True,
-                ):
-                    passed_on.addmm_(slope, weight)
-                    moved.addmm_(slope.t(), inner, beta=momentum)
+                parts = (torch.split(one, rows) for one in (weights, momenta[f"heads.{name}.weight"], grads.t()))
+                for weight, moved, grad in zip(*parts, strict=True):
+                    passed_on.addmm_(grad.t(), weight)
+                    moved.addmm_(grad, inner, beta=momentum)
                     step(weight, moved)
-                moved = momenta[f"heads.{name}.bias"].mul_(momentum).add_(slopes.sum(0))
+                moved = momenta[f"heads.{name}.bias"].mul_(momentum).add_(grads.sum(0))
                 step(params[f"heads.{name}.bias"], moved)
         gradients = torch.autograd.grad(hidden, list(below.values()), passed_on)
         with torch.no_grad():
             for name, gradient in zip(below, gradients, strict=True):
                 step(params[name], momenta[name].mul_(momentum).add_(gradient))
 
-    def squared_norm(self, params: Tensors, clients: Sequence[int], upstream: Callable[[str], Tensor]) -> Tensor:
-        """Squared norm of the gradient along which :meth:`sgd_step` would step, without decay: a number.
+    def squared_norm(self, params: Tensors, clients: Sequence[int], upstream: Mapping[str, Tensor]) -> Tensor:
+        """Return the squared norm of the gradient along which :meth:`sgd_step` would step, without decay: a number.
 
         It is not formed here either: for a head's Σ sᵢ·hᵢᵀ over clients it is Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ).
-
-        Args:
-            params, clients, upstream: As in :meth:`sgd_step`.
         """
         below, hidden = self._traced(params, clients)
         inner = hidden.detach()
@@ -122,32 +115,24 @@ class HyperNetwork:
         square = inner.new_zeros(())
         with torch.no_grad():
             for name in self.targets:
-                slopes = upstream(name).reshape(len(clients), -1)
-                passed_on.addmm_(slopes, params[f"heads.{name}.weight"])
-                square += (slopes @ slopes.t() * products).sum()
+                grads = upstream[name].reshape(len(clients), -1)
+                passed_on.addmm_(grads, params[f"heads.{name}.weight"])
+                square += (grads @ grads.t() * products).sum()
         gradients = torch.autograd.grad(hidden, list(below.values()), passed_on)
-        rest = sum(gradient.square().sum() for gradient in gradients)
-        return (square + rest).clamp(min=0)
+        return (square + sum(gradient.square().sum() for gradient in gradients)).clamp(min=0)
 
     def _traced(self, params: Tensors, clients: Sequence[int]) -> tuple[Tensors, Tensor]:
-        """The parameters below the heads as leaves of a graph, and what the heads read."""
+        """Return the parameters below the heads as leaves of a graph, and what the heads read."""
         below = {name: tensor.detach().requires_grad_() for name, tensor in params.items() if "heads." not in name}
         return below, self._hidden(below, clients)
 
     def _hidden(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensor:
-        """What the heads read: (clients, hidden)."""
+        """Return what the heads read: (clients, hidden)."""
         embedding = params["embedding"]
         hidden = embedding[torch.as_tensor(list(clients), device=embedding.device)]
         for index in range(self.layers):
-            hidden = F.relu(hidden) if index else hidden
-            hidden = _linear(params, f"mlp.{index}", hidden)
+            hidden = _linear(params, f"mlp.{index}", F.relu(hidden) if index else hidden)
         return hidden
-
-
-def _add_linear(params: Tensors, name: str, inputs: int, outputs: int) -> None:
-    layer = nn.Linear(inputs, outputs)
-    params[f"{name}.weight"] = layer.weight.detach()
-    params[f"{name}.bias"] = layer.bias.detach()
 
 
 def _linear(params: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:

@@ -18,18 +18,12 @@ class Neighbours:
     The probability of a class is the share of the k nearest training samples that have it, each with the weight
     exp(−d² / D), d its Euclidean distance and D the number of features. What is mixed are probabilities: λ of the
     neighbours, 1 − λ of the model.
-
-    Attributes:
-        index: A fitted ``sklearn.neighbors.NearestNeighbors``.
-        labels: Of the training samples in it.
-        classes: Number of classes.
-        weight: λ.
     """
 
-    index: Any
-    labels: np.ndarray
+    index: Any  # a fitted sklearn.neighbors.NearestNeighbors
+    labels: np.ndarray  # of the training samples in it
     classes: int
-    weight: float = 1.0
+    weight: float = 1.0  # λ
 
     @classmethod
     def remember(
@@ -44,10 +38,8 @@ class Neighbours:
 
         Args:
             samples: Pieces of them: logits (batch, …, classes), features (batch, …, features), labels (batch, …).
-            classes: Number of classes.
             neighbours: k, or all samples where they are fewer.
-            weight: λ without a grid.
-            grid: Weights of which λ is the :meth:`best`.
+            weight: λ without a grid of weights, of which it is the :meth:`best`.
         """
         # Imported late: only few runs use it, and it takes a second.
         from sklearn.neighbors import NearestNeighbors
@@ -66,10 +58,8 @@ class Neighbours:
     def best(self, grid: Sequence[float], own: np.ndarray) -> float:
         """Return the weight whose mixture is right on most of the memory's samples, each left out of its own vote.
 
-        Of equal ones it is that with the lower loss. A memory of one sample, which nobody can vote on, has the lowest.
-
-        Args:
-            own: The model's probabilities of the same samples, (samples, classes).
+        `own` has the model's probabilities of these, (samples, classes). Of equal weights it is that with the lower
+        loss. A memory of one sample, which nobody can vote on, has the lowest.
         """
         if len(self.labels) == 1:
             return min(grid)

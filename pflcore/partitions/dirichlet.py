@@ -1,21 +1,20 @@
-"""Label distributions drawn from a Dirichlet distribution."""
+"""Label distributions, or sizes of clients, drawn from a Dirichlet distribution."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
 
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
-from pflcore.partitions._base import Partition, Sides
-from pflcore.partitions._deal import Shares, class_counts, deal_classes, deal_mixes, part_sizes, redraw
+from pflcore.partitions._base import Sides
+from pflcore.partitions._deal import Drawn, class_counts, deal_classes, deal_mixes, deal_parts, part_sizes
 
 
 @PARTITIONS.register
-class Dirichlet(Partition):
+class Dirichlet(Drawn):
     """Class shares of the clients drawn from Dir(alpha), the same in training and test.
 
     Class by class, shares of all clients are drawn from a symmetric Dirichlet distribution; in the balanced form,
@@ -26,11 +25,11 @@ class Dirichlet(Partition):
     many samples by it, class after class running out. Nothing is ever drawn again, which suits very many clients.
     """
 
+    name = "dirichlet"
     citation = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019; balanced as in FedTP"
-    smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
 
-    alpha: float = option(0.3, help="Concentration: small is a few classes per client, large is nearly i.i.d.", gt=0)
-    min_samples: int = option(10, help="Every client gets at least this many samples on each side of the split.", ge=1)
+    alpha: float = Drawn.concentration(0.3)
+    min_samples: int = Drawn.fewest()
     sizes: str = option(
         "balanced",
         help="Sizes of clients: balanced and free follow from the draw of each class, with and without the cap at an "
@@ -39,16 +38,15 @@ class Dirichlet(Partition):
     )
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        """Draw shares until every client has enough, then cut the classes; or deal by the clients' own mixes."""
         counts = [class_counts(samples, rows) for rows in sides]
         if self.sizes == "equal":
             prior = sum(counts) / len(samples)
             mixes = rng.dirichlet(np.maximum(self.alpha * samples.classes * prior, 1e-9), clients)
             return deal_mixes(samples, sides, mixes, np.zeros(samples.classes, np.int64), rng)
-        shares = redraw(self, samples, counts, clients, partial(self._draw, counts[0], clients, rng))
+        shares = self.redraw(samples, counts, clients, partial(self._draw, counts[0], clients, rng))
         return deal_classes(samples, sides, shares, rng)
 
-    def _draw(self, counts: Rows, clients: int, rng: np.random.Generator) -> Shares | None:
+    def _draw(self, counts: Rows, clients: int, rng: np.random.Generator) -> np.ndarray | None:
         """Return shares [classes, clients] of one draw, or None when a class went to full clients only."""
         shares = np.empty((len(counts), clients))
         held = np.zeros(clients, np.int64)
@@ -62,3 +60,23 @@ class Dirichlet(Partition):
             shares[label] = share / total
             held += part_sizes(count, shares[label])
         return shares
+
+
+@PARTITIONS.register
+class Quantity(Drawn):
+    """Random parts of very unequal size.
+
+    Sizes are drawn from a Dirichlet distribution, labels are not skewed. All sizes are drawn again until every client
+    has ``min_samples``.
+    """
+
+    name = "quantity"
+    citation = "Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022, quantity skew"
+
+    alpha: float = Drawn.concentration(0.5)
+    min_samples: int = Drawn.fewest()
+
+    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
+        counts, weights = [np.array([len(rows)]) for rows in sides], np.full(clients, self.alpha)
+        shares = self.redraw(samples, counts, clients, lambda: rng.dirichlet(weights)[None])
+        return deal_parts(samples, sides, shares[0], rng)

@@ -1,14 +1,17 @@
-"""One domain per client."""
+"""Attributes of samples as clients: one domain or several clients per domain, or one value per client."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 from pflcore.data.samples import Rows, Samples
+from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.partitions import PARTITIONS
 from pflcore.partitions._base import Partition, Sides
-from pflcore.partitions._deal import clients_by_domain, deal_parts
+from pflcore.partitions._deal import Drawn, attribute_of, class_counts, deal_classes, deal_parts
 
 
 @PARTITIONS.register
@@ -19,15 +22,90 @@ class Domains(Partition):
     on digits, which pFedLA's accuracies suggest, adds ``train_limit: 743``.
     """
 
+    name = "domains"
     citation = "Li et al., FedBN, ICLR 2021; as in Liang et al., Personalized Federated Learning with Local Attention"
     example = ("digits5", 5)
 
     attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        """Deal each domain to its clients."""
-        owners = np.full(len(samples), -1)
-        for inside, own in clients_by_domain(samples, self.attribute, clients, self.name):
-            dealt = deal_parts(samples, [side[inside[side]] for side in sides], np.ones(own.stop - own.start), rng)
-            owners = np.where(dealt >= 0, dealt + own.start, owners)
-        return owners
+        def dealt(parts: Sides, each: int) -> Rows:
+            return deal_parts(samples, parts, np.ones(each), rng)
+
+        return deal_domains(samples, sides, self.attribute, clients, self.name, dealt)
+
+
+@PARTITIONS.register
+class DomainDirichlet(Drawn):
+    """Several clients per domain, which share its classes in proportions drawn from Dir(alpha).
+
+    Within each domain all shares are drawn again until its clients have ``min_samples``. FedPerfix's setting on
+    Office-Home is 16 clients with ``alpha: 1.0, min_samples: 134, test_share: 0.15, test_draw: stratified``.
+    """
+
+    name = "domain_dirichlet"
+    citation = "Sun et al., FedPerfix, ICCV 2023, section 4.1; released code"
+    example = ("digits5", 15)
+
+    alpha: float = Drawn.concentration(1.0)
+    min_samples: int = Drawn.fewest()
+    attribute: str = option("domain", help="The attribute of the dataset that holds the domain.")
+
+    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
+        def dealt(parts: Sides, each: int) -> Rows:
+            counts = [class_counts(samples, rows) for rows in parts]
+            weights = np.full(each, self.alpha)
+            shares = self.redraw(samples, counts, each, lambda: rng.dirichlet(weights, samples.classes))
+            return deal_classes(samples, parts, shares, rng)
+
+        return deal_domains(samples, sides, self.attribute, clients, self.name, dealt)
+
+
+@PARTITIONS.register
+class Natural(Partition):
+    """One value of an attribute per client: a role of a play, a user of a device.
+
+    When there are more values than clients, that many are drawn at random among those with enough samples.
+    """
+
+    name = "natural"
+    citation = "Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
+    example = ("shakespeare", 8)
+
+    attribute: str = option("role", help="The attribute of the dataset whose values are the clients.")
+    min_samples: int = option(1, help="Fewest samples, on each side of the split, of a value that can be chosen.", ge=1)
+
+    def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
+        values = attribute_of(samples, self.attribute, self.name)
+        held = [np.bincount(values.values[rows], minlength=len(values.names)) for rows in sides]
+        enough = np.flatnonzero(np.min(held, axis=0) >= self.min_samples)
+        if len(enough) < clients:
+            raise UserError(
+                f"natural: {clients:,} clients, but {samples.name} has {len(enough):,} values of {self.attribute!r} "
+                f"with at least {self.min_samples} samples on each side (of {len(values.names):,} in all); use fewer "
+                "clients"
+            )
+        chosen = np.sort(rng.choice(enough, clients, replace=False))
+        client_of = np.full(len(values.names), -1)
+        client_of[chosen] = np.arange(clients)
+        return client_of[values.values]
+
+
+def deal_domains(
+    samples: Samples, sides: Sides, attribute: str, clients: int, scheme: str, dealt: Callable[[Sides, int], Rows]
+) -> Rows:
+    """Give each domain, in order, to equally many clients.
+
+    `dealt` gives owners [n], from 0 in each domain, for the sides of a domain and its number of clients.
+    """
+    domains, owners = attribute_of(samples, attribute, scheme), np.full(len(samples), -1)
+    count = len(domains.names)
+    if clients % count:
+        raise UserError(
+            f"partition {scheme!r}: {clients} clients are not a multiple of the {count} values of {attribute!r} in "
+            f"{samples.name} ({', '.join(domains.names[:8])}); change clients"
+        )
+    for domain in range(count):
+        own = dealt([side[domains.values[side] == domain] for side in sides], clients // count)
+        owners = np.where(own >= 0, own + domain * (clients // count), owners)
+    return owners

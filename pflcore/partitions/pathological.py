@@ -31,12 +31,11 @@ class Pathological(Partition):
     classes_per_client: int = option(2, help="Classes that each client holds (papers: 2 of 10, 10 of 100).", ge=1)
     variant: str = option(
         "as_written",
-        help="How a class is cut: without loss, or as FedTP's or pFedHN's released code does.",
         choices=("as_written", "as_released", "as_released_pfedhn"),
+        help="How a class is cut: without loss, or as FedTP's or pFedHN's released code does.",
     )
 
     def split(self, samples: Samples, sides: Sides, clients: int, rng: np.random.Generator) -> Rows:
-        """Choose the holders of each class, then cut it."""
         held = holders(samples, clients, self.classes_per_client, rng)
         shares = (held * rng.uniform(*_SHARE, held.shape)).T
         if self.variant == "as_released_pfedhn":
@@ -50,9 +49,6 @@ def holders(samples: Samples, clients: int, each: int, rng: np.random.Generator)
     """Return who holds which class: bool [clients, classes] with `each` per row and the same number in every column.
 
     Clients choose in turn, at random among the classes with most places left.
-
-    Raises:
-        UserError: The numbers do not allow it.
     """
     classes, places = samples.classes, clients * each
     if each > classes:

@@ -22,12 +22,10 @@ PAGE = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 @pytest.mark.matrix
 def test_its_method_gives_the_numbers_that_it_prints(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pflcore", tmp_path / "pflcore", ignore=shutil.ignore_patterns("__pycache__"))
-    files = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
-    for name, text in files.items():
+    for name, text in re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL):
         (tmp_path / name).write_text(text)
-    done = subprocess.run(
-        [sys.executable, "compare.py"], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
-    )
+    command, paths = [sys.executable, "compare.py"], {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     found, expected = ([line.split() for line in text.splitlines()] for text in (done.stdout, printed))
@@ -37,12 +35,9 @@ def test_its_method_gives_the_numbers_that_it_prints(tmp_path: Path) -> None:
 
 
 def test_it_names_every_function_that_a_method_may_override() -> None:
-    named = set(re.findall(r"`(\w+)`", PAGE.partition("## ")[0]))
-    functions = {
-        name for name, value in {**vars(Steps), **vars(Method)}.items() if inspect.isfunction(value) and name[0] != "_"
-    }
-    assert named >= functions
+    every = {**vars(Steps), **vars(Method)}
+    functions = {name for name, value in every.items() if inspect.isfunction(value) and name[0] != "_"}
+    assert set(re.findall(r"`(\w+)`", PAGE.partition("## ")[0])) >= functions
     known = {field.name for field in fields(ClientView)} | set(vars(ClientView))
     assert set(re.findall(r"`local\.(\w+)", PAGE)) <= known
-    assert all(f"`{fact}`" in PAGE for fact in FACTS)
-    assert all(f"`{field.name}=" in PAGE for field in fields(Phase))
+    assert all(f"`{fact}`" in PAGE for fact in FACTS) and all(f"`{field.name}=" in PAGE for field in fields(Phase))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 import json
@@ -11,17 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from pflcore.data.assignment import Assignment
 from pflcore.data.samples import Samples
 from pflcore.partitions import PARTITIONS, partition
-from support.recorded import record
 from support.toy_samples import make_samples
 
 FILE = Path(__file__).parents[1] / "pflcore" / "partitions" / "assignments.csv"
 COLUMNS = ("scheme", "options", "clients", "seed", "sizes", "digest")
 SEED = 3
-Case = tuple[str, dict[str, Any], int]
-SCHEMES: list[Case] = [
+SCHEMES: list[tuple[str, dict[str, Any], int]] = [
     ("coarse_classes", {}, 10),
     ("coarse_classes", {"fine": "single"}, 10),
     ("dirichlet", {"alpha": 0.3}, 7),
@@ -57,9 +55,8 @@ def samples() -> Samples:
     made = make_samples(900, 200)
     kept = np.flatnonzero((made.labels != 7) | (np.arange(len(made)) % 3 == 0))
     values = {name: dataclasses.replace(one, values=one.values[kept]) for name, one in made.attributes.items()}
-    return dataclasses.replace(
-        made, inputs=made.inputs[kept], labels=made.labels[kept], train=made.train[kept], attributes=values
-    )
+    parts = {name: getattr(made, name)[kept] for name in ("inputs", "labels", "train")}
+    return dataclasses.replace(made, **parts, attributes=values)
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -67,16 +64,19 @@ def rows() -> Iterator[tuple[str, ...]]:
     held = samples()
     for name, options, clients in CASES:
         made = partition(PARTITIONS.create(name, **options), held, clients, SEED)
+        parts = [[own.tolist() for own in side] for side in (made.train, made.test, made.validation)]
+        noise = made.noise and dataclasses.asdict(made.noise)
+        facts = json.dumps([made.scheme, made.seed, made.own_split, made.novel, noise, parts])
         sizes = " ".join(map(str, (len(own) for own in made.train)))
-        yield name, json.dumps(options), str(clients), str(SEED), sizes, _digest(made)
+        digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
+        yield name, json.dumps(options), str(clients), str(SEED), sizes, digest
 
 
-def _digest(made: Assignment) -> str:
-    parts = [[own.tolist() for own in side] for side in (made.train, made.test, made.validation)]
-    noise = made.noise and dataclasses.asdict(made.noise)
-    facts = [made.scheme, made.seed, made.own_split, made.novel, noise, parts]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+def recorded() -> list[tuple[str, ...]]:
+    """The table without its head."""
+    return [tuple(row) for row in csv.reader(FILE.read_text(encoding="utf-8").splitlines())][1:]
 
 
 if __name__ == "__main__":
-    record(FILE, COLUMNS, rows())
+    with FILE.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows()])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -26,13 +26,8 @@ SEED = 3
 class Rounds:
     """A run written out: one module, which is lent to one client after the other.
 
-    Args:
-        own: How names of entries begin that clients keep; :meth:`run` makes their group personal.
-
-    Attributes:
-        x: What the server's model has, all but what clients keep.
-        own: What each client keeps.
-        features: What the classifier got in the last forward pass, one row per prediction.
+    `x` is the server's model without what clients keep, `own`: entries whose names begin so; `features` is what the
+    classifier got in the last forward pass, one row per prediction.
     """
 
     def __init__(
@@ -45,8 +40,7 @@ class Rounds:
     ) -> None:
         options = {"dropout": 0.0} if net in ("tiny_vit", "language_transformer") else {}
         self.name, self.net = net, NormNet() if net == "norm" else backbone(net, **options)
-        self.data = data or federation()
-        self.settings = settings or training(rounds=3)
+        self.data, self.settings = data or federation(), settings or training(rounds=3)
         self.model, _ = create(self.net, SEED, entry)
         self.initial, self.personal = self.state(), own
         mine = {name: tensor for name, tensor in self.initial.items() if own and name.startswith(own)}
@@ -61,6 +55,11 @@ class Rounds:
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         for round_ in range(1, self.settings.rounds + 1):
             yield round_, sampled(SEED, round_, self.data.clients, self.settings)
+
+    def average(self, client: Callable[[int, int], State], averaging: str = "samples") -> None:
+        """All rounds of a server that takes means; `client` gives the model of a client after a round."""
+        for round_, cohort in self:
+            self.x = self.mean({i: client(i, round_) for i in cohort}, averaging)
 
     # --- the module ------------------------------------------------------------------------------------------------
 
@@ -115,7 +114,7 @@ class Rounds:
         self.cross_entropy(rows).backward()
         return {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
 
-    # --- batches ---------------------------------------------------------------------------------------------------
+    # --- local training --------------------------------------------------------------------------------------------
 
     def rows(self, client: int, round_: int) -> list[Tensor]:
         """The batches of a client's round."""
@@ -129,8 +128,6 @@ class Rounds:
         size = self.settings.batch_size
         return [batch for _ in range(count) for batch in torch.split(rows[order.permutation(len(rows))], size)]
 
-    # --- local training --------------------------------------------------------------------------------------------
-
     def descend(
         self,
         steps: Iterable[Tensor],
@@ -143,23 +140,17 @@ class Rounds:
         pull: Callable[[str, Tensor], Tensor] | None = None,
         statistics: bool = True,
     ) -> State:
-        """Steps of SGD; the model after them.
+        """The model after steps of SGD on a loss of rows, by default the cross-entropy.
 
-        Args:
-            loss: Of rows; by default the cross-entropy.
-            moved: Parameters that are trained; by default all.
-            beside: Tensors beside the model that are trained, too, and decay by `decay` more.
-            pull: What is added to the gradients of parameters that are shared.
-            statistics: Whether running statistics are kept.
+        `moved` parameters are trained, by default all, and tensors `beside` the model, which decay by `decay` more;
+        `pull` is added to the gradients of parameters that are shared.
         """
-        before = self.state()
-        named = dict(self.model.named_parameters())
-        rate, usual = lr or self.settings.lr, self.settings.weight_decay
+        before, named, usual = self.state(), dict(self.model.named_parameters()), self.settings.weight_decay
         groups: list[dict[str, Any]] = [{"params": [p for n, p in named.items() if moved is None or n in moved]}]
         groups[0]["weight_decay"] = usual
         if others := list(beside):
             groups.append({"params": others, "weight_decay": usual + decay})
-        sgd = torch.optim.SGD(groups, rate, self.settings.momentum)
+        sgd = torch.optim.SGD(groups, lr or self.settings.lr, self.settings.momentum)
         for rows in steps:
             sgd.zero_grad()
             self.model.zero_grad()
@@ -179,7 +170,7 @@ class Rounds:
         self.own[client] = {name: ended[name] for name in self.own[client]}
         return ended
 
-    # --- the server ------------------------------------------------------------------------------------------------
+    # --- the server, and the comparison ----------------------------------------------------------------------------
 
     def shares(self, cohort: Iterable[int], averaging: str = "samples") -> dict[int, float]:
         sizes = {client: len(self.data.train[client]) if averaging == "samples" else 1 for client in cohort}
@@ -195,8 +186,6 @@ class Rounds:
             for name in (self.x if of is None else of)
         }
 
-    # --- the comparison --------------------------------------------------------------------------------------------
-
     def run(self, name: str | Method, executor: str = "sequential", **options: Any) -> Result:
         also = (self.personal.rstrip("."),) if self.personal and isinstance(name, str) else ()
         entry = method(name, **({"also_personal": also} if also else {}), **options) if isinstance(name, str) else name
@@ -207,17 +196,27 @@ class Rounds:
         self.lend(*states).eval()
         return float(self.cross_entropy(self.data.test[client]).detach())
 
-    def check(self, result: Result, *beside: State, measured: bool = True, **tolerance: float) -> None:
-        """The run ended with these models, with what is `beside` them, and measured each client with its own."""
-        near(
-            result.weights,
-            self.x,
-            *beside,
-            *(add_prefix(f"client.{i}.", own) for i, own in enumerate(self.own)),
-            **tolerance,
-        )
+    def check(
+        self,
+        result: Result,
+        *beside: State,
+        kept: Sequence[State] = (),
+        models: Sequence[State] | None = None,
+        measured: bool = True,
+        **tolerance: float,
+    ) -> None:
+        """The run ended with these models, what is `beside` them, what clients have `kept` below ``own/``.
+
+        They are measured with `models`, by default the server's and their own entries.
+        """
+        near(result.weights, self.x, *beside, **tolerance)
+        for i, own in enumerate(self.own):
+            near(result.weights, add_prefix(f"client.{i}.", own), **tolerance)
+        for i, own in enumerate(kept):
+            near(result.weights, add_prefix(f"client.{i}.own/", own), **tolerance)
         if measured:
-            losses(result, [self.loss(client, self.x, own) for client, own in enumerate(self.own)])
+            models = models or [self.x | own for own in self.own]
+            losses(result, [self.loss(client, model) for client, model in enumerate(models)])
 
 
 def near(found: Mapping[str, Tensor], *expected: State, rtol: float = 1e-3, atol: float = 2e-5) -> None:

@@ -18,15 +18,15 @@ GOOD = "sample,client,split\n3,1,train\n0,0,train\n70,1,test\n1,0,test\n2,1,trai
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "specs").mkdir()
-    (tmp_path / "build/own").mkdir(parents=True)
+    for folder in ("specs", "build/own"):
+        (tmp_path / folder).mkdir(parents=True)
     path = tmp_path / "specs/split.csv"
     path.write_text(GOOD)
     monkeypatch.chdir(tmp_path / "build/own")  # where the stages of a profile work
     return path
 
 
-def from_file(clients: int = 2, **options: str) -> Assignment:
+def from_file(clients: int = 2, **options: object) -> Assignment:
     return partition(PARTITIONS.create("from_file", path="specs/split.csv", **options), SAMPLES, clients, 5)
 
 
@@ -34,23 +34,20 @@ def test_a_file_is_dealt_as_it_stands(file: Path) -> None:
     made = from_file(content=hash_of(file))
     assert [rows.tolist() for rows in made.train] == [[0], [2, 3]] and made.own_split
     assert [rows.tolist() for rows in made.test] == [[1], [70]] and (made.scheme, made.seed) == ("from_file", 5)
-
-
-def test_a_byte_order_mark_is_passed_over(file: Path) -> None:
-    file.write_text(GOOD, encoding="utf-8-sig")
+    file.write_text(GOOD, encoding="utf-8-sig")  # a byte order mark
     assert [rows.tolist() for rows in from_file().train] == [[0], [2, 3]]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25])
-def test_a_split_survives_being_written_and_read(file: Path, share: float) -> None:
-    made = partition(PARTITIONS.create("dirichlet", alpha=1.0, validation_share=share), SAMPLES, 7, 3)
+def test_a_split_survives_being_written_and_read(file: Path) -> None:
+    made = partition(PARTITIONS.create("dirichlet", alpha=1.0, validation_share=0.25), SAMPLES, 7, 3)
     write_split(file, made)
-    again = from_file(clients=7)
-    for before, after in zip(made.sides().values(), again.sides().values(), strict=True):
-        assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
-    before = file.read_bytes()
+    again, before = from_file(clients=7), file.read_bytes()
+    for one, other in zip(made.sides().values(), again.sides().values(), strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
     write_split(file, again)
     assert file.read_bytes() == before
+    with pytest.raises(UserError, match=r"^partition 'iid' has novel clients, of which a split says nothing$"):
+        write_split(file, partition(PARTITIONS.create("iid", novel_share=0.5), SAMPLES, 4, 0))
 
 
 @pytest.mark.parametrize(
@@ -59,16 +56,12 @@ def test_a_split_survives_being_written_and_read(file: Path, share: float) -> No
         ("sample,", "row,", r"split\.csv:1: must be sample,client,split$"),
         ("0,0,train", "0,0,trian", r"split\.csv:3: '0,0,trian' is not sample,client,split: two whole numbers"),
         ("0,0,train", "0,-1,train", r"split\.csv:3: '0,-1,train' is not"),
-        ("0,0,train", "0,train", r"split\.csv:3: '0,train' is not"),
-        ("0,0,train", "", r"split\.csv:3: '' is not"),
         ("0,0,train", f"0,{'9' * 30},train", r"split\.csv:3: "),
         ("0,0,train", "3,0,train", r"split\.csv: sample 3 is held more than once$"),
         ("1,0,test", "1,0,train", r"split\.csv: client 0 of 0 to 1 has no test samples$"),
-        ("1,0,test", "1,0,test\n4,0,validation", r"split\.csv: client 1 of 0 to 1 has no validation samples$"),
         ("70,1,test", "70000,1,test", r"specs/split\.csv: not a split of \S+ \(.*row 70000 is outside the dataset"),
         ("2,1,train", "2,2,train\n4,2,test", r"specs/split\.csv: has 3 clients, and the spec 2$"),
         (GOOD, "sample,client,split\n", r"split\.csv: no samples in it"),
-        ("train\n70", "train\n\xff", r"split\.csv:\d: "),
     ],
 )
 def test_a_bad_file_is_one_line(file: Path, old: str, new: str, line: str) -> None:
@@ -82,18 +75,8 @@ def test_a_bad_file_is_one_line(file: Path, old: str, new: str, line: str) -> No
 def test_other_files_are_refused(file: Path) -> None:
     with pytest.raises(UserError, match=r"^specs/split\.csv: was changed after the spec was compiled"):
         from_file(content="sha256:0")
-    file.write_bytes(b"sample,client,split\n\xff")
-    with pytest.raises(UserError, match="not a CSV file"):
-        from_file()
     file.unlink()
     with pytest.raises(UserError, match=r"^specs/split\.csv: no such file"):
         from_file()
     with pytest.raises(UserError, match=r"^from_file\.validation_share does not go with a file"):
-        PARTITIONS.create("from_file", path="specs/split.csv", validation_share=0.1)
-
-
-def test_what_a_split_cannot_say_is_not_written(tmp_path: Path) -> None:
-    novel = partition(PARTITIONS.create("iid", novel_share=0.5), SAMPLES, 4, 0)
-    with pytest.raises(UserError, match=r"^partition 'iid' has novel clients, of which a split says nothing$"):
-        write_split(tmp_path / "split.csv", novel)
-    assert not list(tmp_path.iterdir())
+        from_file(validation_share=0.1)

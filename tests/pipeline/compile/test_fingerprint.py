@@ -17,7 +17,7 @@ from support.project import make_project, spec
 
 from pflcore import ENGINE_VERSION
 from pflcore.methods import METHODS
-from pflcore.registry import SHARED
+from pflcore.registry import files_of
 from pipeline.compile import compiler, fingerprint
 from pipeline.compile.compiler import compile_workspace, source_folder
 from pipeline.compile.engine import Engine
@@ -158,7 +158,7 @@ def other_docstrings(text: str) -> str:
 
 FORMS: list[Callable[[str], str]] = [
     other_docstrings,  # in another layout, too
-    lambda text: "# first\n" + text.replace("\ndef ", "\n# a comment\ndef ").replace("\n\n", "\n\n\n\n") + "\n# last\n",
+    lambda text: "# first\n" + text.replace("\n\n\n", "\n\n# a comment\n\n") + "\n# last\n",
 ]
 STAGES = ("stage.describe", "stage.evaluate", "stage.report", "stage.index")  # all but those of the engine
 
@@ -248,7 +248,7 @@ def test_cosmetics_are_not_seen(copy: Copy) -> None:
 
 
 GENERATING = [f"method.{name}" for name in ("fedofa", "fedtp", "fedtp_fedrod", "pfedhn")]  # with pFedHN's hypernetwork
-SIMPLE = [f"method.{name}" for name, module in SHARED["pflcore.methods"].items() if module == "simple"]
+SIMPLE = [f"method.{name}" for name, module in files_of("pflcore.methods").items() if module == "simple"]
 
 
 @pytest.mark.parametrize(
