@@ -48,7 +48,15 @@ SHARED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("fedavg", "local", "fedper", "fedbn", "vanilla_attention"), "simple"),
         **dict.fromkeys(("personal_groups", "lg_fedavg", "knn_per"), "simple"),
         **dict.fromkeys(("fedtp", "fedtp_fedrod"), "fedtp"),
-    }
+    },
+    "pflcore.datasets": {
+        **dict.fromkeys(("cifar10", "cifar100"), "cifar"),
+        **dict.fromkeys(("mnist", "svhn", "synthdigits", "usps"), "digit_sets"),
+        **dict.fromkeys(("office31", "officehome"), "domain_images"),
+        **dict.fromkeys(("image_folder", "image_table", "detection_folder"), "own_images"),
+        **dict.fromkeys(("voc2007", "voc2012", "voc_detection"), "voc"),
+    },
+    "pflcore.backbones": dict.fromkeys(("convnet", "lenet", "lenet_bn"), "convnet"),
 }
 
 E_ = TypeVar("E_", bound=Entry)

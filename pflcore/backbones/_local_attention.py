@@ -36,15 +36,11 @@ class AttentiveBackbone(Backbone):
     """
 
     attention: str = option(
-        NONE,
-        choices=(NONE, "se", "eca", "ca", "hybrid"),
-        help="Attention after each stage of convolutions, in the group local_attention; hybrid mixes the three kinds.",
+        NONE, choices=(NONE, "se", "eca", "ca", "hybrid"), help="Attention after each stage; hybrid mixes the kinds."
     )
     attention_reduction: int = option(16, ge=1, help=REDUCTION)
     attention_kernel: int = option(
-        3,
-        choices=(0, 1, 3, 5, 7, 9),
-        help="Channels that ECA's convolution spans; 0 derives it from their number, as ECA-Net does.",
+        3, choices=(0, 1, 3, 5, 7, 9), help="Channels that ECA's convolution spans; 0 derives it as ECA-Net does."
     )
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:

@@ -58,9 +58,7 @@ class LanguageTransformer(Backbone):
     )
     positions: int = option(200, ge=1, help="Length of the table of positions: the longest text that is taken.")
     attention_mask: str = option(
-        "causal",
-        choices=("causal", "none"),
-        help="causal: a position sees itself and earlier ones; none, as released: all, its own target among them.",
+        "causal", choices=("causal", "none"), help="What a position sees: itself and earlier ones, or all (released)."
     )
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -37,9 +37,7 @@ class ViT(Backbone):
     }
 
     size: str = option(
-        "tiny",
-        choices=("tiny", "small", "base"),
-        help="Width of a token and heads: tiny is 192 and 3, small 384 and 6, base 768 and 12.",
+        "tiny", choices=("tiny", "small", "base"), help="Width of a token and heads: 192 and 3, 384 and 6, 768 and 12."
     )
     patch: int = option(16, ge=1, help="Side of a square patch, in pixels; it must divide the image's sides.")
     depth: int = option(12, ge=1, help="Number of Transformer blocks.")
