@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -94,3 +97,14 @@ def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
 def plain(colour: tuple[int, int, int], kind: str = "JPEG", size: tuple[int, int] = (14, 11)) -> bytes:
     """Return an image of one colour that is not square."""
     return encoded(np.broadcast_to(np.array(colour, np.uint8)[:, None, None], (3, size[1], size[0])), kind)
+
+
+def table(images: Sequence[bytes | None], names: list[str] | None = None, **columns: Any) -> bytes:
+    """Return a table as exports lay it out: a struct of bytes, other columns, names of classes in the metadata."""
+    made = pa.table({"image": pa.array([{"bytes": image, "path": None} for image in images]), **columns})
+    if names is not None:
+        features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+        made = made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    file = io.BytesIO()
+    pq.write_table(made, file, row_group_size=2)
+    return file.getvalue()
