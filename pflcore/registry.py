@@ -56,7 +56,14 @@ SHARED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("image_folder", "image_table", "detection_folder"), "own_images"),
         **dict.fromkeys(("voc2007", "voc2012", "voc_detection"), "voc"),
     },
-    "pflcore.backbones": dict.fromkeys(("convnet", "lenet", "lenet_bn"), "convnet"),
+    "pflcore.backbones": {
+        **dict.fromkeys(("convnet", "lenet", "lenet_bn"), "convnet"),
+        **dict.fromkeys(("resnet50", "timm_model", "vit"), "timm_model"),
+    },
+    "pflcore.analyses": {
+        **dict.fromkeys(("mixing", "layer_weights"), "mixtures"),
+        **dict.fromkeys(("rollout", "detections"), "pictures"),
+    },
 }
 
 E_ = TypeVar("E_", bound=Entry)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._local_attention import GROUP, NONE, AttentiveBackbone
-from pflcore.backbones._timm import create
-from pflcore.detection.default_boxes import PER_POSITION, default_boxes
+from pflcore.backbones.timm_model import create
+from pflcore.detection.ssd import PER_POSITION, default_boxes
 from pflcore.detection.task import Detection
 from pflcore.errors import UserError
 from pflcore.options import option

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from pflcore.analyses import adaptation
-from pflcore.analyses.adaptation import Adaptation, Newcomer
+from pflcore.analyses.adaptation import Adaptation, NovelClient
 from pflcore.data.federation import FederatedData
 from pflcore.engine import Result
 from pflcore.engine.analysis import Analysis
@@ -70,9 +70,9 @@ LOSSES: dict[str, list[float]] = {}
 @pytest.fixture(autouse=True)
 def losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill :data:`LOSSES`, of which the analysis keeps nothing."""
-    plain, now = Newcomer.adapt, [""]
+    plain, now = NovelClient.adapt, [""]
 
-    def adapt(self: Newcomer, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
+    def adapt(self: NovelClient, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
         LOSSES[part], now[0] = [], part
         return plain(self, part, epochs, lr)
 
@@ -82,7 +82,7 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(adaptation, "score_client", score)
-    monkeypatch.setattr(Newcomer, "adapt", adapt)
+    monkeypatch.setattr(NovelClient, "adapt", adapt)
 
 
 def adapted(name: str, *parts: str, net: str = "convnet", data: FederatedData = DATA, **changes: Any) -> Result:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflcore.detection.decoding import candidates, distinct
-from pflcore.detection.default_boxes import PER_POSITION, corners, decode, default_boxes, encode, overlaps
-from pflcore.detection.loss import losses, match
+from pflcore.detection.ssd import candidates, distinct
+from pflcore.detection.ssd import PER_POSITION, corners, decode, default_boxes, encode, overlaps
+from pflcore.detection.ssd import losses, match
 from pflcore.detection.task import Detection
 
 CLASSES = 3

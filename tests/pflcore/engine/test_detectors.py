@@ -20,7 +20,7 @@ from support.tiny import (
 
 from pflcore.data.federation import FederatedData
 from pflcore.detection.average_precision import mean_average_precision
-from pflcore.detection.decoding import candidates, distinct
+from pflcore.detection.ssd import candidates, distinct
 from pflcore.engine import Result
 from pflcore.engine.evaluation import Scores
 from pflcore.engine.state import History
