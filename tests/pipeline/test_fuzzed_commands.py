@@ -23,11 +23,9 @@ from pipeline.cli.commands import app
 _LONG = {"run", "verify", "check", "fetch", "setup", "stage", "status"}
 _WAITING = {"--install-completion", "--show-completion", "--cluster"}
 _WORDS = [
-    "", " ", "-", "--", "-1", "0", "1", "nan", "inf", "1e999", "9" * 20, "é", "\udcff", "A" * 3000, "a\nb", "%s", "{}",
-    "*", "[", "~", "..", "../other", "../../other", "./.", "pipe", "folder", "empty", "binary", "x.csv", "tiny",
-    "specs/tiny.yaml", "specs/../specs/tiny.yaml", "tiny@HEAD", "tiny@-x", "@", "tiny,tiny", "fedavg", "fedavgg",
-    "digits", "dirichlet", "convnet", "specs", "methods", "lr=", "=1", "lr=[", "lr=2023-02-30 25:61:61", "alpha=1",
-    "alpha=!!python/name:os.system", "FedAvg, *", "seed: 0", "$(touch x)", "`touch x`",
+    "", "-", "--", "-1", "0", "nan", "1e999", "é", "\udcff", "A" * 3000, "a\nb", "%s", "{}", "*", "[", "~", "..",
+    "../other", "pipe", "folder", "empty", "binary", "tiny@HEAD", "@", "fedavgg", "specs", "lr=", "=1", "lr=[",
+    "alpha=!!python/name:os.system", "FedAvg, *", "$(touch x)", "`touch x`",
 ]  # fmt: skip
 _RIGHT = ["tiny", "specs/tiny.yaml", "fedavg", "digits", "dirichlet", "tiny: FedAvg", "0", "1", "alpha=1", "other.csv"]
 
