@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples, check_labels
+from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets._download import DataFile, Source
 from pflcore.errors import UserError
 from pflcore.registry import Entry
@@ -18,6 +18,7 @@ from pflcore.registry import Entry
 INCLUDED, DOWNLOAD, FOLDER = "included", "download", "folder"
 HALF = (0.5, 0.5, 0.5)
 DIGITS = tuple("0123456789")
+Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,8 @@ class Dataset(Entry, ABC):
     # Channels, height, width as distributed, (3, 0, 0) for images of various sizes; or the length of a text.
     original: ClassVar[tuple[int, ...]]
     # Empty when only the data tell, as `attributes` (name → names of its values).
-    class_names: ClassVar[tuple[str, ...]] = ()
-    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
+    class_names: ClassVar[Names] = ()
+    attributes: ClassVar[dict[str, Names]] = {}
     # Training and test samples of the complete dataset, or, for planning, `about` how many, where only the data tell.
     counts: ClassVar[tuple[int, int] | None] = None
     about: ClassVar[tuple[int, int] | None] = None
@@ -45,7 +46,7 @@ class Dataset(Entry, ABC):
     access: ClassVar[str]  # "included" with an installed library, by "download", or in a "folder" that the user fills
     download_size: ClassVar[str]  # in words, e.g. "170 MB"
     # Patterns of what may lie in its folder, of which one is enough; a folder's ends with a slash.
-    files: ClassVar[tuple[str, ...]] = ()
+    files: ClassVar[Names] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,19 +101,12 @@ class Dataset(Entry, ABC):
         return imitated
 
     def complete(
-        self,
-        inputs: Bytes,
-        labels: Rows,
-        train: Mask,
-        *,
-        where: str,
-        source: str,
-        class_names: tuple[str, ...] = (),
-        size: int | None = None,
-        attributes: Mapping[str, Attribute] | None = None,
-        boxes: Boxes | None = None,
+        self, inputs: Bytes, labels: Rows, train: Mask, *, where: str, source: str, class_names: Names = (), **more: Any
     ) -> Samples:
-        """Return the arrays as :class:`Samples`, of the :attr:`expected` number; an entry's class names come first."""
+        """Return the arrays as :class:`Samples`, of the :attr:`expected` number; an entry's class names come first.
+
+        More are `size`, `attributes` and `boxes`.
+        """
         found = int(train.sum()), int((~train).sum())
         if self.expected not in (None, found):
             train_count, test_count = self.expected or found
@@ -122,9 +116,7 @@ class Dataset(Entry, ABC):
             )
         names = self.class_names or class_names
         check_labels(labels, len(names), where)
-        return Samples(
-            inputs, labels, train, self.name, names, *self.normalisation, source, size, attributes or {}, boxes
-        )
+        return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **more)
 
     @staticmethod
     def join(parts: Sequence[tuple[Bytes, Rows]]) -> tuple[Bytes, Rows, Mask]:
@@ -145,7 +137,7 @@ def encode(words: Sequence[str], names: Sequence[str]) -> Rows:
 
 def check_distinct(entry: Entry, option: str, least: int = 1) -> None:
     """Raise :class:`UserError` unless the names in an option are distinct and at least so many."""
-    names: tuple[str, ...] = getattr(entry, option)
+    names: Names = getattr(entry, option)
     if len(names) < least or len(set(names)) < len(names):
         raise UserError(f"{entry.name}.{option} = {list(names)} must be distinct names{', one at least' * least}")
 

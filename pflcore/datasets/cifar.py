@@ -30,7 +30,7 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(Dataset):
-    """Base of CIFAR-10 and CIFAR-100."""
+    """Base of CIFAR-10 and CIFAR-100; the packed archive is taken before what it unpacks to."""
 
     archive: ClassVar[Source]
     batches: ClassVar[tuple[str, ...]]  # the pickles: those for training in order, then the one for testing
@@ -103,9 +103,7 @@ class Cifar(Dataset):
 class Cifar10(Cifar):
     """CIFAR-10, 50,000 + 10,000 colour images of 32x32 in 10 classes.
 
-    The official source is looked for as ``cifar-10-python.tar.gz`` and ``cifar-10-batches-py/``, in this order, and
-    downloaded when neither is there. A Parquet export has columns ``img`` and ``label``. Mean and std are the field's
-    customary ones.
+    A Parquet export has columns ``img`` and ``label``. Mean and std are the field's customary ones.
     """
 
     name = "cifar10"
@@ -150,9 +148,8 @@ _COARSE_OF = {fine: number for number, fines in enumerate(_COARSE.values()) for 
 class Cifar100(Cifar):
     """CIFAR-100, 50,000 + 10,000 colour images of 32x32 in 100 fine classes.
 
-    The official source is looked for as ``cifar-100-python.tar.gz`` and ``cifar-100-python/``, in this order, and
-    downloaded when neither is there. A Parquet export has columns ``img``, ``fine_label`` and ``coarse_label``. The 20
-    coarse classes are the attribute ``coarse``.
+    A Parquet export has columns ``img``, ``fine_label`` and ``coarse_label``. The 20 coarse classes are the attribute
+    ``coarse``.
     """
 
     name = "cifar100"

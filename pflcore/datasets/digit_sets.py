@@ -29,8 +29,7 @@ _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
 class Mnist(Dataset):
     """MNIST, 60,000 + 10,000 handwritten digits, grey images of 28x28.
 
-    The four idx files are looked for in the dataset's folder, in ``raw/`` and in ``MNIST/raw/``: as ``.gz``, whose hash
-    is checked, or unpacked. They are downloaded when none is there.
+    The four idx files, packed or not, are looked for in the dataset's folder, in ``raw/`` and in ``MNIST/raw/``.
     """
 
     name = "mnist"
@@ -82,8 +81,7 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
 class Svhn(Dataset):
     """Street View House Numbers, 73,257 + 26,032 cropped digits, colour images of 32x32.
 
-    The files ``train_32x32.mat`` and ``test_32x32.mat``, and with `extra` also ``extra_32x32.mat``, are downloaded when
-    they are not there. They write the digit 0 as label 10. Mean and std are those of the training images.
+    The files write the digit 0 as label 10. Mean and std are those of the training images.
     """
 
     name = "svhn"
@@ -127,8 +125,8 @@ class Svhn(Dataset):
 class SynthDigits(Dataset):
     """Synthetic digits, 479,400 + 9,553 colour images of 32x32, rendered from fonts.
 
-    The authors' page leads to ``SynthDigits.zip`` on a file sharing service; unpack ``synth_train_32x32.mat`` and
-    ``synth_test_32x32.mat`` from it into the dataset's folder. No hash of them is published. Mean and std are 0.5.
+    The authors' page leads to ``SynthDigits.zip`` on a file sharing service, with both files in it. No hash is
+    published.
     """
 
     name = "synthdigits"
@@ -171,9 +169,8 @@ def _read_matlab(paths: Sequence[Path]) -> list[tuple[Bytes, Rows]]:
 class Usps(Dataset):
     """USPS, 7,291 + 2,007 handwritten digits from envelopes, grey images of 16x16.
 
-    The files ``usps.bz2`` and ``usps.t.bz2``, with pixel values -1..1 and the digits plus one as labels, are taken
-    before ``usps.h5`` (groups ``train`` and ``test`` with ``data`` 0..1 and ``target``), and downloaded when nothing is
-    there. Pixel values are scaled to 0..255. Mean and std are those of the training images.
+    LIBSVM's text files, with values -1..1 and the digits plus one, are taken before ``usps.h5`` (groups ``train`` and
+    ``test`` with ``data`` 0..1 and ``target``). Mean and std are those of the training images.
     """
 
     name = "usps"

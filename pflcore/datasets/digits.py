@@ -16,8 +16,8 @@ from pflcore.seeds import generator
 class Digits(Dataset):
     """Handwritten digits, 1,797 grey images of 8x8, installed with scikit-learn.
 
-    Pixel values 0..16 are scaled to 0..255. The source knows no test set: a fifth of every class is drawn for it,
-    always the same one. Meant for a first run without a download, not for conclusions.
+    The source knows no test set: a fifth of every class is drawn for it, always the same one. Meant for a first run
+    without a download, not for conclusions.
     """
 
     citation = "E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998"

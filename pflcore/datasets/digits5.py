@@ -49,15 +49,13 @@ Part = tuple[str, Bytes, Rows, Mask, str]
 class Digits5(Dataset):
     """Digits of five domains: MNIST, SVHN, USPS, SynthDigits and MNIST-M, in colour.
 
-    The five datasets are read from their own folders beside this one's. As in FedBN's code every image gets three
-    channels and is scaled to 28x28 (bilinear), and mean and std are 0.5; MNIST-M has 70,000 images there, which is the
-    `built` one, while its authors' files hold 68,002. With `pooled`, training and test images of a domain are put
-    together, and a fifth of them, by class, is drawn as the test set: always the same ones. The domain is the attribute
+    The five are read from their own folders. As in FedBN's code images get three channels and are scaled to 28x28
+    (bilinear); MNIST-M is the `built` one there. With `pooled`, training and test images of a domain are put together,
+    and a fifth of them, by class, is drawn as the test set, always the same ones. The domain is the attribute
     ``domain``.
 
-    With ``source: fedbn`` the images, and what is training and test, are those that FedBN's authors publish in
-    ``digit_dataset.zip``, downloaded into this dataset's own folder when it is not there. Its test sets have the sizes
-    of `pooled`, but other images, and its MNIST-M is one of FedBN's own.
+    With ``source: fedbn`` images and splits are those that FedBN's authors publish. Its test sets have the sizes of
+    `pooled`, but other images, and its MNIST-M is one of FedBN's own.
     """
 
     citation = "X. Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"

@@ -133,11 +133,8 @@ _OFFICE_CLASSES = """
 class Office31(DomainImages):
     """Office-31, 4,110 colour images of office objects in 31 classes and 3 domains.
 
-    The domains are amazon (2,817 images), dslr (498) and webcam (795), in the attribute ``domain``. Looked for are
-    ``domain_adaptation_images.tar.gz`` and what it unpacks to, ``amazon/images/<class>/``, ``dslr/images/<class>/`` and
-    ``webcam/images/<class>/``, directly or in ``domain_adaptation_images/``. Images are scaled to a square. There is no
-    test set: all samples are training samples. The authors publish no hash; the one that is checked is what several
-    public projects found.
+    The domains are amazon (2,817 images), dslr (498) and webcam (795), in the attribute ``domain``. There is no test
+    set. The authors publish no hash; the one that is checked is what several public projects found.
     """
 
     name = "office31"
@@ -171,10 +168,7 @@ class OfficeHome(DomainImages):
     """Office-Home, 15,588 colour images of everyday objects in 65 classes and 4 domains.
 
     The domains are Art (2,427 images), Clipart (4,365), Product (4,439) and Real World (4,357), in the attribute
-    ``domain``. Looked for are ``OfficeHomeDataset_10072016.zip`` and what it unpacks to, ``<domain>/<class>/``,
-    directly or in ``OfficeHomeDataset_10072016/``. Images are scaled to a square, as in FedPerfix. There is no test
-    set: all samples are training samples. The authors publish no hash; the one that is checked is what several public
-    projects found.
+    ``domain``. There is no test set. The hash that is checked is what several public projects found.
     """
 
     name = "officehome"

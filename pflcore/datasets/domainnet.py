@@ -58,19 +58,13 @@ washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glas
 class DomainNet(DomainImages):
     """DomainNet, colour images of 345 classes in 6 domains, by default of FedBN's ten classes.
 
-    Looked for are, for each of the domains clipart, infograph, painting, quickdraw, real and sketch, the official
-    ``<domain>.zip`` and what it unpacks to, ``<domain>/<class>/<image>``. Clipart and painting are those of the cleaned
-    version, without duplicates, in ``groundtruth/`` of the site. The authors publish no hashes; those that are checked
-    are what several public projects found. The domain is the attribute ``domain``.
+    Clipart and painting are those of the cleaned version, without duplicates. The hashes that are checked are what
+    several public projects found. The domain is the attribute ``domain``.
 
-    When the official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains lie beside them, the lists
-    say what is used and which of it is the test set. With the lists and all classes that is 586,575 images. Without
-    lists every image is used, and all samples are training samples. Classes are in alphabetical order, capitals first;
-    the class numbers in the lists are not used.
-
-    With ``lists: fedbn`` FedBN's pickled lists say so, ``<domain>_train.pkl`` and ``<domain>_test.pkl`` in
-    ``domainnet_dataset.zip``, of which no hash is known. When they were published FedBN's page led to the cleaned
-    version of the images; since 2025 it leads to the original one.
+    When the official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains lie beside the images, they
+    say what is used and which of it is the test set: with all classes 586,575 images. Without lists all images are
+    training samples. With ``lists: fedbn`` FedBN's pickled lists in ``domainnet_dataset.zip`` say so; when they were
+    published FedBN's page led to the cleaned version of the images, since 2025 to the original one.
     """
 
     citation = "X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019"

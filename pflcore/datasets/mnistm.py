@@ -34,12 +34,10 @@ _BSDS = Source(
 class MnistM(Dataset):
     """MNIST-M, handwritten digits blended with patches of colour photographs.
 
-    ``official``: 59,001 + 9,001 images of 32x32 from ``mnist_m.tar.gz``, whose hash is checked, or what it unpacks to.
-    ``built``: 60,000 + 10,000 images of 28x28 by the recipe of Ganin et al., JMLR 2016, section 5.2.4: the absolute
-    difference, for each colour, of an MNIST image and a random patch of a random photograph of BSDS500. Training digits
-    get patches of BSDS500's training photographs, test digits those of its test photographs; the paper does not say
-    which it took. It needs MNIST in its own folder beside this one, and here ``BSR_bsds500.tgz`` or what it unpacks to.
-    Mean and std are 0.5.
+    ``official``: 59,001 + 9,001 images of 32x32. ``built``: 60,000 + 10,000 images of 28x28 by the recipe of Ganin et
+    al., JMLR 2016, section 5.2.4: the absolute difference, for each colour, of an MNIST image, from its own folder, and
+    a random patch of a random photograph of BSDS500. Training digits get patches of training photographs, test digits
+    those of test photographs; the paper does not say which it took.
     """
 
     citation = "Y. Ganin et al., Domain-Adversarial Training of Neural Networks, JMLR 2016"

@@ -21,8 +21,8 @@ _ZENODO, _FILE = "https://zenodo.org/records", "files/organamnist.npz"
 class OrganAMnist(Dataset):
     """OrganAMNIST, 41,072 + 17,778 axial CT slices of 11 organs, grey images of 28x28.
 
-    ``organamnist.npz`` is downloaded when it is not there. Its training and validation images are the training images
-    here. Mean and std are 0.5. Release v2 (58,850 images) is the one of medmnist 2, v3 (58,830) that of medmnist 3.
+    Its training and validation images are the training images here. Release v2 (58,850 images) is the one of medmnist
+    2, v3 (58,830) that of medmnist 3.
     """
 
     citation = "J. Yang et al., MedMNIST v2, Scientific Data 2023"

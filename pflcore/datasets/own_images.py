@@ -87,12 +87,10 @@ class OwnImages(Dataset):
 class ImageFolder(OwnImages):
     """Your own images, sorted into folders by class; no code needed.
 
-    The names of the innermost folders are the classes, in alphabetical order. What the folders around them stand for is
-    the option `layout`: nothing, the split, or the domain, which becomes the attribute ``domain``. Only the layout
-    ``split/class`` has a test set; otherwise all samples are training samples. Everything in the folder has to be an
-    image in its place, so that no image is left out unnoticed; hidden files are ignored. Every class needs an image,
-    and training and test set need the same classes; a domain need not have all of them. Images are read as a viewer
-    shows them: turned as EXIF says, on white where they are transparent, 16 bits and floats scaled to bytes.
+    The names of the innermost folders are the classes, in alphabetical order. The folders around them are by the option
+    `layout` nothing, the split, or the domain, which becomes the attribute ``domain``; only ``split/class`` has a test
+    set, with the same classes. Everything in the folder has to be an image in its place, so that none is left out
+    unnoticed; hidden files are ignored.
     """
 
     name = "image_folder"
@@ -160,13 +158,9 @@ def _files_below(root: Path) -> list[Path]:
 class OwnImageTable(OwnImages):
     """Your own images in Parquet files, as Hugging Face exports them; no code needed.
 
-    Read are ``train*.parquet``, and ``test*.parquet`` when there are any; without them all samples are training
-    samples. An image is a PNG, JPEG or the like in a binary column, or in the field ``bytes`` of a struct. It is read
-    as a viewer shows it: turned as EXIF says, on white where it is transparent, 16 bits and floats scaled to bytes.
-
-    A label is an integer, named by the metadata of an export when it has names; or a text, and then the distinct texts
-    are the classes, in alphabetical order. Integers without names have to be 0, 1, 2 and so on without a gap. A label
-    that only the test files have is an error.
+    Read are ``train*.parquet``, and ``test*.parquet`` when there are any. An image is in a binary column, or in the
+    field ``bytes`` of a struct. A label is an integer, named by an export's metadata or else 0, 1, 2 and so on without
+    a gap; or a text, and then the distinct texts are the classes, in alphabetical order.
     """
 
     name = "image_table"
@@ -241,9 +235,8 @@ class DetectionFolder(OwnImages):
     """Your own images with boxes around objects, in the layout of PASCAL VOC; no code needed.
 
     The folder has ``Annotations/<image>.xml``, ``JPEGImages/<image>.jpg`` and the lists of images
-    ``ImageSets/Main/<list>.txt``. Images are scaled to a square and boxes with them. A class that is not named, a box
-    that is not within its image and an image without an object are errors. In partitions an image counts for one class,
-    by `counts_as`.
+    ``ImageSets/Main/<list>.txt``. A class that is not named, a box that is not within its image and an image without an
+    object are errors. In partitions an image counts for one class, by `counts_as`.
     """
 
     name = "detection_folder"

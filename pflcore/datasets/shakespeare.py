@@ -47,13 +47,12 @@ Windows = tuple[Bytes, Bytes]
 class Shakespeare(Dataset):
     """Shakespeare's plays, the next of 100 characters, by speaking role.
 
-    A sample is a text of `chunk_len` characters with the one after it, its role the attribute ``role``. By default
-    the complete works of 1994 are looked for as ``1994-01-100.zip`` (Project Gutenberg, ``files/100/old/old``) and
-    unpacked as ``100.txt``, in this order. No hash of them is published, so none is checked. Roles are those of one
-    play, and lines and split are those of the preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles and
-    FedTP 683 clients, without saying which; about 60 % of the roles (`role_share`) would explain it.
+    A sample is a text of `chunk_len` characters with the one after it, its role, of one play, the attribute ``role``;
+    it is by default from the complete works of 1994, of which no hash is published. Lines and split are those of the
+    preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles and FedTP 683 clients, without saying which;
+    about 60 % of the roles (`role_share`) would explain it.
 
-    The first part of a role's lines trains, the last ``max(1, int((1 - train_share) * lines))`` test. In this released
+    The last ``max(1, int((1 - train_share) * lines))`` of a role's lines test, the others train. In this released
     arithmetic a role of 10 lines has one test line, as ``1 - 0.8`` is a little less than 0.2 in floating point. Runs of
     spaces are made one, then the lines of each part are joined by a space; every window of them is a sample.
     """

@@ -111,10 +111,8 @@ def read_splits(
 
 
 class _Object(NamedTuple):
-    """An object: its class, its corners in pixels as in the file, and whether it is difficult."""
-
     label: str
-    corners: tuple[float, ...]
+    corners: tuple[float, ...]  # in pixels as in the file
     difficult: bool
 
 
@@ -235,14 +233,9 @@ class Voc(Dataset):
 class Voc2007(Voc):
     """PASCAL VOC 2007, 5,011 + 4,952 photographs with 24,640 boxes of 20 classes.
 
-    The list trainval is the training set and test the test set. Looked for are both official archives, then
-    ``VOCdevkit/VOC2007/``, ``VOC2007/``, and ``Annotations/``, ``ImageSets/`` and ``JPEGImages/`` directly in the
-    folder; the archives are downloaded when none is there. With the option `class_list` data of one's own in this
-    layout is read.
-
-    Images are scaled to a square and boxes with them. The label of an image is the class of its largest object that is
-    not marked difficult, or of its largest object when all are. Boxes in pixels count from 1 and include both ends;
-    shares of the width and height are kept. An image without an object is an error.
+    The list trainval is the training set and test the test set. The label of an image is the class of its largest
+    object that is not marked difficult, or of its largest object when all are. Boxes in pixels count from 1 and include
+    both ends; shares of the width and height are stored. With `class_list` data of one's own in this layout is read.
     """
 
     name = "voc2007"
@@ -262,8 +255,7 @@ class Voc2007(Voc):
 class Voc2012(Voc):
     """PASCAL VOC 2012, 5,717 + 5,823 photographs with 27,450 boxes of 20 classes.
 
-    The list train is the training set and val the test set, as the annotations of the official test set are not
-    public. The official archive, or what it unpacks to, is looked for and read as that of ``voc2007``.
+    The list train is the training set and val the test set, as the official test set's annotations are not public.
     """
 
     name = "voc2012"
@@ -280,12 +272,9 @@ class Voc2012(Voc):
 class VocDetection(Voc):
     """PASCAL VOC 2007 and 2012 together, 10,728 + 5,823 photographs with boxes.
 
-    Training images are trainval of 2007 and train of 2012, test images are val of 2012.
-    Both are read from the folders of ``voc2007`` and ``voc2012``, in any of the forms that these take, and downloaded
-    there. Of 2007 the archive of the test set is not needed. pFedLA's "2007 and 2012, tested on 2012" has its test
-    images in training; here no image is in both.
-
-    The targets of a detector are the boxes. In partitions an image counts for one class, by `counts_as`.
+    Training images are trainval of 2007 and train of 2012, test images are val of 2012, read from the folders of
+    ``voc2007`` and ``voc2012``. pFedLA's "2007 and 2012, tested on 2012" has its test images in training; here no image
+    is in both. In partitions an image counts for one class, by `counts_as`.
     """
 
     name = "voc_detection"

@@ -187,16 +187,12 @@ def test_images_labels_and_splits_are_those_of_the_files(published: Path, parts:
     assert end == len(samples) and list(published.iterdir()) == [path]
 
 
-PAIR = images(1, 0), labels_of(1, 0)
-
-
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
         (b"", "is missing"),
-        (pickle.dumps(PAIR)[:-99], "cannot be read ("),
-        (pickle.dumps((PAIR[0].astype(float), PAIR[1])), "images of float64"),
-        (pickle.dumps((PAIR[0], PAIR[1][:-1])), "cannot be read ("),
+        (pickle.dumps((images(1, 0).astype(float), labels_of(1, 0))), "images of float64"),
+        (pickle.dumps((images(1, 0), labels_of(1, 0)[:-1])), "cannot be read ("),
         (pickle.dumps(Hostile(Path("/tmp/evil-of-pfl"))), "refused: the pickle asks for posix.system"),
     ],
 )

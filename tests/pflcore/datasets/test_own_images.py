@@ -81,12 +81,16 @@ def test_faulty_folders(folder: Path, layout: str, extra: str, place: str, probl
     assert message.startswith(f"{folder / place}: ") and problem in message
 
 
-@pytest.mark.parametrize("name", ["image_folder", "image_table", "detection_folder"])
-def test_nothing_there(folder: Path, name: str) -> None:
-    for place in (folder, folder.parent / "absent"):
-        assert not own(name).found(place)
-        message = failure(own(name), place)
-        assert message.startswith(f"{place}: no ") and "'path'" in message
+def test_nothing_there_and_wrong_options(folder: Path) -> None:
+    for name in ("image_folder", "image_table", "detection_folder"):
+        for place in (folder, folder.parent / "absent"):
+            assert not own(name).found(place)
+            message = failure(own(name), place)
+            assert message.startswith(f"{place}: no ") and "'path'" in message
+    options: dict[str, Any]
+    for options in ({"mean": (0.5, 0.5)}, {"mean": ()}, {"std": (0.0,)}, {"layout": "class/split"}):
+        with pytest.raises(UserError, match=rf"^image_folder\.{next(iter(options))} = "):
+            own(**options)
 
 
 @pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b", "C:/x", "a\\b", "a\0b"])
@@ -94,14 +98,6 @@ def test_a_path_stays_in_the_data_folder(path: str) -> None:
     for name in ("image_folder", "image_table", "detection_folder"):
         with pytest.raises(UserError, match=rf"^{name}\.path = "):
             DATASETS.create(name, path=path)
-
-
-@pytest.mark.parametrize(
-    "options", [{"mean": (0.5, 0.5)}, {"mean": ()}, {"std": (0.0,)}, {"channels": 2}, {"layout": "class/split"}]
-)
-def test_options_of_own_images(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"^image_folder\.{next(iter(options))} = "):
-        own(**options)
 
 
 # --- tables --------------------------------------------------------------------------------------------------------
@@ -163,9 +159,8 @@ def test_wrong_columns(folder: Path, options: dict[str, Any], columns: dict[str,
     assert message.startswith(f"{folder}") and problem in message
 
 
-@pytest.mark.parametrize(("names", "label"), [(["b", "a"], [0]), (None, [0]), (None, ["a"])])
-def test_files_that_do_not_fit_each_other(folder: Path, names: list[str] | None, label: list[Any]) -> None:
+def test_files_that_do_not_fit_each_other(folder: Path) -> None:
     write(folder / "train.parquet", [1, 2], ["a", "b"], label=[0, 1])
-    write(folder / "test.parquet", [1], names, label=label)
+    write(folder / "test.parquet", [1], ["b", "a"], label=[0])
     message = failure(own("image_table"), folder)
     assert message.startswith(f"{folder}/test.parquet: its labels are of another kind")

@@ -143,10 +143,8 @@ def test_other_classes(folder: Path, year: Path) -> None:
     names = ("RBC", *(name for name in CLASSES if name != "dog"))
     samples = DATASETS.create("voc2007", class_list=names, size=SIZE).load(folder)  # one image less than VOC
     assert len(samples) == 4 and samples.class_names == names and samples.labels.tolist()[1] == 0
-    assert "000005.xml: object 1: its class 'RBC' is unknown" in failure(VOC, folder)
-    for wrong in ((), ("a", "a")):
-        with pytest.raises(UserError, match=r"^voc2007\.class_list = "):
-            DATASETS.create("voc2007", class_list=wrong)
+    with pytest.raises(UserError, match=r"^voc2007\.class_list = "):
+        DATASETS.create("voc2007", class_list=("a", "a"))
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]><annotation>&b;</annotation>'
