@@ -16,9 +16,8 @@ from pflcore.options import option
 class ConvNet(AttentiveBackbone):
     """Two convolutions with max pooling, then three linear layers.
 
-    With its defaults on 3×32×32 images it has 121,182 parameters for 10 classes and 128,832 for 100. The feature that
-    heads and prototypes use is the output of the last hidden layer after its ReLU. Smaller images need a smaller
-    kernel or padding: 8×8 digits take ``kernel: 3, padding: 1``.
+    With its defaults on 3×32×32 images it has 121,182 parameters for 10 classes and 128,832 for 100. Smaller images
+    need a smaller kernel or padding: 8×8 digits take ``kernel: 3, padding: 1``.
     """
 
     name = "convnet"
@@ -60,9 +59,8 @@ class ConvNet(AttentiveBackbone):
 class LeNet(ConvNet):
     """LeNet-5 with ReLU and max pooling: two convolutions, three linear layers.
 
-    With its defaults on 3×32×32 images it has 62,006 parameters for 10 classes and 69,656 for 100; on the 3×28×28
-    digits of pFedLA-Att 44,726 for 10. Smaller images need a smaller kernel or padding: 8×8 digits take ``kernel: 3,
-    padding: 1``.
+    On 3×32×32 images it has 62,006 parameters for 10 classes and 69,656 for 100; on the 3×28×28 digits of pFedLA-Att
+    44,726 for 10. Smaller images take ``kernel: 3, padding: 1``.
     """
 
     name = "lenet"
@@ -76,9 +74,8 @@ class LeNetBN(LeNet):
     """LeNet-5 with batch norm after each convolution and hidden linear layer.
 
     On the 3×28×28 digits of pFedLA-Att it has 45,178 parameters for 10 classes; on 3×32×32 images 62,458 for 10 and
-    70,108 for 100. The paper prints a padding of 1, with which the first linear layer would take 400 numbers; both its
-    printed 256 and its count need the default of 0. With local attention the 45,178 become 45,318 (se), 45,184 (eca),
-    45,798 (ca; the paper prints 45.54 K) and 45,950 (hybrid).
+    70,108 for 100. The paper prints a padding of 1; its count needs the default of 0. With local attention the 45,178
+    become 45,318 (se), 45,184 (eca), 45,798 (ca; the paper prints 45.54 K) and 45,950 (hybrid).
     """
 
     name = "lenet_bn"

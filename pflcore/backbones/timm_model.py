@@ -40,11 +40,9 @@ def create(model: str, shape: tuple[int, ...], classes: int, **changes: Any) -> 
 class ResNet50(AttentiveBackbone):
     """ResNet-50 of timm, from scratch.
 
-    It has 23,528,522 parameters for 10 classes, 23,712,932 for 100 and 25,557,032 for 1000, whatever the image size.
-    Small images shrink by 32 on their way: of 32×32 pixels one position is left. The norm of a shortcut belongs to
-    ``norm`` as well, although timm does not name it "bn". As in timm, the last norm of each block begins with weight
-    zero, so that a block begins as its shortcut. Local attention comes after each of the four stages, of which no paper
-    has figures.
+    It has 23,528,522 parameters for 10 classes, 23,712,932 for 100 and 25,557,032 for 1000, whatever the image size; of
+    32×32 pixels one position is left. As in timm, the last norm of each block begins with weight zero, so that a block
+    begins as its shortcut. Local attention comes after each of the four stages, of which no paper has figures.
     """
 
     name = "resnet50"
@@ -76,10 +74,9 @@ class ResNet50(AttentiveBackbone):
 class ViT(Backbone):
     """A vision Transformer (ViT-T, ViT-S, ViT-B) of timm, from scratch.
 
-    Queries, keys and values with bias, MLP of 4 times the width, a norm before each part and one at the end, a class
-    token, no dropout. On 3×224×224 images with 100 classes ViT-T has 5,543,716 parameters, ViT-S 21,704,164 and ViT-B
-    85,875,556. The table of positions follows the size of the images: on 3×32×32, ViT-T has 5,489,482 for 10 classes
-    and 5,506,852 for 100.
+    On 3×224×224 images with 100 classes ViT-T has 5,543,716 parameters, ViT-S 21,704,164 and ViT-B 85,875,556. The
+    table of positions follows the size of the images: on 3×32×32, ViT-T has 5,489,482 for 10 classes and 5,506,852 for
+    100.
     """
 
     name = "vit"
@@ -124,11 +121,8 @@ class TimmModel(Backbone):
     Groups by the first rule that holds for a state entry: what timm calls the classifier is ``head``; a module whose
     type is a norm is ``norm``; tokens and positions by their names; what lies in a part named attention or MLP is
     ``attention.qkv``, ``attention.out``, ``attention.other`` or ``mlp``; then ``patch_embed``, convolutions ``conv``,
-    linear layers ``fc``; the rest is ``other``. ``pfl describe`` cannot know which of them a model has; a method that
-    names a missing one says what there is. A model of fixed image size is made for the size of the data.
-
-    Rates of dropout and stochastic depth are zero. The executor ``stacked`` takes a model if vectorisation over clients
-    supports its operations.
+    linear layers ``fc``; the rest is ``other``. A model of fixed image size is made for the size of the data. Rates of
+    dropout and stochastic depth are zero.
     """
 
     name = "timm_model"

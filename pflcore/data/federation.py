@@ -44,36 +44,24 @@ class FederatedData:
 
     Samples that do not fit on the device stay on the host, memory-mapped or not, and batches are fetched ahead of their
     use by a thread, through pinned memory.
-
-    Attributes:
-        inputs: Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only
-            predicted; uint8, on the device or on the host.
-        labels: (samples,) int64, or boxes as targets of a detector, (samples, objects, 6) float32; on the device.
-        train, test: For each client the rows of its training and test samples, int64, on the host.
-        mean, std: Per channel, of pixels scaled to 0..1; on the device. Of no meaning for texts.
-        classes: Number of classes; for texts of characters.
-        size: Height and width that images are scaled up to (bilinear), or None.
-        novel: Clients that take no part in training.
-        noise: Standard deviation of the noise that is drawn anew each round for every row, (samples,); None for none.
-        validation: As `train`, the rows held back for validation; empty where none are.
-        augmentation: What is done to images of local steps; None for nothing.
-        boxes: Targets of a detector, (samples, objects, 6) float32, where the samples have any.
     """
 
+    # Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only predicted;
+    # uint8, on the device or on the host.
     inputs: Tensor
-    labels: Tensor
-    train: Sequence[Tensor]
+    labels: Tensor  # (samples,) int64, or boxes as targets, (samples, objects, 6) float32; on the device
+    train: Sequence[Tensor]  # for each client its rows, int64, on the host
     test: Sequence[Tensor]
-    mean: Tensor
+    mean: Tensor  # per channel, of pixels scaled to 0..1; on the device
     std: Tensor
-    classes: int
-    size: int | None = None
-    novel: frozenset[int] = frozenset()
-    noise: Tensor | None = None
+    classes: int  # for texts of characters
+    size: int | None = None  # height and width that images are scaled up to (bilinear)
+    novel: frozenset[int] = frozenset()  # clients that take no part in training
+    noise: Tensor | None = None  # std of what is drawn anew each round for every row, (samples,)
     noise_seed: int = 0
-    validation: Sequence[Tensor] = ()
-    augmentation: Augmentation | None = None
-    boxes: Tensor | None = None
+    validation: Sequence[Tensor] = ()  # as `train`; empty where nothing is held back
+    augmentation: Augmentation | None = None  # of images of local steps
+    boxes: Tensor | None = None  # targets of a detector, (samples, objects, 6) float32
 
     @classmethod
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:

@@ -189,8 +189,9 @@ def test_organs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert failure(create("organamnist"), folder).startswith(f"{path}: md5 is ")
     trust(monkeypatch)
     samples = create("organamnist").load(folder)
-    whole = np.load(path)
-    np.testing.assert_array_equal(samples.inputs[:, 0], np.concatenate([whole[f"{split}_images"] for split in ORGANS]))
+    with np.load(path) as whole:
+        images = np.concatenate([whole[f"{split}_images"] for split in ORGANS])
+    np.testing.assert_array_equal(samples.inputs[:, 0], images)
     assert samples.labels.tolist() == [0, 10, 3, 4, 5, 9, 8, 7, 1, 2, 6, 10]
     assert samples.train.tolist() == [True] * 8 + [False] * 4 and samples.class_names[6] == "liver"
     assert samples.source == "organamnist.npz (v2)" and list(folder.iterdir()) == [path]
