@@ -50,9 +50,8 @@ class Adaptation(Analysis):
     def check(self, subject: Subject) -> None:
         novel = subject.trainer.data.novel
         if not novel:
-            raise UserError(
-                "analyses: 'adaptation' needs clients that take no part in training; raise the partition's novel_share"
-            )
+            needs = "clients that take no part in training; raise the partition's novel_share"
+            raise UserError(f"analyses: 'adaptation' needs {needs}")
         if not self.parts:
             raise UserError("adaptation.parts: nothing is to be tuned; name a part, or leave the analysis out")
         for client in sorted(novel):
@@ -61,11 +60,10 @@ class Adaptation(Analysis):
         for part in self.parts:
             if novel_client.start(part) is None:
                 method = subject.trainer.method
+                name = getattr(method, "name", type(method).__name__)
                 has = ", ".join(one for one in PARTS if novel_client.start(one)) or "nothing"
-                raise UserError(
-                    f"adaptation.parts: clients of method {getattr(method, 'name', type(method).__name__)} are "
-                    f"measured with no part {part!r}; what can be tuned: {has}"
-                )
+                none = f"clients of method {name} are measured with no part {part!r}"
+                raise UserError(f"adaptation.parts: {none}; what can be tuned: {has}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield, for each novel client and part, ``<part>.correct`` and ``<part>.total`` after 0, 1, … epochs.

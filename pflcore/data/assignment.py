@@ -18,26 +18,16 @@ VALIDATION = "validation"  # what a sample can be held for, beside a dataset's o
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The samples of every client.
+    """The samples of every client."""
 
-    Args:
-        train: One int64 array per client: ascending rows of the dataset it trains on.
-        test, validation: The same for the rows it is tested on, and those held back for validation; an empty list where
-            none are.
-        scheme, seed: Name of the partition that made it, and its seed.
-        own_split: Training and test samples were chosen by the partition, whatever the dataset says.
-        novel: Clients that take no part in training, ascending.
-        noise: What is added to the images, if anything.
-    """
-
-    train: list[Rows]
+    train: list[Rows]  # one int64 array per client: ascending rows of the dataset
     test: list[Rows]
-    scheme: str
+    scheme: str  # name of the partition that made it
     seed: int
-    own_split: bool = False
-    novel: tuple[int, ...] = ()
-    noise: Noise | None = None
-    validation: list[Rows] = field(default_factory=list)
+    own_split: bool = False  # training and test samples were chosen by the partition, whatever the dataset says
+    novel: tuple[int, ...] = ()  # clients that take no part in training, ascending
+    noise: Noise | None = None  # what is added to the images
+    validation: list[Rows] = field(default_factory=list)  # rows held back for it; an empty list where none are
 
     def __post_init__(self) -> None:
         others: dict[str, Sized] = {"are tested": self.test, "hold back for validation": self.validation or self.train}

@@ -18,19 +18,12 @@ from pflcore.seeds import torch_seed
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to a training image, in this order.
+    """What is done to a training image, in this order."""
 
-    Attributes:
-        seed: Of the run.
-        rotation: Degrees that it is turned by at most, either way; bilinear, black where nothing was.
-        crop: Width of a black border, in pixels; a place of the image's own size within it is cut out.
-        flip: Probability of being mirrored left to right.
-    """
-
-    seed: int
-    rotation: float = 0.0
-    crop: int = 0
-    flip: float = 0.0
+    seed: int  # of the run
+    rotation: float = 0.0  # degrees that it is turned by at most, either way; bilinear, black where nothing was
+    crop: int = 0  # width of a black border, in pixels; a place of the image's own size within it is cut out
+    flip: float = 0.0  # probability of being mirrored left to right
 
     def __call__(self, images: Tensor, rows: Tensor, steps: Tensor, round_: int) -> Tensor:
         """Return the images [..., C, H, W] of a batch, uint8, changed; they stay bytes unless they are rotated.

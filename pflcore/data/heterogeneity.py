@@ -15,28 +15,19 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Heterogeneity:
-    """Per client, over N clients and K classes.
+    """Per client, over N clients and K classes."""
 
-    Attributes:
-        train, test, validation: int64 [N, K], samples of each class; None where nothing is held back for validation.
-        attributes: For each attribute of the dataset int64 [N, values], a client's samples of each value.
-        entropy: float64 [N], of the training labels, in bits; 0 is one class, log2(K) all of them equally.
-        distance: float64 [N], total variation between the client's training labels and those of all clients: the share
-            of its samples that would have to be of another class.
-        split_distance: float64 [N], the same between its training and its test labels. Chance alone gives some.
-        holders: int64 [K], clients that train on the class.
-        used: Samples that any client holds.
-    """
-
-    train: Rows
+    train: Rows  # int64 [N, K], samples of each class
     test: Rows
     validation: Rows | None
-    attributes: dict[str, Rows]
-    entropy: Numbers
+    attributes: dict[str, Rows]  # for each of the dataset's, int64 [N, values], samples of each value
+    entropy: Numbers  # float64 [N], of the training labels, in bits; 0 is one class, log2(K) all of them equally
+    # float64 [N], total variation between the client's training labels and those of all clients: the share of its
+    # samples that would have to be of another class; and the same between its training and its test labels.
     distance: Numbers
     split_distance: Numbers
-    holders: Rows
-    used: int
+    holders: Rows  # int64 [K], clients that train on the class
+    used: int  # samples that any client holds
 
     @property
     def clients(self) -> int:

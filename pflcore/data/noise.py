@@ -18,14 +18,11 @@ _CHUNK = 2**24  # pixels that noise is drawn for at a time
 
 @dataclass(frozen=True)
 class Noise:
-    """How strong the noise of each client is.
+    """How strong the noise of each client is: a standard deviation, as written, on the scale of pixels, 0..255.
 
-    Args:
-        std: Standard deviation per client. As written, on the scale of pixels, 0..255.
-        released: As FedTP's released code does: the noise is added to *normalised* images, in units of their own
-            standard deviation, drawn anew whenever a sample is used, and the sum is clamped to 0..255, which sets
-            everything darker than the mean to zero, also for clients without noise.
-        seed: Of the noise that is fixed per sample.
+    `released`, as FedTP's released code does, it is added to *normalised* images, in units of their own standard
+    deviation, drawn anew whenever a sample is used, and the sum is clamped to 0..255, which sets everything darker than
+    the mean to zero, also for clients without noise.
     """
 
     std: tuple[float, ...]

@@ -28,19 +28,12 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """The annotated objects of all samples, sample after sample.
+    """The annotated objects of all samples, sample after sample."""
 
-    Args:
-        counts: int64 [n], objects of each sample.
-        labels: int64 [m], classes of the objects.
-        corners: float32 [m, 4]: left, top, right, bottom as shares (0..1) of the image's width and height.
-        difficult: bool [m], objects that evaluation passes over.
-    """
-
-    counts: Rows
-    labels: Rows
-    corners: npt.NDArray[np.float32]
-    difficult: Mask
+    counts: Rows  # int64 [n], objects of each sample
+    labels: Rows  # int64 [m], classes of the objects
+    corners: npt.NDArray[np.float32]  # [m, 4]: left, top, right, bottom as shares (0..1) of the image's sides
+    difficult: Mask  # bool [m], objects that evaluation ignores
 
     def padded(self) -> npt.NDArray[np.float32]:
         """Return all samples as targets of one shape: float32 [n, objects of the sample that has most, 6].
@@ -57,31 +50,19 @@ class Boxes:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """All samples of a dataset, training and test, in one row order that partitions refer to.
+    """All samples of a dataset, training and test, in one row order that partitions refer to."""
 
-    Args:
-        inputs: uint8: images [n, C, H, W] with pixels 0..255, or texts [n, L + 1] of character numbers, whose first L
-            are a model's input and whose last L are what it is to predict.
-        labels: int64 [n], 0..classes-1; of a text its last character.
-        train: bool [n], true for training samples. A dataset without a test set of its own has true everywhere.
-        name: The dataset's name, e.g. ``"cifar10"``.
-        class_names: One name per class; of texts one per character.
-        mean, std: Per channel, of pixel values scaled to 0..1; what a model's input is normalised with. Empty for text.
-        source: Where the samples came from, for the reader of a report. Holds no path of a machine.
-        size: Height and width that images are scaled up to, batch by batch; None leaves them as they are.
-        attributes: Further facts by name, e.g. ``"domain"``.
-        boxes: Annotated objects, of datasets that have them.
-    """
-
+    # uint8: images [n, C, H, W] with pixels 0..255, or texts [n, L + 1] of character numbers, whose first L are the
+    # input of a model and whose last L are what it is to predict.
     inputs: Bytes
-    labels: Rows
-    train: Mask
-    name: str
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
+    labels: Rows  # int64 [n], 0..classes-1; of a text its last character
+    train: Mask  # bool [n], true for training samples: everywhere in a dataset without a test set of its own
+    name: str  # the dataset's, e.g. "cifar10"
+    class_names: tuple[str, ...]  # of texts one per character
+    mean: tuple[float, ...]  # per channel, of pixel values scaled to 0..1, to normalise a model's input; empty for text
     std: tuple[float, ...]
-    source: str
-    size: int | None = None
+    source: str  # where the samples came from, for the reader of a report; no path of a machine
+    size: int | None = None  # height and width that images are scaled up to, batch by batch
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
     boxes: Boxes | None = None
 

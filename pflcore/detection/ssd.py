@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-PER_POSITION = 6
-"""Default boxes of a position: ratios of width to height 1, 2, 1/2, 3, 1/3, and a square of a size between two maps."""
-
+PER_POSITION = 6  # default boxes: of all ratios of width to height, and a square of a size between two maps
 Found = NDArray[np.float32]
 """Of an image: (n, 6), class, left, top, right, bottom as shares, score; by falling score."""
 
@@ -34,9 +32,7 @@ _CANDIDATES, _MOST_FOUND, _MIN_SCORE, _DUPLICATE = 400, 200, 0.01, 0.45  # the l
 def default_boxes(grids: Sequence[tuple[int, int]], smallest: float, largest: float) -> Tensor:
     """Return boxes as centre and size (x, y, width, height): (boxes, 4), map after map, row after row.
 
-    Args:
-        grids: Height and width of each feature map, from the finest.
-        smallest, largest: Sizes of the squares of the first and of the last map; those between are evenly spaced.
+    Grids are the height and width of each map, from the finest; the sizes of squares are evenly spaced over them.
     """
     steps = max(1, len(grids) - 1)
     sizes = [smallest + (largest - smallest) * number / steps for number in range(len(grids))] + [1.0]
@@ -88,15 +84,8 @@ def match(targets: Tensor, defaults: Tensor) -> tuple[Tensor, Tensor]:
 
     It is the one that it overlaps most, if that is by half at least; and every object has the default box that it
     overlaps most, whatever that has of others. Where several have the same, the one that overlaps it most has it.
-
-    Args:
-        targets: (images, objects, 6): class, -1 for none, corners, and whether it is difficult, which makes no
-            difference here.
-        defaults: (boxes, 4), centre and size.
-
-    Returns:
-        Classes counted from 1, 0 for the background, (images, boxes); and corners, (images, boxes, 4), of no meaning
-        for the background.
+    Targets are (images, objects, 6): class, -1 for none, corners, and whether it is difficult, which does not matter.
+    Returned are classes counted from 1, 0 for the background, (images, boxes), and corners, (images, boxes, 4).
     """
     there = targets[..., 0] >= 0
     overlap = torch.where(there[..., None], overlaps(targets[..., 1:5], corners(defaults)), -1.0)

@@ -8,7 +8,6 @@ import shutil
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def line(rng: random.Random, words: tuple[str, ...], command: Any) -> list[str]:
 
 
 @pytest.fixture
-def project(reproduced: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project(reproduced: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     root = tmp_path / "around" / "project"
     shutil.copytree(reproduced.root, root, symlinks=True)
     os.mkfifo(root / "pipe")
@@ -73,7 +72,7 @@ def project(reproduced: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, value in made.environment(COLUMNS="100").items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(root)
-    yield made
+    return made
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.matrix)])

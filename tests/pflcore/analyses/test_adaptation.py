@@ -113,16 +113,8 @@ def pictures(rows: Tensor) -> Tensor:
     return (DATA.inputs[rows].float() / 255 - DATA.mean) / DATA.std
 
 
-def by_hand(
-    tuned: Sequence[Tensor], logits: Callable[[Tensor, bool], Tensor], after: Callable[[], object] = lambda: None
-) -> Curve:
-    """Plain SGD on the tensors in `tuned`.
-
-    Args:
-        logits: (images, whether in training) → logits.
-        after: Called after each step.
-    """
-
+def by_hand(tuned: Sequence[Tensor], logits: Callable[[Tensor, bool], Tensor]) -> Curve:
+    """Plain SGD on the tensors in `tuned`; `logits` takes images and whether it is in training."""
     curve = Curve([], [])
 
     def measure() -> None:
@@ -142,17 +134,8 @@ def by_hand(
             sgd.zero_grad()
             F.cross_entropy(logits(pictures(rows), True), DATA.labels[rows]).backward()
             sgd.step()
-            after()
         measure()
     return curve
-
-
-def of_model(model: nn.Module) -> Callable[[Tensor, bool], Tensor]:
-    def logits(images: Tensor, in_training: bool) -> Tensor:
-        out: Tensor = model.train(in_training)(images)
-        return out
-
-    return logits
 
 
 # --- parts of a model -----------------------------------------------------------------------------------------------
@@ -175,7 +158,9 @@ def test_a_part_of_the_model_is_tuned_by_plain_sgd(name: str, part: str, net: st
     model.load_state_dict(state)
     for entry, parameter in model.named_parameters():
         parameter.requires_grad_(own in entry)
-    by_hand([p for p in model.parameters() if p.requires_grad], of_model(model)).check(result, part)
+    by_hand(
+        [p for p in model.parameters() if p.requires_grad], lambda images, is_training: model.train(is_training)(images)
+    ).check(result, part)
 
 
 def test_fedrods_second_classifier_begins_as_the_first_and_is_tuned_alone() -> None:
