@@ -84,8 +84,8 @@ def _random_boxes(labels: Rows, classes: int, rng: np.random.Generator) -> Boxes
     sides = rng.uniform(0.15, 0.3, (len(owned), 2))
     owned[first], sides[first] = labels, rng.uniform(0.4, 0.6, (len(labels), 2))
     corners = rng.uniform(0, 1 - sides)
-    corners = np.concatenate([corners, corners + sides], axis=1).astype(np.float32)
-    return Boxes(counts.astype(np.int64), owned, corners, difficult=np.zeros(len(owned), bool))
+    both = np.concatenate([corners, corners + sides], axis=1).astype(np.float32)
+    return Boxes(counts.astype(np.int64), owned, both, difficult=np.zeros(len(owned), bool))
 
 
 def _draw_shapes(boxes: Boxes, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ import numpy as np
 from pflcore.data.samples import SPLITS, Mask
 from pflcore.datasets import DATASETS
 from pflcore.datasets._download import DataFile, Source
-from pflcore.datasets._files import load_pickle, open_files, read_file, reading
+from pflcore.datasets._files import Read, load_pickle, open_files, read_file, reading
 from pflcore.datasets.domain_images import Archive, DomainImages, Picture
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -123,13 +124,21 @@ class DomainNet(DomainImages):
 
     def select(self, folder: Path, pictures: list[Picture]) -> tuple[list[Picture], Mask, list[str]]:
         lists = [(domain, split) for domain in _DOMAINS for split in SPLITS]
-        fedbn = self.lists == "fedbn"
+        fedbn, train = self.lists == "fedbn", dict[str, bool]()
         if not fedbn and not any((folder / f"{domain}_{split}.txt").is_file() for domain, split in lists):
             return super().select(folder, pictures)
-        train: dict[str, bool] = {}
-        with _open_lists(folder, fedbn) as read:
+        place, end = (folder / FEDBN_LISTS.name, "pkl") if fedbn else (folder, "txt")
+        advice = f"get FedBN's lists from {FEDBN_LISTS.url}" if fedbn else "put the lists of all domains there, or none"
+        with ExitStack() as stack:
+            found: Iterable[tuple[str, Read]] = [(path.name, partial(read_file, path)) for path in folder.glob("*.txt")]
+            if fedbn:
+                found = stack.enter_context(open_files(place, lambda name: name.endswith(".pkl"))).items()
+            files = {name.rpartition("/")[2]: (f"{place}/{name}", read) for name, read in found}
             for domain, split in lists:
-                where, paths = read(f"{domain}_{split}")
+                with reading(place, advice):
+                    where, read = files[f"{domain}_{split}.{end}"]
+                with reading(where, advice):
+                    paths = _read_pickle(read(), where) if fedbn else _read_text(read())
                 for path in paths[: self.first] if split == "train" else paths:
                     parts = path.split("/")
                     if len(parts) != 3 or parts[0] != domain:
@@ -146,33 +155,15 @@ class DomainNet(DomainImages):
         return list(used.values()), mask, ["FedBN's lists" if fedbn else "official lists"]
 
 
-@contextmanager
-def _open_lists(folder: Path, fedbn: bool) -> Iterator[Callable[[str], tuple[str, list[str]]]]:
-    """Yield what reads a list by its name: what to call it, and its images; classes beside them are not used."""
+def _read_text(data: bytes) -> list[str]:
+    """Return an official list's images; the numbers of their classes are not used."""
+    return [line.strip().rpartition(" ")[0] for line in data.decode().splitlines() if line.strip()]
 
-    def read_text(name: str) -> tuple[str, list[str]]:
-        path = folder / f"{name}.txt"
-        with reading(path, "put the lists of all domains there, or none"):
-            lines = read_file(path).decode().splitlines()
-        return str(path), [line.strip().rpartition(" ")[0] for line in lines if line.strip()]
 
-    def read_pickle(name: str) -> tuple[str, list[str]]:
-        with reading(archive, f"get FedBN's lists from {FEDBN_LISTS.url}"):
-            inside, read = files[f"{name}.pkl"]
-        where = f"{archive}/{inside}"
-        with reading(where):
-            paths, labels = load_pickle(read(), where)
-            listed = ["/".join(str(path).split("/")[-3:]) for path in paths]
-            if [path.split("/")[1] for path in listed] != [str(label) for label in labels]:
-                raise ValueError("the paths are not of the classes beside them")
-        return where, listed
-
-    if not fedbn:
-        yield read_text
-        return
-    archive = folder / FEDBN_LISTS.name
-    if not archive.is_file():
-        raise UserError(f"{archive}: is missing; get FedBN's lists from {FEDBN_LISTS.url}")
-    with open_files(archive, lambda name: name.endswith(".pkl")) as found:
-        files = {name.rpartition("/")[2]: (name, read) for name, read in found.items()}
-        yield read_pickle
+def _read_pickle(data: bytes, where: str) -> list[str]:
+    """Return the images of one of FedBN's lists, pairs of paths and the names of their classes."""
+    paths, labels = load_pickle(data, where)
+    listed = ["/".join(str(path).split("/")[-3:]) for path in paths]
+    if [path.split("/")[1] for path in listed] != [str(label) for label in labels]:
+        raise ValueError("the paths are not of the classes beside them")
+    return listed

@@ -158,20 +158,14 @@ def _shares(objects: list[_Object], size: Rows, where: str) -> npt.NDArray[np.fl
 def main_classes(boxes: Boxes, rule: str) -> Rows:
     """Return a class for each image by one of :data:`RULES`, int64 [n]; of equals the first, or lowest, counts."""
     left, top, right, bottom = boxes.corners.astype(np.float64).T
-    sizes = (right - left) * (bottom - top)
-    overall = np.bincount(boxes.labels)
-    classes = []
+    sizes, overall, classes = (right - left) * (bottom - top), np.bincount(boxes.labels), []
     for own in np.split(np.arange(len(boxes.labels)), np.cumsum(boxes.counts)[:-1]):
         easy = own[~boxes.difficult[own]]
         own = easy if len(easy) else own
         labels = boxes.labels[own]
-        if rule == LARGEST:
-            classes.append(labels[sizes[own].argmax()])
-        elif rule == FREQUENT:
-            classes.append(np.bincount(labels).argmax())
-        else:
-            met = np.unique(labels)
-            classes.append(met[overall[met].argmin()])
+        met = np.unique(labels)
+        by_rule = {LARGEST: labels[sizes[own].argmax()], RAREST: met[overall[met].argmin()]}
+        classes.append(by_rule.get(rule, np.bincount(labels).argmax()))
     return np.array(classes, np.int64)
 
 
