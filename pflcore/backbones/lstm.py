@@ -17,8 +17,8 @@ from pflcore.options import option
 class LSTM(Backbone):
     """A stacked LSTM that predicts the next character at every position of a text, from those up to it.
 
-    An embedding, two LSTM layers, whose state is zero at the beginning of each text, and a linear layer that all positions
-    share. With its defaults and 100 characters it has 825,220 parameters, whatever the length.
+    An embedding, two LSTM layers, whose state is zero at the beginning of each text, and a linear layer that all
+    positions share. With its defaults and 100 characters it has 825,220 parameters, whatever the length.
     """
 
     citation = "McMahan et al., AISTATS 2017; the baselines of FedTP's Shakespeare table, as released"
@@ -49,8 +49,8 @@ class _NextCharacter(nn.Module):
 class _StackedLSTM(nn.Module):
     """``nn.LSTM(width, hidden, layers, batch_first=True)`` from plain operations, its state under the same names.
 
-    The operator behind ``nn.LSTM`` cannot be vectorised over clients. This is nearly as fast: what the inputs contribute is
-    one product per layer, only the recurrent products go step by step.
+    The operator behind ``nn.LSTM`` cannot be vectorised over clients. This is nearly as fast: what the inputs
+    contribute is one product per layer, only the recurrent products go step by step.
     """
 
     def __init__(self, width: int, hidden: int, layers: int) -> None:
