@@ -163,19 +163,6 @@ def test_a_part_of_the_model_is_tuned_by_plain_sgd(name: str, part: str, net: st
     ).check(result, part)
 
 
-def test_fedrods_second_classifier_begins_as_the_first_and_is_tuned_alone() -> None:
-    result = adapted("fedrod", "personal")
-    model, state = received(result)
-    model.load_state_dict(state)
-    model.requires_grad_(False)
-    classifier = model.get_submodule("head")
-    weight, bias = (state[f"head.{name}"].clone() for name in ("weight", "bias"))
-    features: list[Tensor] = []
-    classifier.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
-    both = by_hand([weight, bias], lambda images, _: model(images) + F.linear(features[-1], weight, bias))
-    both.check(result, "personal")
-
-
 # --- hypernetworks --------------------------------------------------------------------------------------------------
 
 
@@ -248,16 +235,6 @@ def test_executors_agree() -> None:
     one, *others = (run(method("ditto"), net, DATA, executor=each, **asked) for each in EXECUTORS)
     for part in ("personal", "all"):
         assert all(counts(other, part) == counts(one, part) for other in others)
-
-
-def test_several_novel_clients_start_independently() -> None:
-    data = dataclasses.replace(federation((14, 7, 23, 9), (5, 8, 300, 40)), novel=frozenset({2, 3}))
-    asked: dict[str, Any] = {"evaluation": LAST, "analyses": tuning("head", epochs=2), "executor": "sequential"}
-    result = run(method("fedavg"), backbone("convnet"), data, seed=SEED, **asked)
-    items = [(one.client, one.item, len(one.values)) for one in result.findings["adaptation"]]
-    assert items == [(client, f"head.{what}", 3) for client in (2, 3) for what in ("correct", "total")]
-    totals = {one.client: one.values.tolist() for one in result.findings["adaptation"] if one.item == "head.total"}
-    assert totals == {2: [300.0] * 3, 3: [40.0] * 3}
 
 
 @pytest.mark.parametrize(

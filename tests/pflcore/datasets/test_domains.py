@@ -12,7 +12,6 @@ from support.official import (
     SIZE,
     Files,
     Hostile,
-    encoded,
     failure,
     offline,
     plain,
@@ -140,13 +139,9 @@ def test_members_that_point_outside(
     assert not Path("/tmp/evil-of-pfl.jpg").exists()
 
 
-def test_whole_images_and_incomplete_data(folder: Path) -> None:
-    halves = np.zeros((3, 60, 100), np.uint8)
-    halves[:, :, 50:] = 255
-    write_files(folder, files_of(Office31) | {"amazon/images/back_pack/0.jpg": encoded(halves)})
+def test_incomplete_data(folder: Path) -> None:
+    write_files(folder, files_of(Office31))
     dataset = Office31(size=SIZE)
-    first = dataset.load(folder).inputs[0]
-    assert first[:, :, : SIZE // 2 - 1].max() < 30 and first[:, :, SIZE // 2 + 1 :].min() > 225
     (folder / "dslr/images/mug/0.jpg").unlink()
     assert f"found {3 * 31 * EACH - 1} and 0" in failure(dataset, folder)
     (folder / "dslr/images/mug/1.jpg").unlink()
