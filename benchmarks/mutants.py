@@ -35,7 +35,7 @@ STACKED, STEP, POOLED = (f"pflcore/engine/executors/{name}.py" for name in ("sta
 DROPOUT, FORWARD = (f"pflcore/engine/{name}.py" for name in ("dropout", "forward"))
 DATA, NOISE, SEEDS = "pflcore/data/federation.py", "pflcore/data/noise.py", "pflcore/seeds.py"
 PARTITION, STAND_IN, SETTINGS = "pflcore/partitions/_base.py", "pflcore/datasets/_stand_in.py", "pflcore/settings.py"
-FRESH, GROUPS, STAGE = "pflcore/data/fresh_noise.py", "pflcore/groups.py", "pipeline/stages/train.py"
+FRESH, GROUPS, STAGE = "pflcore/data/augmentation.py", "pflcore/groups.py", "pipeline/stages/train.py"
 DRAWN = "generator(self.seed, self.stream, round_, client)"
 OWN_STATES = "zip(some, self.method.generate(self._server(self.round), some), strict=True)"
 

@@ -1,14 +1,13 @@
-"""Whatever reads a file of others refuses one that never ends in a line, or does not see it."""
+"""Whatever reads a file of others refuses one that never ends, or that is enormous, in a line, or does not see it."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import pooch
 import pytest
 from support.loaders import LOADERS
-from support.official import unreachable
+from support.official import offline
 
 from pflcore.errors import UserError
 
@@ -18,7 +17,7 @@ from pflcore.errors import UserError
 def test_what_has_no_end(loader: str, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = LOADERS[loader]
     reader.prepare(monkeypatch)
-    monkeypatch.setattr(pooch, "retrieve", unreachable)
+    offline(monkeypatch)
     (tmp_path / "data").mkdir()
     path = reader.write(tmp_path / "data")
     path.unlink()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +23,7 @@ from pflcore.methods.pfedhn import HypernetworkMethod
 from pflcore.options import option
 from pflcore.seeds import generator
 
-PARTS = ("embedding", "hypernetwork", "head", "personal", "all")
-"""What a novel client can tune."""
-
+PARTS = ("embedding", "hypernetwork", "head", "personal", "all")  # what a novel client can tune
 _EMBEDDING = "hyper/embedding"
 _STREAM = "adaptation"
 _DROPOUT = 2  # tells its masks from those of rounds, which have no such number, and of tuning, which have a 1
@@ -50,51 +48,40 @@ class Adaptation(Analysis):
     lr: float = option(0.01, gt=0, help="Learning rate of tuning, which is plain SGD.")
 
     def check(self, subject: Subject) -> None:
-        """Look whether there are novel clients, and whether they can tune what they are to.
-
-        Raises:
-            UserError: There are none, one cannot train at all, or the method measures clients with no such part.
-        """
         novel = subject.trainer.data.novel
         if not novel:
-            raise UserError(
-                "analyses: 'adaptation' needs clients that take no part in training; raise the partition's novel_share"
-            )
+            needs = "clients that take no part in training; raise the partition's novel_share"
+            raise UserError(f"analyses: 'adaptation' needs {needs}")
         if not self.parts:
             raise UserError("adaptation.parts: nothing is to be tuned; name a part, or leave the analysis out")
         for client in sorted(novel):
             subject.trainer.local.epoch_steps(client)  # says so if it cannot train
-        newcomer = Newcomer(subject, min(novel))
+        novel_client = NovelClient(subject, min(novel))
         for part in self.parts:
-            if newcomer.start(part) is None:
+            if novel_client.start(part) is None:
                 method = subject.trainer.method
-                has = ", ".join(one for one in PARTS if newcomer.start(one)) or "nothing"
-                raise UserError(
-                    f"adaptation.parts: clients of method {getattr(method, 'name', type(method).__name__)} are "
-                    f"measured with no part {part!r}; what can be tuned: {has}"
-                )
+                name = getattr(method, "name", type(method).__name__)
+                has = ", ".join(one for one in PARTS if novel_client.start(one)) or "nothing"
+                none = f"clients of method {name} are measured with no part {part!r}"
+                raise UserError(f"adaptation.parts: {none}; what can be tuned: {has}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """For every novel client and part, ``<part>.correct`` and ``<part>.total``: predictions after 0, 1, … epochs.
+        """Yield, for each novel client and part, ``<part>.correct`` and ``<part>.total`` after 0, 1, … epochs.
 
         A model whose loss is no longer finite is right in none of them.
         """
         for client in sorted(subject.trainer.data.novel):
-            newcomer = Newcomer(subject, client)
+            novel_client = NovelClient(subject, client)
             for part in dict.fromkeys(self.parts):
-                scores = np.array(list(newcomer.adapt(part, self.epochs, self.lr)), np.float64)
+                scores = np.array(list(novel_client.adapt(part, self.epochs, self.lr)), np.float64)
                 yield Finding(client, f"{part}.correct", scores[:, 0])
                 yield Finding(client, f"{part}.total", scores[:, 1])
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where tuning begins.
+class Start(NamedTuple):
+    """Where tuning begins: what SGD moves, and what makes the client's state of such tensors.
 
-    Attributes:
-        tuned: What SGD moves.
-        build: Such tensors → the client's state with them. Running statistics in it are updated in place.
-        moving: Names of the running statistics that belong to the part; all others stay as they are.
+    Running statistics in that state are updated in place, those in `moving`, which belong to the part; all others stay.
     """
 
     tuned: Tensors
@@ -102,7 +89,7 @@ class Start:
     moving: frozenset[str] = frozenset()
 
 
-class Newcomer:
+class NovelClient:
     """A client that took no part in training.
 
     It receives what training made of the shared part. The personal part of its model is as all clients' was at the
@@ -147,7 +134,7 @@ class Newcomer:
             yield self._score(start.build(tuned))
 
     def _members(self, part: str) -> frozenset[str]:
-        """The entries of a part of the model: those of the model itself, and of copies that are kept beside it."""
+        """Return the entries of a part: those of the model itself, and of copies that are kept beside it."""
         roles, entries = self.trainer.roles, self.trainer.entries
         chosen = entries if part == "all" else roles.personal
         if part == "head":
@@ -224,7 +211,7 @@ class Newcomer:
         return int(correct) if math.isfinite(loss) else 0, int(total)
 
     def _generate(self, moved: Tensors) -> Tensors:
-        """What the server's hypernetwork generates with some of its entries replaced; its only client is this one."""
+        """Return what the server's hypernetwork generates, for this client alone, with some of its entries replaced."""
         assert isinstance(self.method, HypernetworkMethod)
         server = self.subject.server
         made = self.method.make(replace(server, extra={**server.extra, **self.generated, **moved}), [0])

@@ -13,8 +13,7 @@ from pflcore.errors import UserError
 from pflcore.seeds import sequence
 
 _EMBEDDING = "hyper/embedding"
-# Neighbours that t-SNE looks at: of the paper's 100 clients, five are of a kind.
-PERPLEXITY = 8.0
+PERPLEXITY = 8.0  # neighbours that t-SNE looks at: of the paper's 100 clients, five are of a kind
 _FEWEST = 4
 
 
@@ -29,18 +28,14 @@ class Embeddings(Analysis):
     title = "Client embeddings"
 
     def check(self, subject: Subject) -> None:
-        """Raise :class:`UserError` for a method without embeddings of clients, and for too few clients."""
         method, clients = subject.trainer.method, len(subject.members())
         if _EMBEDDING not in subject.server.extra:
             name = getattr(method, "name", type(method).__name__)
-            raise UserError(
-                "analyses: 'embeddings' needs a method with a hypernetwork, such as fedtp or pfedhn; method "
-                f"{name} has no embeddings of clients"
-            )
+            needs = "a method with a hypernetwork, such as fedtp or pfedhn"
+            raise UserError(f"analyses: 'embeddings' needs {needs}; method {name} has no embeddings of clients")
         if clients < _FEWEST:
-            raise UserError(
-                f"analyses: 'embeddings' needs {_FEWEST} or more clients that take part in training, not {clients}"
-            )
+            needs = f"{_FEWEST} or more clients that take part in training"
+            raise UserError(f"analyses: 'embeddings' needs {needs}, not {clients}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """A place on the plane, items ``x`` and ``y``, and the ``group`` of every client that took part in training."""
@@ -55,11 +50,10 @@ class Embeddings(Analysis):
 
 
 def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """t-SNE of points (n, d) in two dimensions: (n, 2).
+    """Place points (n, d) in two dimensions by t-SNE: (n, 2).
 
     The exact algorithm on one thread: the faster one adds in an order that differs from run to run.
     """
-    # Imported late: only few runs use it, and it takes a second.
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 

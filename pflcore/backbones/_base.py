@@ -21,25 +21,18 @@ from pflcore.seeds import torch_seed
 
 @dataclass(frozen=True, kw_only=True)
 class Backbone(Entry):
-    """A model architecture. Subclasses define :meth:`build` and :attr:`groups`, and :attr:`takes` if not images.
+    """A model architecture. Subclasses define :meth:`build` and :attr:`groups`, and :attr:`takes` if not images."""
 
-    Attributes:
-        groups: Group → pattern over state names.
-        takes: What a model's input is: ``"images"``, floats of shape (batch, channels, height, width), or ``"text"``,
-            character numbers of shape (batch, length).
-        predicts: ``"classes"``, or ``"boxes"`` of a detector.
-    """
-
-    groups: ClassVar[dict[str, str]] = {}
+    groups: ClassVar[dict[str, str]] = {}  # group → pattern over state names
+    # "images", floats (batch, channels, height, width), or "text", character numbers (batch, length).
     takes: ClassVar[str] = "images"
-    predicts: ClassVar[str] = "classes"
+    predicts: ClassVar[str] = "classes"  # or "boxes", of a detector
 
     pretrained: str | None = option(
         None,
         later=True,
-        help="File of weights that the model begins with: safetensors, or a state dict of torch.save, named as "
-        "in the model; in a spec relative to the project. A classifier of other classes begins anew. null is "
-        "from scratch.",
+        help="File of weights to begin with: safetensors, or a state dict of torch.save, named as in the model; in a "
+        "spec relative to the project. A classifier of other classes begins anew. null is from scratch.",
     )
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -50,9 +43,6 @@ class Backbone(Entry):
             classes: Of images: logits are (batch, classes). Of text: characters, of which the next one is predicted at
                 every position, so that logits are (batch, length, classes). A detector's module has an attribute
                 ``task``, a :class:`pflcore.detection.task.Detection`, and gives what that takes.
-
-        Raises:
-            UserError: The options do not fit inputs of this `shape`.
         """
         raise TypeError(f"backbone {type(self).__name__} does not define build()")
 
@@ -63,17 +53,10 @@ class Backbone(Entry):
         seed: int,
         extend: Callable[[nn.Module], Mapping[str, str]] | None = None,
     ) -> tuple[nn.Module, Groups]:
-        """:meth:`build` under the seed's own stream of randomness, with pretrained weights, and the module's groups.
+        """Build under the seed's own stream of randomness, with pretrained weights; return it and its groups.
 
-        What there is to say about pretrained weights is the module's attribute ``notes``.
-
-        Args:
-            extend: Adds modules to the model and gives the patterns of their groups; it has a stream of its own, so the
-                rest of the model begins as it would without it.
-
-        Raises:
-            UserError: The backbone does not take such inputs, its options do not fit them, pretrained weights are
-                absent or not the model's, or `extend` says so.
+        What there is to say about pretrained weights is the module's attribute ``notes``. `extend` adds modules to the
+        model and gives the patterns of their groups; it has a stream of its own, so the rest begins as without it.
         """
         self._check_input(shape)
         with torch.random.fork_rng(devices=[]):
@@ -90,16 +73,15 @@ class Backbone(Entry):
         return model, Groups.assign(model, {**patterns, **added})
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
-        """Group → pattern over state names, of a module that :meth:`build` made; by default :attr:`groups`."""
+        """Return group → pattern over state names, of a module that :meth:`build` made."""
         return self.groups
 
     def _check_input(self, shape: tuple[int, ...]) -> None:
         given = "text" if len(shape) == 1 else "images"
-        if given == self.takes:
-            return
-        backbones = registry_of("backbone")
-        *others, last = [name for name in backbones.names() if backbones.get(name).takes == given]
-        raise UserError(
-            f"backbone {getattr(self, 'name', type(self).__name__)} takes {self.takes}, the dataset "
-            f"{'is text' if given == 'text' else 'has images'}; use {', '.join(others)}{' or ' if others else ''}{last}"
-        )
+        if given != self.takes:
+            backbones = registry_of("backbone")
+            *others, last = [name for name in backbones.names() if backbones.get(name).takes == given]
+            what = "the dataset is text" if given == "text" else "the dataset has images"
+            use = f"{', '.join(others)}{' or ' if others else ''}{last}"
+            name = getattr(self, "name", type(self).__name__)
+            raise UserError(f"backbone {name} takes {self.takes}, {what}; use {use}")

@@ -36,15 +36,11 @@ class AttentiveBackbone(Backbone):
     """
 
     attention: str = option(
-        NONE,
-        choices=(NONE, "se", "eca", "ca", "hybrid"),
-        help="Attention after each stage of convolutions, in the group local_attention; hybrid mixes the three kinds.",
+        NONE, choices=(NONE, "se", "eca", "ca", "hybrid"), help="Attention after each stage; hybrid mixes the kinds."
     )
     attention_reduction: int = option(16, ge=1, help=REDUCTION)
     attention_kernel: int = option(
-        3,
-        choices=(0, 1, 3, 5, 7, 9),
-        help="Channels that ECA's convolution spans; 0 derives it from their number, as ECA-Net does.",
+        3, choices=(0, 1, 3, 5, 7, 9), help="Channels that ECA's convolution spans; 0 derives it as ECA-Net does."
     )
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
@@ -56,16 +52,13 @@ class AttentiveBackbone(Backbone):
         return local_attention(self.attention, channels, self.attention_reduction, self.attention_kernel)
 
     def assemble(self, layers: Mapping[str, nn.Module], stages: Mapping[str, int]) -> nn.Sequential:
-        """Return the layers one after the other, with the chosen attention at the end of each stage.
+        """Return the layers, which have drawn their weights, with the chosen attention at the end of each stage.
 
-        Args:
-            layers: All layers of the backbone, which have drawn their weights; those of a stage are named
-                ``<stage>_<layer>``.
-            stages: The last layer of each stage → channels that it gives. The attention is ``<stage>_attention``.
+        `stages` are the last layer of each, named ``<stage>_<layer>``, and the channels that it gives; the attention is
+        ``<stage>_attention``.
         """
-        own = (
-            {} if self.attention == NONE else {last: self.make_attention(channels) for last, channels in stages.items()}
-        )
+        wanted = {} if self.attention == NONE else stages
+        own = {last: self.make_attention(channels) for last, channels in wanted.items()}
         model = nn.Sequential()
         for name, layer in layers.items():
             model.add_module(name, layer)
@@ -78,7 +71,7 @@ class LocalAttention(nn.Module):
     """Features times a mask that is computed from them. Subclasses define :meth:`mask`."""
 
     def mask(self, features: Tensor) -> Tensor:
-        """Numbers between 0 and 1 that broadcast to the features (batch, channels, height, width)."""
+        """Return numbers between 0 and 1 that broadcast to the features (batch, channels, height, width)."""
         raise NotImplementedError(f"{type(self).__name__} does not define mask()")
 
     def forward(self, features: Tensor) -> Tensor:
@@ -88,9 +81,7 @@ class LocalAttention(nn.Module):
 class SE(LocalAttention):
     """Squeeze-and-excitation: a mask over channels by two linear layers without bias from the channels' means.
 
-    Args:
-        channels: Channels C of the features.
-        reduction: Channels per hidden unit; there are C/reduction units, rounded down, and at least one.
+    Of C channels there are C/reduction hidden units, rounded down, and at least one.
     """
 
     def __init__(self, channels: int, reduction: int) -> None:
@@ -100,16 +91,14 @@ class SE(LocalAttention):
         self.excite = nn.Linear(units, channels, bias=False)
 
     def mask(self, features: Tensor) -> Tensor:
-        means = features.mean((-2, -1))
-        numbers: Tensor = self.excite(self.squeeze(means).relu())
+        numbers: Tensor = self.excite(self.squeeze(features.mean((-2, -1))).relu())
         return numbers.sigmoid()[..., None, None]
 
 
 class ECA(LocalAttention):
     """Efficient channel attention: a mask over channels by a convolution without bias along the channels' means.
 
-    Args:
-        kernel: Neighbouring channels that a channel's number depends on, odd; beyond the first and last are zeros.
+    A channel's number depends on `kernel` neighbouring ones, odd; beyond the first and last are zeros.
     """
 
     def __init__(self, kernel: int) -> None:
@@ -117,8 +106,7 @@ class ECA(LocalAttention):
         self.conv = nn.Conv1d(1, 1, kernel, padding=kernel // 2, bias=False)
 
     def mask(self, features: Tensor) -> Tensor:
-        means = features.mean((-2, -1))
-        numbers: Tensor = self.conv(means[:, None])
+        numbers: Tensor = self.conv(features.mean((-2, -1))[:, None])
         return numbers.sigmoid()[:, 0, :, None, None]
 
 
@@ -127,9 +115,6 @@ class CA(LocalAttention):
 
     Means over each row and over each column pass through one linear map to max(8, channels/32) numbers, batch norm over
     the batch and all positions, and h-swish; a further map each makes the two masks of them. The maps have biases.
-
-    Args:
-        channels: Channels of the features.
     """
 
     def __init__(self, channels: int) -> None:
@@ -144,8 +129,7 @@ class CA(LocalAttention):
     def mask(self, features: Tensor) -> Tensor:
         # Plain means: the gradient of adaptive pooling is not deterministic on CUDA.
         positions = torch.cat([features.mean(-1), features.mean(-2)], -1)
-        inner = self.swish(self.norm(self.squeeze(positions)))
-        along_rows, along_columns = inner.split(features.shape[-2:], -1)
+        along_rows, along_columns = self.swish(self.norm(self.squeeze(positions))).split(features.shape[-2:], -1)
         rows: Tensor = self.rows(along_rows)
         columns: Tensor = self.columns(along_columns)
         return rows.sigmoid()[..., None] * columns.sigmoid()[..., None, :]
@@ -155,11 +139,6 @@ class Hybrid(LocalAttention):
     """A convex combination of the masks of :class:`SE`, :class:`ECA` and :class:`CA`.
 
     Its weights are the softmax of ``logits``, in this order. They begin equal, so the mask begins as the mean.
-
-    Args:
-        channels: Channels of the features.
-        reduction: As of :class:`SE`.
-        kernel: As of :class:`ECA`.
     """
 
     def __init__(self, channels: int, reduction: int, kernel: int) -> None:
@@ -175,27 +154,13 @@ class Hybrid(LocalAttention):
 
 
 def local_attention(kind: str, channels: int, reduction: int = 16, kernel: int = 3) -> LocalAttention:
-    """Return a freshly initialised attention.
-
-    Args:
-        kind: ``se``, ``eca``, ``ca`` or ``hybrid``.
-        channels: Channels of the features that it will take.
-        reduction: Channels per hidden unit of SE.
-        kernel: Channels that ECA's convolution spans; 0 stands for :func:`adaptive_kernel`.
-
-    Raises:
-        TypeError: Another kind.
-    """
+    """Return a freshly initialised ``se``, ``eca``, ``ca`` or ``hybrid``; a kernel of 0 is :func:`adaptive_kernel`."""
     kernel = kernel or adaptive_kernel(channels)
     if kind == "se":
         return SE(channels, reduction)
     if kind == "eca":
         return ECA(kernel)
-    if kind == "ca":
-        return CA(channels)
-    if kind == "hybrid":
-        return Hybrid(channels, reduction, kernel)
-    raise TypeError(f"there is no local attention {kind!r}")
+    return CA(channels) if kind == "ca" else Hybrid(channels, reduction, kernel)
 
 
 def adaptive_kernel(channels: int) -> int:

@@ -23,11 +23,7 @@ class Backbones(Registry[Backbone]):
     """The registry of backbones, which also takes plain modules."""
 
     def register(self, cls: Class) -> Class:
-        """Class decorator of a :class:`Backbone`, or of a module as :func:`of_module` takes it, which stays a module.
-
-        Raises:
-            TypeError: As that of any registry, or the module's arguments are others.
-        """
+        """Register a :class:`Backbone`, or a module as :func:`of_module` takes it, which stays a module."""
         if issubclass(cls, nn.Module):
             super().register(of_module(cls))
             return cls
@@ -41,9 +37,6 @@ def of_module(module: type[nn.Module]) -> type[Backbone]:
     The module's further arguments, each with its type, are the backbone's options; a default may be an
     :func:`pflcore.options.option`. The attribute ``groups`` of its class says by patterns over state names what belongs
     together; without it every part that the module has directly is a group of its name.
-
-    Raises:
-        TypeError: It has other arguments.
     """
     arguments = list(inspect.signature(module).parameters.values())
     if [one.name for one in arguments[:2]] != ["shape", "classes"]:
@@ -63,18 +56,13 @@ def of_module(module: type[nn.Module]) -> type[Backbone]:
 
     facts = {name: getattr(module, name) for name in _FACTS if hasattr(module, name)}
     named = {"__module__": module.__module__, "__qualname__": module.__qualname__, "__doc__": module.__doc__}
+    namespace = {"build": build, "patterns": patterns, **facts, **named}
     return dataclasses.make_dataclass(
-        module.__name__,
-        options,
-        bases=(Backbone,),
-        namespace={"build": build, "patterns": patterns, **facts, **named},
-        frozen=True,
-        kw_only=True,
+        module.__name__, options, bases=(Backbone,), namespace=namespace, frozen=True, kw_only=True
     )
 
 
 def _option(argument: inspect.Parameter, module: type[nn.Module]) -> Any:
-    """Return the option that an argument is."""
     if isinstance(argument.default, dataclasses.Field):
         return argument.default
     none = argument.default is inspect.Parameter.empty

@@ -6,7 +6,6 @@ import pickle
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,20 +17,14 @@ from pflcore.groups import Tensors
 from pflcore.reading import is_lfs_pointer
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
-LIMIT = 16 << 30
-"""Bytes that a file may have, and what is in it unpacked."""
-
+LIMIT = 16 << 30  # bytes that a file may have, and what is in it unpacked
 _WRAPPERS = ("state_dict", "model")  # what released files keep a state dict under, beside the state of their training
-_NAMED = 3  # of the entries at fault, as a message names them
 
 
 def read_weights(path: Path) -> Tensors:
     """Return the tensors in a file of weights by name: safetensors, or a state dict as ``torch.save`` writes it.
 
     The latter is unpickled by PyTorch's restricted reader, which makes tensors and plain containers and nothing else.
-
-    Raises:
-        UserError: The file is absent, too large, truncated, of another format, or has more in it than tensors.
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: not a file of weights by its name, which ends in {', '.join(SUFFIXES)}")
@@ -47,46 +40,34 @@ def read_weights(path: Path) -> Tensors:
 
 
 def fit(model: nn.Module, weights: Mapping[str, Tensor], head: Collection[str], where: str) -> str:
-    """Put weights into a model, in place.
+    """Put weights into a model, in place; they have to be the model's, and messages begin with `where`.
 
-    A classifier that the file lacks, or has for another number of classes, stays as it is.
-
-    Args:
-        head: The names of the classifier's entries.
-        where: What messages begin with.
-
-    Returns:
-        What there is to say about the classifier; "" for nothing.
-
-    Raises:
-        UserError: An entry of the model is missing, an entry has another shape or kind of number, is not finite, or is
-            none of the model's.
+    A classifier, the entries in `head`, stays as it is where the file lacks it or has it for another number of classes.
+    Returns what there is to say about that, or "".
     """
     own = model.state_dict()
     anew = _other_head({name: own[name] for name in own if name in head}, weights)
     wanted = {name: tensor for name, tensor in own.items() if not (anew and name in head)}
     given = {name: tensor for name, tensor in weights.items() if not (anew and name in head)}
-    both = wanted.keys() & given.keys()
+    both = {name: (given[name], wanted[name]) for name in wanted if name in given}
     faults = {
         "missing": [name for name in wanted if name not in given],
         "of another shape": [
-            f"{name} {_shape(given[name])} instead of {_shape(wanted[name])}"
-            for name in wanted
-            if name in both and given[name].shape != wanted[name].shape
+            f"{name} {_shape(one)} instead of {_shape(mine)}"
+            for name, (one, mine) in both.items()
+            if one.shape != mine.shape
         ],
         "of another kind of number": [
-            name
-            for name in wanted
-            if name in both and given[name].is_floating_point() != wanted[name].is_floating_point()
+            name for name, (one, mine) in both.items() if one.is_floating_point() != mine.is_floating_point()
         ],
-        "not finite": [name for name in wanted if name in both and not bool(given[name].isfinite().all())],
+        "not finite": [name for name, (one, _) in both.items() if not bool(one.isfinite().all())],
         "unknown to the model": [name for name in given if name not in wanted],
     }
-    if told := [f"{len(names)} {what} ({_listed(names)})" for what, names in faults.items() if names]:
-        raise UserError(f"{where}: not the weights of this model: {'; '.join(told)}")
+    if found := [f"{len(names)} {what} ({_first(names)})" for what, names in faults.items() if names]:
+        raise UserError(f"{where}: not the weights of this model: {'; '.join(found)}")
     with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(given[name])
+        for one, mine in both.values():
+            mine.copy_(one)
     return anew
 
 
@@ -94,7 +75,7 @@ def _read_safetensors(path: Path) -> Tensors:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: truncated, or no safetensors ({_first_line(error)})") from None
+        raise UserError(f"{path}: truncated, or no safetensors ({_reason(error)})") from None
 
 
 def _read_state_dict(path: Path) -> Tensors:
@@ -108,24 +89,21 @@ def _read_state_dict(path: Path) -> Tensors:
     except UserError:
         raise
     except pickle.UnpicklingError:  # PyTorch's own message says how to read it all the same
-        raise UserError(
-            f"{path}: has more in it than tensors, which is not read since that could run code; save its state dict as "
-            "safetensors"
-        ) from None
+        more = "has more in it than tensors, which is not read since that could run code"
+        raise UserError(f"{path}: {more}; save its state dict as safetensors") from None
     except Exception as error:  # neither zipfile nor pickle promises particular ones for damaged input
-        raise UserError(f"{path}: damaged ({_first_line(error)})") from None
+        raise UserError(f"{path}: damaged ({_reason(error)})") from None
     for wrapper in _WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
-    if not isinstance(content, dict) or not content or not all(map(_is_entry, content.items())):
+    if not isinstance(content, dict) or not content or not all(map(_is_entry, content, content.values())):
         raise UserError(f"{path}: no state dict, in which every name has a dense tensor")
     return dict(content)
 
 
-def _is_entry(item: tuple[Any, Any]) -> bool:
-    name, value = item
+def _is_entry(name: object, value: object) -> bool:
     dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
-    return isinstance(name, str) and dense and value.device.type == "cpu"
+    return isinstance(name, str) and dense and value.device.type == "cpu"  # type: ignore[attr-defined]
 
 
 def _check_size(path: Path, size: int) -> None:
@@ -135,12 +113,12 @@ def _check_size(path: Path, size: int) -> None:
 
 def _other_head(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
     """Return why the classifier cannot be taken from the file, when it is absent there or of other classes; else ""."""
-    present = [name for name in own if name in given]
-    if own and not present:
+    shapes = [(own[name].shape, given[name].shape) for name in own if name in given]
+    if own and not shapes:
         return "the classifier begins anew, since the file has none"
-    alike = [(own[name].shape, given[name].shape) for name in present]
-    counts = {theirs[:1] for mine, theirs in alike if mine[1:] == theirs[1:] and mine[:1] != theirs[:1]}
-    if len(present) == len(own) and len(counts) == 1 and all(m[1:] == t[1:] and m[:1] != t[:1] for m, t in alike):
+    counts = {theirs[:1] for _, theirs in shapes}
+    others = all(mine[1:] == theirs[1:] and mine[:1] != theirs[:1] for mine, theirs in shapes)
+    if len(shapes) == len(own) and len(counts) == 1 and others:
         return f"the classifier begins anew, since that of the file has {counts.pop()[0]} classes"
     return ""
 
@@ -149,9 +127,9 @@ def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "scalar"
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+def _first(names: list[str]) -> str:
+    return ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

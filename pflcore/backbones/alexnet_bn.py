@@ -22,15 +22,13 @@ _POOLED = (1, 2, 5)
 class AlexNetBN(AttentiveBackbone):
     """AlexNet with batch norm after each convolution and hidden linear layer.
 
-    On 3×224×224 images it has 57,063,498 parameters for 10 classes, 57,149,535 for 31, 57,288,833 for 65 and
-    57,432,228 for 100; the number does not depend on the image size. pFedLA-Att's table has a stray third row,
-    conv(64, 128, 5×5), which fits neither neighbour; without it the table is FedBN's net and has the printed 57.14 M.
+    On 3×224×224 images it has 57,063,498 parameters for 10 classes, 57,149,535 for 31, 57,288,833 for 65 and 57,432,228
+    for 100; the number does not depend on the image size. With pFedLA-Att's local attention after each convolution's
+    pooling, or ReLU where there is none, it has for 31 classes 57,189,471 (se), 57,149,550 (eca), 57,184,227 (ca) and
+    57,224,193 (hybrid). The paper's table has a stray third row, conv(64, 128, 5×5), which fits neither neighbour;
+    without it the table is FedBN's net and has the printed 57.14 M.
 
-    With pFedLA-Att's local attention after each convolution's pooling, or ReLU where there is none, it has for 31
-    classes 57,189,471 (se), 57,149,550 (eca), 57,184,227 (ca) and 57,224,193 (hybrid).
-
-    Images below 63 pixels need a finer first convolution: 16 to 62 pixels take ``kernel: 3, stride: 1, padding: 1``,
-    8×8 digits ``pool_padding: 1`` in addition.
+    Images of 16 to 62 pixels take ``kernel: 3, stride: 1, padding: 1``, 8×8 digits ``pool_padding: 1`` in addition.
     """
 
     citation = "Li et al., FedBN, ICLR 2021, released AlexNet; pFedLA-Att's table 8, read as that"

@@ -18,22 +18,18 @@ from pflcore.options import option
 class LanguageTransformer(Backbone):
     """A post-norm Transformer encoder that predicts the next character at every position of a text.
 
-    (batch, length) character numbers become (batch, length, classes) logits, where `classes` is the number of
-    characters. Sinusoidal positions are added to embeddings of 128; each block has a norm after its attention (8 heads
-    of 64, no biases) and after its MLP (256, ReLU); the logits of the bias-free head are divided by the square root of
-    the width. All matrices begin Xavier uniform. With its defaults and 100 characters it has 683,008 parameters,
-    whatever the length; the projections to queries, keys and values, which FedTP generates, are 393,216 of them.
+    Sinusoidal positions are added to embeddings of 128; each block has a norm after its attention (8 heads of 64, no
+    biases) and after its MLP (256, ReLU); the logits of the bias-free head are divided by the square root of the width.
+    All matrices begin Xavier uniform. With its defaults and 100 characters it has 683,008 parameters, whatever the
+    length; the projections to queries, keys and values, which FedTP generates, are 393,216 of them.
 
     **The mask.** What a position is to predict is the input of the next one. The released code has no attention mask,
-    so every position but the last attends to its own target, and accuracy over all positions measures copying: a model
-    that predicts honestly with accuracy a reaches (length - 1 + a) / length by copying. The default ``causal`` hides
-    later positions. ``none`` is the model as released, for comparison with the published figures; of its accuracies
-    only those at the last position tell how well it predicts.
+    so every position but the last attends to its own target, and accuracy over all positions measures copying. The
+    default ``causal`` hides later positions; ``none`` is the model as released, of whose accuracies only those at the
+    last position tell how well it predicts.
 
     **The width.** The paper gives an "inner hidden dimension" of 256 and does not say of what. Here, as in the released
     code, it is the MLP's; `dim: 256` is the other reading.
-
-    The feature that heads use is the last block's output at each position.
     """
 
     citation = "Li et al., FedTP, TNNLS 2023, sizes of the released code; after Vaswani et al., NeurIPS 2017"
@@ -58,9 +54,7 @@ class LanguageTransformer(Backbone):
     )
     positions: int = option(200, ge=1, help="Length of the table of positions: the longest text that is taken.")
     attention_mask: str = option(
-        "causal",
-        choices=("causal", "none"),
-        help="causal: a position sees itself and earlier ones; none, as released: all, its own target among them.",
+        "causal", choices=("causal", "none"), help="What a position sees: itself and earlier ones, or all (released)."
     )
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -15,14 +15,10 @@ from pflcore.options import option
 
 @BACKBONES.register
 class LSTM(Backbone):
-    """A stacked LSTM that predicts the next character at every position of a text.
+    """A stacked LSTM that predicts the next character at every position of a text, from those up to it.
 
-    An embedding, two LSTM layers and a linear layer that all positions share: (batch, length) character numbers become
-    (batch, length, classes) logits, where `classes` is the number of characters. With its defaults and 100 characters
-    it has 825,220 parameters, whatever the length. Position t sees the characters up to t and no others.
-
-    Embedding, LSTM and linear layer begin as PyTorch's own; a layer's state is zero at the beginning of each text.
-    The feature that heads use is the last LSTM layer's output at each position.
+    An embedding, two LSTM layers, whose state is zero at the beginning of each text, and a linear layer that all
+    positions share. With its defaults and 100 characters it has 825,220 parameters, whatever the length.
     """
 
     citation = "McMahan et al., AISTATS 2017; the baselines of FedTP's Shakespeare table, as released"

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._local_attention import GROUP, NONE, AttentiveBackbone
-from pflcore.backbones._timm import create
-from pflcore.detection.default_boxes import PER_POSITION, default_boxes
+from pflcore.backbones.timm_model import create
+from pflcore.detection.ssd import PER_POSITION, default_boxes
 from pflcore.detection.task import Detection
 from pflcore.errors import UserError
 from pflcore.options import option
@@ -26,12 +26,11 @@ _STRIDED = 5  # the stage of bottlenecks whose first makes the map of stride 32 
 class MobileNetV2SSD(AttentiveBackbone):
     """MobileNetV2 with SSDLite's heads, which detects objects; from scratch.
 
-    Heads look at the expansion of stride 16, at the last features of stride 32, and at up to four maps of half the
-    size each, down to one position. A position has six default boxes. Images of 300 pixels have 3,000 of them. What
-    pFedLA leaves open about the heads is as in SSDLite; timm's batch norm and initial weights are kept.
-
-    Local attention is in all 17 bottlenecks, between the depthwise and the last convolution. Every batch norm, those of
-    heads included, is ``norm``; the other layers of heads are ``head``, those of the maps between ``extra``.
+    Heads look at the expansion of stride 16, at the last features of stride 32, and at up to four maps of half the size
+    each, down to one position, with six default boxes each: 3,000 for 300 pixels. What pFedLA leaves open about the
+    heads is as in SSDLite; timm's batch norm and initial weights stay. Local attention is in all 17 bottlenecks,
+    between the depthwise and the last convolution. Every batch norm is ``norm``; the other layers of heads are
+    ``head``, those of the maps between ``extra``.
     """
 
     citation = (

@@ -1,10 +1,10 @@
-"""Any classifier of timm, its groups found by rule."""
+"""Models of timm, made fit for the engine: ResNet-50, ViTs, and any classifier, its groups found by rule."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +12,102 @@ from torch import nn
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._base import Backbone
-from pflcore.backbones._timm import create
+from pflcore.backbones._local_attention import NONE, AttentiveBackbone
 from pflcore.errors import UserError
 from pflcore.options import option
+
+
+def create(model: str, shape: tuple[int, ...], classes: int, **changes: Any) -> nn.Module:
+    """Return a freshly initialised model of timm by its name, which must exist; `changes` are its further arguments.
+
+    Nothing in it works in place, which vectorised execution does not always allow, and nothing draws random numbers of
+    its own: the randomness of a run is the engine's, which knows ``nn.Dropout`` only.
+    """
+    import timm  # which takes seconds
+
+    net: nn.Module = timm.create_model(model, pretrained=False, in_chans=shape[0], num_classes=classes, **changes)
+    for module in net.modules():
+        if getattr(module, "inplace", False):
+            setattr(module, "inplace", False)  # noqa: B010 - a module's attributes have no types
+        dropout = isinstance(module, nn.modules.dropout._DropoutNd)
+        for rate in ("drop_prob", "drop_rate", "drop_path_rate", "attn_drop_rate", *(["p"] if dropout else [])):
+            if isinstance(getattr(module, rate, None), float):
+                setattr(module, rate, 0.0)
+    return net
+
+
+@BACKBONES.register
+class ResNet50(AttentiveBackbone):
+    """ResNet-50 of timm, from scratch.
+
+    It has 23,528,522 parameters for 10 classes, 23,712,932 for 100 and 25,557,032 for 1000, whatever the image size; of
+    32×32 pixels one position is left. As in timm, the last norm of each block begins with weight zero, so that a block
+    begins as its shortcut. Local attention comes after each of the four stages, of which no paper has figures.
+    """
+
+    name = "resnet50"
+    citation = "He et al., CVPR 2016, as in timm; for FedPerfix"
+    smoke: ClassVar[dict[str, Any]] = {"blocks_per_stage": 1, "width": 4}
+    groups: ClassVar[dict[str, str]] = {
+        "conv": r"(conv1|layer\d\.\d+\.(conv\d|downsample\.0))\.",
+        "norm": r"(bn1|layer\d\.\d+\.(bn\d|downsample\.1))\.",
+        "head": r"fc\.",
+    }
+
+    width: int = option(64, ge=1, help="Inner width of the first stage's blocks; the others have 2, 4, 8 times it.")
+    blocks_per_stage: int | None = option(
+        None, ge=1, help="Blocks in each of the four stages; null is ResNet-50's 3, 4, 6, 3."
+    )
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        layers = (self.blocks_per_stage,) * 4 if self.blocks_per_stage else (3, 4, 6, 3)
+        channels = tuple(factor * self.width for factor in (1, 2, 4, 8))
+        model = create("resnet50", shape, classes, layers=layers, channels=channels)
+        if self.attention != NONE:
+            for index, inner in enumerate(channels, 1):
+                # A block gives four times its inner width.
+                model.get_submodule(f"layer{index}").add_module("attention", self.make_attention(4 * inner))
+        return model
+
+
+@BACKBONES.register
+class ViT(Backbone):
+    """A vision Transformer (ViT-T, ViT-S, ViT-B) of timm, from scratch.
+
+    On 3×224×224 images with 100 classes ViT-T has 5,543,716 parameters, ViT-S 21,704,164 and ViT-B 85,875,556. The
+    table of positions follows the size of the images: on 3×32×32, ViT-T has 5,489,482 for 10 classes and 5,506,852 for
+    100.
+    """
+
+    name = "vit"
+    citation = "Dosovitskiy et al., ICLR 2021, and Touvron et al., ICML 2021, as in timm; for FedPerfix"
+    smoke: ClassVar[dict[str, Any]] = {"size": "tiny", "depth": 1}
+    groups: ClassVar[dict[str, str]] = {
+        "patch_embed": r"patch_embed\.",
+        "cls_token": r"cls_token$",
+        "pos_embed": r"pos_embed$",
+        "norm": r"(blocks\.\d+\.norm[12]|norm)\.",
+        "attention.qkv": r"blocks\.\d+\.attn\.qkv\.",
+        "attention.out": r"blocks\.\d+\.attn\.proj\.",
+        "mlp": r"blocks\.\d+\.mlp\.",
+        "head": r"head\.",
+    }
+
+    size: str = option(
+        "tiny", choices=("tiny", "small", "base"), help="Width of a token and heads: 192 and 3, 384 and 6, 768 and 12."
+    )
+    patch: int = option(16, ge=1, help="Side of a square patch, in pixels; it must divide the image's sides.")
+    depth: int = option(12, ge=1, help="Number of Transformer blocks.")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        _, height, width = shape
+        if height % self.patch or width % self.patch:
+            raise UserError(
+                f"backbone {self.name}: patch {self.patch} does not divide images of {height}×{width} pixels"
+            )
+        changes = {"img_size": (height, width), "patch_size": self.patch, "depth": self.depth}
+        return create(f"vit_{self.size}_patch16_224", shape, classes, **changes)
+
 
 _MLP = re.compile(r"(mlp|ffn)(\d*|_tokens|_channels)$")
 _QKV = re.compile(r"(to_|w)?(q|k|v|kv|qk|qkv|query|key|value)\d*(_proj|_bias)?$")
@@ -28,13 +121,11 @@ class TimmModel(Backbone):
     Groups by the first rule that holds for a state entry: what timm calls the classifier is ``head``; a module whose
     type is a norm is ``norm``; tokens and positions by their names; what lies in a part named attention or MLP is
     ``attention.qkv``, ``attention.out``, ``attention.other`` or ``mlp``; then ``patch_embed``, convolutions ``conv``,
-    linear layers ``fc``; the rest is ``other``. ``pfl describe`` cannot know which of them a model has; a method that
-    names a missing one says what there is. A model of fixed image size is made for the size of the data.
-
-    Rates of dropout and stochastic depth are zero. The executor ``stacked`` takes a model if vectorisation over clients
-    supports its operations.
+    linear layers ``fc``; the rest is ``other``. A model of fixed image size is made for the size of the data. Rates of
+    dropout and stochastic depth are zero.
     """
 
+    name = "timm_model"
     citation = "Wightman, PyTorch Image Models, 2019; each model's own paper is named in timm"
     smoke: ClassVar[dict[str, Any]] = {"model": "test_resnet"}
     # What the rules can find; which entries belong to a group is found in :meth:`patterns`.
@@ -73,11 +164,7 @@ class TimmModel(Backbone):
         return {group: f"({'|'.join(names)})$" for group, names in members.items()}
 
     def _check(self, shape: tuple[int, ...], classes: int, changes: dict[str, Any]) -> None:
-        """Send two images through the model without memory or arithmetic, to say in one line what it refuses.
-
-        Raises:
-            UserError: The model cannot be built for such images, or does not give one row of logits per image.
-        """
+        """Send two images through the model without memory or arithmetic, to say in one line what it refuses."""
         channels, height, width = shape
         size = f"{channels}×{height}×{width}"
         try:
@@ -112,8 +199,7 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     if names and all(name in modules for name in names):
         return names
     # No name in the model's facts: the module itself is looked for.
-    find: Callable[[], Any] = getattr(model, "get_classifier", lambda: None)
-    own = find()
+    own: Any = getattr(model, "get_classifier", lambda: None)()
     return tuple(name for name, module in modules.items() if name and module is own)
 
 

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pflcore.artifacts import read_table, write_table
 from pflcore.data.assignment import VALIDATION, Assignment, by_client, flat, owners_of
 from pflcore.data.noise import Noise
-from pflcore.data.sample_files import column
+from pflcore.data.sample_files import column, positions
 from pflcore.data.samples import SPLITS
 from pflcore.errors import UserError
 from pflcore.files import write_text
@@ -25,15 +23,13 @@ from pflcore.reading import check_plain
 SCHEMA = "partition/2"
 HEADER = ("sample", "client", "split")
 _WORDS = (*SPLITS, VALIDATION)
-MAX_SPLIT_BYTES = 1 << 30  # bytes; a row of ten million samples takes 20
-_DIGITS = 9
+MAX_SPLIT_BYTES = 1 << 30  # a row of ten million samples takes 20
 
 
 def write_assignment(path: Path, assignment: Assignment) -> None:
     """Write the artifact ``partition/2``, rows sorted by client, train before test before validation, then sample."""
     sides = assignment.sides()
-    samples = np.concatenate([flat(parts) for parts in sides.values()])
-    clients = np.concatenate([owners_of(parts) for parts in sides.values()])
+    samples, clients = (np.concatenate([of(parts) for parts in sides.values()]) for of in (flat, owners_of))
     split = np.repeat(np.arange(len(sides), dtype=np.int8), [sum(map(len, parts)) for parts in sides.values()])
     order = np.lexsort((samples, split, clients))
     table = pa.table(
@@ -43,7 +39,6 @@ def write_assignment(path: Path, assignment: Assignment) -> None:
             "split": pa.DictionaryArray.from_arrays(split[order], pa.array(list(sides))),
         }
     )
-    noise = assignment.noise
     write_table(
         path,
         table,
@@ -53,37 +48,32 @@ def write_assignment(path: Path, assignment: Assignment) -> None:
         seed=assignment.seed,
         own_split=assignment.own_split,
         novel=list(assignment.novel),
-        noise=dataclasses.asdict(noise) if noise else None,
+        noise=dataclasses.asdict(assignment.noise) if assignment.noise else None,
     )
 
 
 def read_assignment(path: Path) -> Assignment:
-    """Read the artifact ``partition/2``.
-
-    Raises:
-        UserError: The file is missing, damaged, of another schema, or names a client or row that cannot exist.
-    """
+    """Read the artifact ``partition/2``."""
     table, meta = read_table(path, SCHEMA)
     clients, scheme, seed = meta.get("clients"), meta.get("scheme"), meta.get("seed")
     if not (isinstance(clients, int) and clients > 0 and isinstance(scheme, str) and isinstance(seed, int)):
         raise UserError(f"{path}: damaged metadata {meta}; delete it and run again")
     owners = np.asarray(column(path, table, "client", pa.int32()))
     rows = np.asarray(column(path, table, "sample", pa.int64()))
-    split = _splits(path, table)
+    split = positions(path, table, "split", _WORDS)
     wrong = (owners < 0) | (owners >= clients) | (rows < 0)
     if wrong.any():
         first = int(wrong.argmax())
-        raise UserError(
-            f"{path}: client {owners[first]}, sample {rows[first]}: clients are 0..{clients - 1}, samples start at 0"
-        )
-    in_train, in_test, *held_back = (
+        found = f"client {owners[first]}, sample {rows[first]}"
+        raise UserError(f"{path}: {found}: clients are 0..{clients - 1}, samples start at 0")
+    train, test, *held_back = (
         by_client(owners[split == side], rows[split == side], clients) for side in range(split.max(initial=1) + 1)
     )
     try:
         noise = meta.get("noise")
         return Assignment(
-            in_train,
-            in_test,
+            train,
+            test,
             scheme,
             seed,
             own_split=bool(meta["own_split"]),
@@ -92,31 +82,12 @@ def read_assignment(path: Path) -> Assignment:
             validation=held_back[0] if held_back else [],
         )
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: damaged metadata ({type(error).__name__}: {error}); delete it and run again"
-        ) from None
-
-
-def _splits(path: Path, table: pa.Table) -> npt.NDArray[np.int64]:
-    """Return for every row of an artifact which side it is held for, in the order of :meth:`Assignment.sides`."""
-    words = table["split"].cast(pa.string()) if "split" in table.column_names else pa.nulls(1, pa.string())
-    index = pc.index_in(words, value_set=pa.array([*SPLITS, VALIDATION]))
-    if index.null_count:
-        raise UserError(
-            f"{path}: column 'split' must hold train, test or validation in every row; delete it and run again"
-        )
-    return np.asarray(index).astype(np.int64)
-
-
-# --- CSV: sample,client,split ---------------------------------------------------------------------------------------
+        fault = f"damaged metadata ({type(error).__name__}: {error})"
+        raise UserError(f"{path}: {fault}; delete it and run again") from None
 
 
 def write_split(path: Path, assignment: Assignment) -> None:
-    """Write an assignment, a line per sample held, in the order of samples.
-
-    Raises:
-        UserError: It says more than that: which clients are novel, or noise on their images.
-    """
+    """Write an assignment as CSV, a line per sample held, in the order of samples; it says nothing of noise."""
     for name, what in (("novel", "novel clients"), ("noise", "noise on images")):
         if getattr(assignment, name):
             raise UserError(f"partition {assignment.scheme!r} has {what}, of which a split says nothing")
@@ -131,16 +102,11 @@ def write_split(path: Path, assignment: Assignment) -> None:
 
 
 def read_split(path: Path, scheme: str, seed: int) -> Assignment:
-    """Return the assignment in a file, whatever the order of its lines.
-
-    Raises:
-        UserError: With the line that is wrong; or a sample is held twice, or a client has none for training or test.
-    """
+    """Return the assignment in a CSV file, whatever the order of its lines; what is wrong is named by its line."""
     check_plain(path)
     if path.stat().st_size > MAX_SPLIT_BYTES:
         raise UserError(f"{path}: larger than any split ({MAX_SPLIT_BYTES:,} bytes)")
-    table = np.array(list(_lines(path)), np.int64).reshape(-1, 3)
-    rows, owners, split = table.T
+    rows, owners, split = np.array(list(_lines(path)), np.int64).reshape(-1, 3).T
     if not len(rows):
         raise UserError(f"{path}: no samples in it; its lines are {','.join(HEADER)}")
     first, counts = np.unique(rows, return_counts=True)
@@ -172,12 +138,11 @@ def _lines(path: Path) -> Iterator[tuple[int, int, int]]:
                 raise UserError(f"{path}:1: must be {','.join(HEADER)}")
             for line in reader:
                 *numbers, word = (field.strip() for field in line) if line else ("",)
-                small = [one for one in numbers if one.isascii() and one.isdecimal() and len(one) <= _DIGITS]
+                small = [one for one in numbers if one.isascii() and one.isdecimal() and len(one) <= 9]
                 if len(small) != 2 or len(line) != 3 or word not in _WORDS:
-                    raise UserError(
-                        f"{path}:{reader.line_num}: {','.join(line)[:60]!r} is not sample,client,split: two whole "
-                        f"numbers from 0 on and one of {', '.join(_WORDS)}"
-                    )
+                    wanted = f"two whole numbers from 0 on and one of {', '.join(_WORDS)}"
+                    found = f"{','.join(line)[:60]!r} is not {','.join(HEADER)}"
+                    raise UserError(f"{path}:{reader.line_num}: {found}: {wanted}")
                 yield int(small[0]), int(small[1]), _WORDS.index(word)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: not a CSV file ({error})") from None

@@ -1,7 +1,7 @@
-"""Images changed at random while clients train on them: rotated, cropped, flipped.
+"""What is drawn anew for images in every round: rotation, crops, flips, and noise.
 
-What happens to an image is a hash of (seed, round, local step, row of the dataset). So it is another thing in each
-epoch and round, and the same whichever executor takes the step, alone or stacked with others.
+Each is a hash of (seed, round, local step, row of the dataset). So it is another thing in each epoch and round, and the
+same on every device and whichever executor takes the step, alone or stacked with others.
 """
 
 from __future__ import annotations
@@ -13,36 +13,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pflcore.data.hashes import hashed, mix
 from pflcore.seeds import torch_seed
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to a training image, in this order.
+    """What is done to a training image, in this order."""
 
-    Attributes:
-        seed: Of the run.
-        rotation: Degrees that it is turned by at most, either way; bilinear, black where nothing was.
-        crop: Width of a black border, in pixels; a place of the image's own size within it is cut out.
-        flip: Probability of being mirrored left to right.
-    """
-
-    seed: int
-    rotation: float = 0.0
-    crop: int = 0
-    flip: float = 0.0
+    seed: int  # of the run
+    rotation: float = 0.0  # degrees that it is turned by at most, either way; bilinear, black where nothing was
+    crop: int = 0  # width of a black border, in pixels; a place of the image's own size within it is cut out
+    flip: float = 0.0  # probability of being mirrored left to right
 
     def __call__(self, images: Tensor, rows: Tensor, steps: Tensor, round_: int) -> Tensor:
-        """Return the images of a batch, changed.
+        """Return the images [..., C, H, W] of a batch, uint8, changed; they stay bytes unless they are rotated.
 
-        Args:
-            images: [..., C, H, W], uint8, which is also the type of the result unless it is rotated.
-            rows: [...], int64, the images' rows in the dataset.
-            steps: The local steps that the images are used in, int64, of a shape that goes with `rows`.
-            round_: The round.
+        Their rows in the dataset are int64 [...], the local steps that they are used in of a shape that goes with them.
         """
-        drawn = hashed(mix(rows) + steps, 4, torch_seed(self.seed, "augmentation", round_)).flatten(0, -2)
+        drawn = _hashed(_mix(rows) + steps, 4, torch_seed(self.seed, "augmentation", round_)).flatten(0, -2)
         uniform = (drawn & 0xFFFFFF).float() / 2**24  # [0, 1)
         flat = images.flatten(0, -4)
         if self.rotation:
@@ -54,7 +42,7 @@ class Augmentation:
 
 
 def rotated(images: Tensor, degrees: Tensor) -> Tensor:
-    """Images (batch, C, H, W), turned counter-clockwise about their centres by as many degrees each, (batch,)."""
+    """Turn images (batch, C, H, W) counter-clockwise about their centres by as many degrees each, (batch,)."""
     height, width = images.shape[-2:]
     angle = degrees * (math.pi / 180)
     cos, sin, none = angle.cos(), angle.sin(), torch.zeros_like(angle)
@@ -65,7 +53,7 @@ def rotated(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def moved(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
-    """Windows of images (batch, C, H, W) that begin so many pixels down and to the right, then mirrored; each (batch,).
+    """Return windows of images (batch, C, H, W) that begin so many pixels down and right, then mirrored; each (batch,).
 
     What lies outside of the image is 0.
     """
@@ -78,3 +66,34 @@ def moved(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tens
     each, channel = torch.arange(count, device=device)[:, None, None, None], torch.arange(channels, device=device)
     ys, xs = ys.clamp(0, height - 1)[:, None, :, None], xs.clamp(0, width - 1)[:, None, None, :]
     return images[each, channel[:, None, None], ys, xs] * inside
+
+
+def add_noise(images: Tensor, std: Tensor, rows: Tensor, key: int) -> Tensor:
+    """Return normalised images [..., C, H, W] with noise of their std [...], clamped to 0..255 as FedTP's code does.
+
+    With the same key a row of the dataset always gets the same noise.
+    """
+    noise = normals(rows, images.shape[-3:].numel(), key).view_as(images)
+    return (images + noise * std[..., None, None, None]).clamp_(0, 255)
+
+
+def normals(rows: Tensor, count: int, key: int) -> Tensor:
+    """Return standard normal numbers, float32 [..., count], each a hash of (key, row, position) and of nothing else."""
+    bits = _hashed(rows, count, key)
+    # Box and Muller's method on two numbers of 24 bits; the first is never 0.
+    first, second = ((bits & 0xFFFFFF).float() + 1) / 2**24, ((bits >> 24) & 0xFFFFFF).float() / 2**24
+    return (-2 * first.log()).sqrt_() * (2 * math.pi * second).cos_()
+
+
+def _hashed(ids: Tensor, count: int, key: int) -> Tensor:
+    """Return `count` numbers of 64 bits for each id, int64 [..., count]: hashes of (key, id, position)."""
+    position = torch.arange(count, device=ids.device)
+    return _mix(_mix(ids[..., None] + _mix(torch.tensor(key, device=ids.device))) + position)
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """Apply SplitMix64's finaliser: every bit of the result depends on all of the argument's (Steele et al., 2014)."""
+    bits = bits + -0x61C8864680B583EB
+    bits = (bits ^ ((bits >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+    bits = (bits ^ ((bits >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    return bits ^ ((bits >> 31) & 0x1FFFFFFFF)

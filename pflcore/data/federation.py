@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,17 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pflcore.data.assignment import Assignment
-from pflcore.data.augmentation import Augmentation
-from pflcore.data.fresh_noise import on_normalised
+from pflcore.data.augmentation import Augmentation, add_noise
 from pflcore.data.samples import Samples
 from pflcore.data.upload import upload
 from pflcore.errors import UserError
 from pflcore.seeds import torch_seed
 
-# Share of an accelerator's free memory that the images may take; above it they stay on the host.
-_SHARE = 0.4
-# Batches that are fetched before they are needed.
-_AHEAD = 3
+_SHARE = 0.4  # of an accelerator's free memory that the images may take; above it they stay on the host
+_AHEAD = 3  # batches that are fetched before they are needed
 
 
 @dataclass(frozen=True)
@@ -48,73 +44,47 @@ class FederatedData:
 
     Samples that do not fit on the device stay on the host, memory-mapped or not, and batches are fetched ahead of their
     use by a thread, through pinned memory.
-
-    Attributes:
-        inputs: Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only
-            predicted; uint8, on the device or on the host.
-        labels: (samples,) int64, or boxes as targets of a detector, (samples, objects, 6) float32; on the device.
-        train, test: For each client the rows of its training and test samples, int64, on the host.
-        mean, std: Per channel, of pixels scaled to 0..1; on the device. Of no meaning for texts.
-        classes: Number of classes; for texts of characters.
-        size: Height and width that images are scaled up to (bilinear), or None.
-        novel: Clients that take no part in training.
-        noise: Standard deviation of the noise that is drawn anew each round for every row, (samples,); None for none.
-        noise_seed: Of that noise.
-        validation: As `train`, the rows held back for validation; empty where none are.
-        augmentation: What is done to images of local steps; None for nothing.
-        boxes: Targets of a detector, (samples, objects, 6) float32, where the samples have any.
     """
 
+    # Images (samples, channels, height, width), or texts (samples, length + 1) whose last character is only predicted;
+    # uint8, on the device or on the host.
     inputs: Tensor
-    labels: Tensor
-    train: Sequence[Tensor]
+    labels: Tensor  # (samples,) int64, or boxes as targets, (samples, objects, 6) float32; on the device
+    train: Sequence[Tensor]  # for each client its rows, int64, on the host
     test: Sequence[Tensor]
-    mean: Tensor
+    mean: Tensor  # per channel, of pixels scaled to 0..1; on the device
     std: Tensor
-    classes: int
-    size: int | None = None
-    novel: frozenset[int] = frozenset()
-    noise: Tensor | None = None
+    classes: int  # for texts of characters
+    size: int | None = None  # height and width that images are scaled up to (bilinear)
+    novel: frozenset[int] = frozenset()  # clients that take no part in training
+    noise: Tensor | None = None  # std of what is drawn anew each round for every row, (samples,)
     noise_seed: int = 0
-    validation: Sequence[Tensor] = ()
-    augmentation: Augmentation | None = None
-    boxes: Tensor | None = None
+    validation: Sequence[Tensor] = ()  # as `train`; empty where nothing is held back
+    augmentation: Augmentation | None = None  # of images of local steps
+    boxes: Tensor | None = None  # targets of a detector, (samples, objects, 6) float32
 
     @classmethod
     def from_samples(cls, samples: Samples, assignment: Assignment, device: torch.device) -> FederatedData:
-        """The data of a federation for training on `device`. Noise that is fixed per sample is added to `samples`.
-
-        Raises:
-            UserError: The assignment does not belong to the samples, or a client has no training, no test or, where
-                others have, no validation samples.
-        """
+        """Return the data for training on `device`. Noise that is fixed per sample is added to `samples`."""
         assignment.check(len(samples), samples.train)
         noise = assignment.noise
         if noise:
             noise.on_pixels(samples.inputs, assignment.rows())
-        data = cls.from_arrays(
-            samples.inputs,
-            samples.labels,
-            assignment.train,
-            assignment.test,
-            samples.mean,
-            samples.std,
-            samples.classes,
-            device,
-        )
+        inputs, sides = samples.inputs, (assignment.train, assignment.test)
+        data = cls.from_arrays(inputs, samples.labels, *sides, samples.mean, samples.std, samples.classes, device)
         if not all(map(len, assignment.validation)):
             raise UserError("a client has no validation samples; raise the partition's minimum")
-        changes: dict[str, Any] = {
-            "size": samples.size,
-            "novel": frozenset(assignment.novel),
-            "validation": [torch.from_numpy(rows) for rows in assignment.validation],
-        }
-        if samples.boxes:
-            changes["boxes"] = torch.from_numpy(samples.boxes.padded()).to(device)
+        data = dataclasses.replace(
+            data,
+            size=samples.size,
+            novel=frozenset(assignment.novel),
+            validation=[torch.from_numpy(rows) for rows in assignment.validation],
+            boxes=torch.from_numpy(samples.boxes.padded()).to(device) if samples.boxes else None,
+        )
         if noise and noise.released:
-            per_row = noise.per_row(len(samples), assignment.rows())
-            changes |= {"noise": torch.from_numpy(per_row).to(device), "noise_seed": noise.seed}
-        return dataclasses.replace(data, **changes)
+            per_row = torch.from_numpy(noise.per_row(len(samples), assignment.rows())).to(device)
+            data = dataclasses.replace(data, noise=per_row, noise_seed=noise.seed)
+        return data
 
     @classmethod
     def from_arrays(
@@ -128,11 +98,7 @@ class FederatedData:
         classes: int,
         device: torch.device,
     ) -> FederatedData:
-        """Hold arrays for training on `device`; on a CPU they are not copied.
-
-        Raises:
-            UserError: A client has no training or no test samples.
-        """
+        """Hold arrays for training on `device`; on a CPU they are not copied."""
         for client, (own_train, own_test) in enumerate(zip(train, test, strict=True)):
             if not len(own_train) or not len(own_test):
                 part = "test" if len(own_train) else "training"
@@ -152,12 +118,10 @@ class FederatedData:
         )
 
     def with_boxes(self) -> FederatedData:
-        """Return the same samples with their boxes as labels. Raises :class:`UserError` where they have none."""
+        """Return the same samples with their boxes as labels."""
         if self.boxes is None:
-            raise UserError(
-                "the backbone is a detector, and the dataset has no boxes; use voc_detection, detection_folder, "
-                "voc2007 or voc2012"
-            )
+            sets = "voc_detection, detection_folder, voc2007 or voc2012"
+            raise UserError(f"the backbone is a detector, and the dataset has no boxes; use {sets}")
         return dataclasses.replace(self, labels=self.boxes)
 
     @property
@@ -180,7 +144,7 @@ class FederatedData:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Channels, height, width of a model's input; the length of a text."""
+        """Return channels, height, width of a model's input; the length of a text."""
         if self.is_text:
             return (self.inputs.shape[1] - 1,)
         _, channels, height, width = self.inputs.shape
@@ -191,7 +155,7 @@ class FederatedData:
         return torch.zeros(1, *self.shape, dtype=torch.int64 if self.is_text else torch.float32, device=self.device)
 
     def class_counts(self, client: int) -> Tensor:
-        """How often each class, object or character to predict occurs in the client's training samples: (classes,)."""
+        """Count each class, object or character to predict in the client's training samples: (classes,)."""
         rows = self.train[client]
         if self.is_text:
             labels = self.inputs[rows.to(self.inputs.device)][:, 1:].flatten().long()
@@ -226,7 +190,7 @@ class FederatedData:
     def batches(
         self, parts: Sequence[Tensor], round_: int = 0, steps: Sequence[Tensor] | None = None
     ) -> Iterator[Batch]:
-        """The samples of one list of rows on the host after the other, with steps for each; else as :meth:`batch`."""
+        """Yield the samples of one list of rows on the host after the other, with steps for each; as :meth:`batch`."""
         here = upload(parts, self.device)
         taken: Sequence[Tensor | None] = [None] * len(parts)
         if steps and self.augmentation:
@@ -243,8 +207,7 @@ class FederatedData:
                 if not waiting:
                     return
                 rows, step, inputs = waiting.popleft()
-                moved = inputs.result().to(self.device, non_blocking=True)
-                yield self._finish(moved, rows, round_, step)
+                yield self._finish(inputs.result().to(self.device, non_blocking=True), rows, round_, step)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Return (pixel / 255 − mean) / std, of images on the device with pixels of 0 to 255."""
@@ -261,7 +224,7 @@ class FederatedData:
             flat = F.interpolate(images.flatten(0, -4), (self.size, self.size), mode="bilinear", align_corners=False)
             images = flat.view(*rows.shape, *flat.shape[1:])
         if self.noise is not None:
-            images = on_normalised(images, self.noise[rows], rows, torch_seed(self.noise_seed, "noise", round_))
+            images = add_noise(images, self.noise[rows], rows, torch_seed(self.noise_seed, "noise", round_))
         return Batch(images, self.labels[rows])
 
     def _fetch(self, rows: Tensor) -> Tensor:

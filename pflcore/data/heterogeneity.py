@@ -15,59 +15,42 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Heterogeneity:
-    """Per client, over N clients and K classes.
+    """Per client, over N clients and K classes."""
 
-    Attributes:
-        train, test: int64 [N, K], samples of each class.
-        validation: The same of what is held back from training; None where nothing is.
-        attributes: For each attribute of the dataset int64 [N, values], a client's samples of each value.
-        entropy: float64 [N], of the training labels, in bits; 0 is one class, log2(K) all of them equally.
-        distance: float64 [N], total variation between the client's training labels and those of all clients: the share
-            of its samples that would have to be of another class.
-        split_distance: float64 [N], the same between its training and its test labels. Chance alone gives some.
-        holders: int64 [K], clients that train on the class.
-        used: Samples that any client holds.
-    """
-
-    train: Rows
+    train: Rows  # int64 [N, K], samples of each class
     test: Rows
     validation: Rows | None
-    attributes: dict[str, Rows]
-    entropy: Numbers
+    attributes: dict[str, Rows]  # for each of the dataset's, int64 [N, values], samples of each value
+    entropy: Numbers  # float64 [N], of the training labels, in bits; 0 is one class, log2(K) all of them equally
+    # float64 [N], total variation between the client's training labels and those of all clients: the share of its
+    # samples that would have to be of another class; and the same between its training and its test labels.
     distance: Numbers
     split_distance: Numbers
-    holders: Rows
-    used: int
+    holders: Rows  # int64 [K], clients that train on the class
+    used: int  # samples that any client holds
 
     @property
     def clients(self) -> int:
-        """Return the number of clients."""
         return len(self.train)
 
 
 def heterogeneity(samples: Samples, assignment: Assignment) -> Heterogeneity:
     """Count. The inputs of `samples` do not matter."""
-    train = _counts(assignment.train, samples.labels, samples.classes)
-    test = _counts(assignment.test, samples.labels, samples.classes)
-    held_back = assignment.validation
-    validation = _counts(held_back, samples.labels, samples.classes) if held_back else None
+    held = {side: _counts(parts, samples.labels, samples.classes) for side, parts in assignment.sides().items()}
+    train, rows = held["train"], assignment.rows()
     shares = _shares(train)
-    everyone = _shares(train.sum(axis=0)[None])
     with np.errstate(divide="ignore", invalid="ignore"):
         bits = np.where(shares > 0, shares * np.log2(shares), 0.0)
     return Heterogeneity(
         train=train,
-        test=test,
-        validation=validation,
-        attributes={
-            name: _counts(assignment.rows(), attribute.values, len(attribute.names))
-            for name, attribute in samples.attributes.items()
-        },
+        test=held["test"],
+        validation=held.get("validation"),
+        attributes={name: _counts(rows, one.values, len(one.names)) for name, one in samples.attributes.items()},
         entropy=np.abs(bits.sum(axis=1)),
-        distance=_total_variation(shares, everyone),
-        split_distance=_total_variation(shares, _shares(test)),
+        distance=np.abs(shares - _shares(train.sum(axis=0)[None])).sum(axis=1) / 2,
+        split_distance=np.abs(shares - _shares(held["test"])).sum(axis=1) / 2,
         holders=(train > 0).sum(axis=0),
-        used=sum(map(len, assignment.rows())),
+        used=sum(map(len, rows)),
     )
 
 
@@ -80,8 +63,3 @@ def _counts(parts: list[Rows], values: Rows, count: int) -> Rows:
 def _shares(counts: Rows) -> Numbers:
     shares: Numbers = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     return shares
-
-
-def _total_variation(one: Numbers, other: Numbers) -> Numbers:
-    distance: Numbers = np.abs(one - other).sum(axis=1) / 2
-    return distance

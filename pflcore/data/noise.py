@@ -1,4 +1,8 @@
-"""Gaussian noise on the images of a client: feature skew of a known strength (FedTP, figure 10)."""
+"""Gaussian noise on the images of a client, feature skew of a known strength (FedTP, figure 10).
+
+Noise that is drawn anew in every round, and augmentation, are hashes of what their numbers are for: the same on every
+device, with any executor and in any batch, without a generator's state.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,11 @@ _CHUNK = 2**24  # pixels that noise is drawn for at a time
 
 @dataclass(frozen=True)
 class Noise:
-    """How strong the noise of each client is.
+    """How strong the noise of each client is: a standard deviation, as written, on the scale of pixels, 0..255.
 
-    Args:
-        std: Standard deviation per client. As written, on the scale of pixels, 0..255.
-        released: As FedTP's released code does: the noise is added to *normalised* images, in units of their own
-            standard deviation, drawn anew whenever a sample is used, and the sum is clamped to 0..255, which sets
-            everything darker than the mean to zero, also for clients without noise.
-        seed: Of the noise that is fixed per sample.
+    `released`, as FedTP's released code does, it is added to *normalised* images, in units of their own standard
+    deviation, drawn anew whenever a sample is used, and the sum is clamped to 0..255, which sets everything darker than
+    the mean to zero, also for clients without noise.
     """
 
     std: tuple[float, ...]
@@ -29,13 +30,9 @@ class Noise:
     seed: int
 
     def on_pixels(self, inputs: Bytes, parts: list[Rows]) -> None:
-        """Add the noise to uint8 images in place, once and for all; does nothing when :attr:`released`.
+        """Add the noise to uint8 images [n, C, H, W] in place, once and for all; nothing when :attr:`released`.
 
-        A sample's noise is a function of the seed, its client and its place among the client's samples.
-
-        Args:
-            inputs: uint8 [n, C, H, W].
-            parts: The rows of each client.
+        A sample's noise is a function of the seed, its client and its place among the rows of the client in `parts`.
         """
         if self.released:
             return
@@ -48,7 +45,7 @@ class Noise:
                 inputs[some] = np.clip(np.rint(noisy), 0, 255)
 
     def per_row(self, count: int, parts: list[Rows]) -> np.ndarray:
-        """The standard deviation of every row of a dataset of `count` samples, float32; 0 where nobody holds it."""
+        """Return the standard deviation of each of `count` rows of a dataset, float32; 0 where nobody holds it."""
         stds = np.zeros(count, np.float32)
         for rows, std in zip(parts, self.std, strict=True):
             stds[rows] = std

@@ -1,4 +1,4 @@
-"""How a dataset is prepared on this machine: who is told how far it is, and where large arrays go meanwhile.
+"""How a dataset is prepared on this machine: who sees how far it is, and where large arrays go meanwhile.
 
 Loaders of datasets say what they do by :func:`track` and take large arrays from :func:`allocate`; whoever calls them
 decides by :func:`preparing` what comes of it. Without that nothing is shown and everything is in memory.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -21,21 +20,13 @@ from pflcore.memory import memory_limit
 Listener = Callable[[str, int, int], None]
 """Called with what is being done, how many steps of it are done, and how many there are."""
 
-
-@dataclass(frozen=True)
-class _Preparation:
-    show: Listener
-    scratch: Path | None
-
-
-_QUIETLY_IN_MEMORY = _Preparation(lambda *_: None, None)
-_current: ContextVar[_Preparation] = ContextVar("preparation", default=_QUIETLY_IN_MEMORY)
+_current: ContextVar[tuple[Listener, Path | None]] = ContextVar("preparation", default=(lambda *_: None, None))
 
 
 @contextmanager
 def preparing(show: Listener, scratch: Path | None) -> Iterator[None]:
     """Within the block, progress goes to `show`, and arrays beyond the memory limit to files in `scratch`."""
-    token = _current.set(_Preparation(show, scratch))
+    token = _current.set((show, scratch))
     try:
         yield
     finally:
@@ -43,8 +34,8 @@ def preparing(show: Listener, scratch: Path | None) -> Iterator[None]:
 
 
 def track(what: str, total: int) -> Callable[[int], None]:
-    """A function to call with the number of steps that were done since the last call, from one thread at a time."""
-    show, done = _current.get().show, 0
+    """Return what to call with the number of steps done since the last call, from one thread at a time."""
+    show, done = _current.get()[0], 0
 
     def advance(steps: int) -> None:
         nonlocal done
@@ -57,7 +48,7 @@ def track(what: str, total: int) -> Callable[[int], None]:
 
 def allocate(shape: tuple[int, ...]) -> Bytes:
     """Return a uint8 array to fill: in memory, or mapped to a file without a name, which is gone with the process."""
-    scratch = _current.get().scratch
+    scratch = _current.get()[1]
     if scratch is None or int(np.prod(shape)) <= memory_limit():
         return np.empty(shape, np.uint8)
     scratch.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +12,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pflcore.artifacts import read_meta, read_table, table_writer
-from pflcore.data.samples import SPLITS, Attribute, Boxes, Bytes, Mask, Rows, Samples
+from pflcore.data.samples import SPLITS, Attribute, Boxes, Bytes, Rows, Samples
 from pflcore.errors import UserError
 from pflcore.files import atomic_path
 from pflcore.memory import memory_limit
 
 SCHEMA = "dataset/2"
-
-# Bytes of inputs per row group: what is in memory at a time when a large artifact is written or mapped.
-_GROUP = 64 * 2**20
-# Bytes of inputs that tell whether they compress.
-_PROBE = 4 * 2**20
+_GROUP = 64 * 2**20  # bytes of inputs per row group: in memory at a time when a large artifact is written or mapped
+_PROBE = 4 * 2**20  # bytes of inputs that tell whether they compress
+_SIDES = ("left", "top", "right", "bottom")
+_BOX = pa.struct(
+    [
+        pa.field("label", pa.int64()),
+        *(pa.field(side, pa.float32()) for side in _SIDES),
+        pa.field("difficult", pa.bool_()),
+    ]
+)
 
 
 def write_samples(path: Path, samples: Samples) -> None:
@@ -39,50 +44,44 @@ def write_samples(path: Path, samples: Samples) -> None:
         "std": list(samples.std),
         "source": samples.source,
     }
-    facts = pa.table(
-        {"label": pa.array(samples.labels), "split": split_column(samples.train)}
-        | {name: attribute_column(attribute) for name, attribute in samples.attributes.items()}
-        | ({"boxes": _boxes_column(samples.boxes)} if samples.boxes else {})
-    )
-    schema = pa.schema([pa.field("input", pa.binary(width)), *facts.schema])
+    facts = {"label": pa.array(samples.labels)}
+    facts["split"] = pa.DictionaryArray.from_arrays((~samples.train).astype(np.int8), pa.array(SPLITS))
+    for name, attribute in samples.attributes.items():
+        words = pa.array(attribute.names, pa.string())
+        facts[name] = pa.DictionaryArray.from_arrays(attribute.values.astype(np.int32), words)
+    if samples.boxes:
+        facts["boxes"] = _boxes_column(samples.boxes)
+    table = pa.table(facts)
+    schema = pa.schema([pa.field("input", pa.binary(width)), *table.schema])
+    # Where compression saves a tenth or more, judged by the first rows; photographs of 32x32 pixels save a 90th.
+    first = np.ascontiguousarray(samples.inputs[: max(1, _PROBE // max(width, 1))])
+    worth = not first.nbytes or len(pa.compress(first, codec="zstd", asbytes=True)) < 0.9 * first.nbytes
     rows = max(1, _GROUP // max(width, 1))
-    plain = () if _compressible(samples.inputs) else ("input",)
-    with table_writer(path, schema, SCHEMA, plain=plain, **meta) as writer:
+    with table_writer(path, schema, SCHEMA, plain=() if worth else ("input",), **meta) as writer:
         for start in range(0, max(len(samples), 1), rows):
             # Without a copy where rows lie one behind the other: a row is one run of `width` bytes.
             part = np.ascontiguousarray(samples.inputs[start : start + rows])
             inputs = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(part), [None, pa.py_buffer(part)])
-            table = facts.slice(start, rows).add_column(0, "input", inputs)
-            writer.write_table(table.cast(writer.schema), row_group_size=rows)
-
-
-def _compressible(inputs: Bytes) -> bool:
-    """Whether compression saves a tenth or more, judged by the first rows; photographs of 32x32 pixels save a 90th."""
-    rows = max(1, _PROBE // max(int(np.prod(inputs.shape[1:])), 1))
-    first = np.ascontiguousarray(inputs[:rows])
-    return not first.nbytes or len(pa.compress(first, codec="zstd", asbytes=True)) < 0.9 * first.nbytes
+            whole = table.slice(start, rows).add_column(0, "input", inputs)
+            writer.write_table(whole.cast(writer.schema), row_group_size=rows)
 
 
 def read_samples(path: Path, scratch: Path | None = None) -> Samples:
     """Read the artifact ``dataset/2``; the arrays are writable and belong to the caller.
 
-    Args:
-        path: The artifact.
-        scratch: A folder for inputs that would take more than :func:`pflcore.memory.memory_limit`: they are decoded
-            into a file there, once, and mapped into memory. None reads everything.
-
-    Raises:
-        UserError: The file is missing, damaged, of another schema, or its content breaks a rule of :class:`Samples`.
+    Inputs that would take more than :func:`pflcore.memory.memory_limit` are decoded into a file in `scratch`, once, and
+    mapped into memory; None reads everything.
     """
-    return _read(path, read_meta(path, SCHEMA), scratch, with_inputs=True)
+    return _read(path, scratch, with_inputs=True)
 
 
 def read_facts(path: Path) -> Samples:
-    """:func:`read_samples` with zeros for the inputs, which take no memory: what a partition depends on."""
-    return _read(path, read_meta(path, SCHEMA), None, with_inputs=False)
+    """Read them with zeros for the inputs, which take no memory: what a partition depends on."""
+    return _read(path, None, with_inputs=False)
 
 
-def _read(path: Path, meta: dict[str, Any], scratch: Path | None, with_inputs: bool) -> Samples:
+def _read(path: Path, scratch: Path | None, with_inputs: bool) -> Samples:
+    meta = read_meta(path, SCHEMA)
     try:
         shape = tuple(int(size) for size in meta["shape"])
         names = {name: tuple(words) for name, words in meta["attributes"].items()}
@@ -101,68 +100,40 @@ def _read(path: Path, meta: dict[str, Any], scratch: Path | None, with_inputs: b
         return Samples(
             inputs=inputs,
             labels=column(path, table, "label", pa.int64()).to_numpy().copy(),  # Arrow memory is read-only
-            train=split_mask(path, table),
+            train=positions(path, table, "split", SPLITS) == 0,
             name=meta["name"],
             class_names=tuple(meta["class_names"]),
             mean=tuple(meta["mean"]),
             std=tuple(meta["std"]),
             source=meta["source"],
             size=meta.get("size"),
-            attributes={name: Attribute(_positions(path, table, name, words), words) for name, words in names.items()},
+            attributes={name: Attribute(positions(path, table, name, words), words) for name, words in names.items()},
             boxes=_boxes(path, table) if "boxes" in present else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path}: damaged metadata ({type(error).__name__}: {error}); delete it and run again"
-        ) from None
+        fault = f"damaged metadata ({type(error).__name__}: {error})"
+        raise UserError(f"{path}: {fault}; delete it and run again") from None
     except UserError as error:
         message = str(error)
         raise UserError(message if message.startswith(str(path)) else f"{path}: {message}") from None
 
 
 def column(path: Path, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column without nulls of the given type. Raises :class:`UserError` when there is none."""
+    """Return a column without nulls of the given type."""
     if name not in table.column_names or table[name].type != kind or table[name].null_count:
         found = f"{table[name].type} with {table[name].null_count} nulls" if name in table.column_names else "none"
         raise UserError(f"{path}: column {name!r} must be {kind} without nulls, found {found}; delete it and run again")
     return table[name]
 
 
-def split_column(train: Mask) -> pa.DictionaryArray:
-    """Return the column ``split`` of an artifact: ``train`` where the mask is true, else ``test``."""
-    return pa.DictionaryArray.from_arrays((~train).astype(np.int8), pa.array(SPLITS))
-
-
-def split_mask(path: Path, table: pa.Table) -> Mask:
-    """Return the inverse of :func:`split_column`. Raises :class:`UserError` for any other word."""
-    words = table["split"].cast(pa.string()) if "split" in table.column_names else pa.nulls(1, pa.string())
-    index = pc.index_in(words, value_set=pa.array(SPLITS))
+def positions(path: Path, table: pa.Table, name: str, words: Sequence[str]) -> Rows:
+    """Return the place of each of a column's words among the given ones."""
+    cells = table[name].cast(pa.string()) if name in table.column_names else pa.nulls(1, pa.string())
+    index = pc.index_in(cells, value_set=pa.array(words, pa.string()))
     if index.null_count:
-        raise UserError(f"{path}: column 'split' must hold train or test in every row; delete it and run again")
-    mask: Mask = np.asarray(index) == 0
-    return mask
-
-
-def attribute_column(attribute: Attribute) -> pa.DictionaryArray:
-    """Return words in an artifact, stored once each."""
-    return pa.DictionaryArray.from_arrays(attribute.values.astype(np.int32), pa.array(attribute.names, pa.string()))
-
-
-def _positions(path: Path, table: pa.Table, name: str, words: tuple[str, ...]) -> Rows:
-    """Return the inverse of :func:`attribute_column`."""
-    index = pc.index_in(table[name].cast(pa.string()), value_set=pa.array(words, pa.string()))
-    if index.null_count:
-        raise UserError(f"{path}: column {name!r} holds words that its metadata does not list; delete it and run again")
+        known = f"{', '.join(words[:-1])} or {words[-1]}" if name == "split" else "words that its metadata lists"
+        raise UserError(f"{path}: column {name!r} must hold {known} in every row; delete it and run again")
     return np.asarray(index).astype(np.int64)
-
-
-_BOX = pa.struct(
-    [
-        pa.field("label", pa.int64()),
-        *(pa.field(side, pa.float32()) for side in ("left", "top", "right", "bottom")),
-        pa.field("difficult", pa.bool_()),
-    ]
-)
 
 
 def _boxes_column(boxes: Boxes) -> pa.ListArray:
@@ -176,22 +147,18 @@ def _boxes(path: Path, table: pa.Table) -> Boxes:
     lists = column(path, table, "boxes", pa.list_(_BOX)).combine_chunks()
     items = lists.flatten()
     parts = {part.name: items.field(index).to_numpy(zero_copy_only=False) for index, part in enumerate(_BOX)}
-    return Boxes(
-        counts=lists.value_lengths().to_numpy().astype(np.int64),
-        labels=parts["label"].copy(),
-        corners=np.stack([parts[side] for side in ("left", "top", "right", "bottom")], axis=1),
-        difficult=parts["difficult"].astype(np.bool_),
-    )
+    corners = np.stack([parts[side] for side in _SIDES], axis=1)
+    counts = lists.value_lengths().to_numpy().astype(np.int64)
+    return Boxes(counts, parts["label"].copy(), corners, parts["difficult"].astype(np.bool_))
 
 
 def _mapped_inputs(path: Path, scratch: Path, count: int, shape: tuple[int, ...]) -> Bytes:
-    """The inputs as a file that is mapped into memory; it is named by the hash of the artifact that it came from."""
+    """Return the inputs as a file that is mapped into memory, named by the hash of the artifact that it came from."""
     with path.open("rb") as file:
         decoded = scratch / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}.npy"
     if not decoded.is_file():
         with atomic_path(decoded) as temporary:
-            inputs = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape))
-            start = 0
+            inputs, start = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *shape)), 0
             for part in pq.ParquetFile(path).iter_batches(columns=["input"]):
                 rows = column(path, pa.Table.from_batches([part]), "input", pa.binary(int(np.prod(shape))))
                 inputs[start : start + len(part)] = _inputs(rows, shape)

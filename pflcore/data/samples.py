@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +20,7 @@ SPLITS = ("train", "test")  # the sides of a dataset
 
 @dataclass(frozen=True, eq=False)
 class Attribute:
-    """A further fact about every sample: its domain, its coarse class, the role that speaks.
-
-    Args:
-        values: int64 [n], indices of `names`.
-        names: What the values stand for.
-    """
+    """A further fact about every sample, as its domain: int64 [n], places in the names of what the values stand for."""
 
     values: Rows
     names: tuple[str, ...]
@@ -34,22 +28,15 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """The annotated objects of all samples, sample after sample.
+    """The annotated objects of all samples, sample after sample."""
 
-    Args:
-        counts: int64 [n], objects of each sample.
-        labels: int64 [m], classes of the objects.
-        corners: float32 [m, 4]: left, top, right, bottom as shares (0..1) of the image's width and height.
-        difficult: bool [m], objects that evaluation passes over.
-    """
-
-    counts: Rows
-    labels: Rows
-    corners: npt.NDArray[np.float32]
-    difficult: Mask
+    counts: Rows  # int64 [n], objects of each sample
+    labels: Rows  # int64 [m], classes of the objects
+    corners: npt.NDArray[np.float32]  # [m, 4]: left, top, right, bottom as shares (0..1) of the image's sides
+    difficult: Mask  # bool [m], objects that evaluation ignores
 
     def padded(self) -> npt.NDArray[np.float32]:
-        """All samples as targets of one shape: float32 [n, objects of the sample that has most, 6].
+        """Return all samples as targets of one shape: float32 [n, objects of the sample that has most, 6].
 
         An object is its class, its corners and 1 if it is difficult; where a sample has no more, the class is -1.
         """
@@ -63,56 +50,39 @@ class Boxes:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """All samples of a dataset, training and test, in one row order that partitions refer to.
+    """All samples of a dataset, training and test, in one row order that partitions refer to."""
 
-    Args:
-        inputs: uint8: images [n, C, H, W] with pixels 0..255, or texts [n, L + 1] of character numbers, whose first L
-            are a model's input and whose last L are what it is to predict.
-        labels: int64 [n], 0..classes-1; of a text its last character.
-        train: bool [n], true for training samples. A dataset without a test set of its own has true everywhere.
-        name: The dataset's name, e.g. ``"cifar10"``.
-        class_names: One name per class; of texts one per character.
-        mean, std: Per channel, of pixel values scaled to 0..1; what a model's input is normalised with. Empty for text.
-        source: Where the samples came from, for the reader of a report. Holds no path of a machine.
-        size: Height and width that images are scaled up to, batch by batch; None leaves them as they are.
-        attributes: Further facts by name, e.g. ``"domain"``.
-        boxes: Annotated objects, of datasets that have them.
-
-    Raises:
-        UserError: Arrays of different lengths, of another type or shape, or a label outside its range.
-    """
-
+    # uint8: images [n, C, H, W] with pixels 0..255, or texts [n, L + 1] of character numbers, whose first L are the
+    # input of a model and whose last L are what it is to predict.
     inputs: Bytes
-    labels: Rows
-    train: Mask
-    name: str
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
+    labels: Rows  # int64 [n], 0..classes-1; of a text its last character
+    train: Mask  # bool [n], true for training samples: everywhere in a dataset without a test set of its own
+    name: str  # the dataset's, e.g. "cifar10"
+    class_names: tuple[str, ...]  # of texts one per character
+    mean: tuple[float, ...]  # per channel, of pixel values scaled to 0..1, to normalise a model's input; empty for text
     std: tuple[float, ...]
-    source: str
-    size: int | None = None
+    source: str  # where the samples came from, for the reader of a report; no path of a machine
+    size: int | None = None  # height and width that images are scaled up to, batch by batch
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
     boxes: Boxes | None = None
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"
         expected = {"inputs": ((4, 2), np.uint8), "labels": ((1,), np.int64), "train": ((1,), np.bool_)}
+        arrays = {key: getattr(self, key) for key in expected}
         for key, (dimensions, dtype) in expected.items():
-            array: npt.NDArray[Any] = getattr(self, key)
-            if array.ndim not in dimensions or array.dtype != dtype:
+            if arrays[key].ndim not in dimensions or arrays[key].dtype != dtype:
                 wanted = f"{np.dtype(dtype)} with {dimensions[0]} dimension{'s' if dimensions[0] > 1 else ''}"
-                raise UserError(f"{where}: {key} must be {wanted}, not {array.dtype} with {array.ndim}")
-        lengths = {key: len(getattr(self, key)) for key in expected}
+                raise UserError(f"{where}: {key} must be {wanted}, not {arrays[key].dtype} with {arrays[key].ndim}")
+        lengths = {key: len(array) for key, array in arrays.items()}
         lengths |= {key: len(attribute.values) for key, attribute in self.attributes.items()}
         lengths |= {"boxes": len(self.boxes.counts)} if self.boxes else {}
         if len(set(lengths.values())) > 1:
             raise UserError(f"{where}: lengths differ: {', '.join(f'{n} {key}' for key, n in lengths.items())}")
         channels = self.inputs.shape[1] if self.is_images else 0
         if len(self.mean) != channels or len(self.std) != channels or not all(s > 0 for s in self.std):
-            raise UserError(
-                f"{where}: mean {self.mean} and std {self.std} need one number for each of the {channels} "
-                "channels, and a std above 0"
-            )
+            needed = f"need one number for each of the {channels} channels, and a std above 0"
+            raise UserError(f"{where}: mean {self.mean} and std {self.std} {needed}")
         check_labels(self.labels, self.classes, where)
         for key, attribute in self.attributes.items():
             check_labels(attribute.values, len(attribute.names), f"{where}: {key}")
@@ -129,7 +99,7 @@ class Samples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a model's input: channels, height, width of images; length of texts."""
+        """Return channels, height, width of a model's input; of texts their length."""
         if not self.is_images:
             return (self.inputs.shape[1] - 1,)
         channels, height, width = self.inputs.shape[1:]
@@ -137,7 +107,6 @@ class Samples:
 
     @property
     def classes(self) -> int:
-        """Return number of classes."""
         return len(self.class_names)
 
 

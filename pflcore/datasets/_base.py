@@ -3,59 +3,54 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from pflcore.data.samples import Attribute, Boxes, Bytes, Mask, Rows, Samples, check_labels
+from pflcore.data.samples import Attribute, Bytes, Mask, Rows, Samples, check_labels
 from pflcore.datasets._download import DataFile, Source
 from pflcore.errors import UserError
 from pflcore.registry import Entry
 
 INCLUDED, DOWNLOAD, FOLDER = "included", "download", "folder"
+HALF = (0.5, 0.5, 0.5)
+DIGITS = tuple("0123456789")
+Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(Entry, ABC):
     """Base of the datasets: images of one size, or texts of one length, with one label each.
 
-    What an option of a dataset can change is a property here, so that a subclass may compute it.
+    What an option of a dataset can change is a property here, so that a subclass may compute it. Whatever is absent,
+    incomplete or damaged is a :class:`UserError` of one line with its path.
     """
 
+    # Channels, height, width as distributed, (3, 0, 0) for images of various sizes; or the length of a text.
     original: ClassVar[tuple[int, ...]]
-    """Channels, height, width as distributed; ``(3, 0, 0)`` for images of various sizes."""
-    class_names: ClassVar[tuple[str, ...]] = ()
-    """Empty when only the data tell."""
+    # Empty when only the data tell, as `attributes` (name → names of its values).
+    class_names: ClassVar[Names] = ()
+    attributes: ClassVar[dict[str, Names]] = {}
+    # Training and test samples of the complete dataset, or, for planning, `about` how many, where only the data tell.
     counts: ClassVar[tuple[int, int] | None] = None
-    """Training and test samples of the complete dataset; None when only the data tell."""
     about: ClassVar[tuple[int, int] | None] = None
-    """Roughly as many, for planning, where only the data tell."""
+    # Per channel, of pixel values scaled to 0..1.
     mean: ClassVar[tuple[float, ...]] = ()
-    """Per channel, of pixel values scaled to 0..1."""
     std: ClassVar[tuple[float, ...]] = ()
-    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """Names of the values of each further fact; an empty tuple when only the data tell."""
-    detects: ClassVar[bool] = False
-    """Whether its samples have boxes, which a detector is trained on."""
+    detects: ClassVar[bool] = False  # whether its samples have boxes, which a detector is trained on
     licence: ClassVar[str]
-    homepage: ClassVar[str] = ""
-    """Where a person gets it."""
-    access: ClassVar[str]
-    """How it gets here: ``included`` with an installed library, by ``download``, or in a ``folder`` the user fills."""
-    download_size: ClassVar[str]
-    """In words, e.g. ``"170 MB"``."""
-    files: ClassVar[tuple[str, ...]] = ()
-    """Patterns of what may lie in its folder, of which one is enough; a folder's ends with a slash."""
+    homepage: ClassVar[str] = ""  # where a person gets it
+    access: ClassVar[str]  # "included" with an installed library, by "download", or in a "folder" that the user fills
+    download_size: ClassVar[str]  # in words, e.g. "170 MB"
+    # Patterns of what may lie in its folder, of which one is enough; a folder's ends with a slash.
+    files: ClassVar[Names] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return that of a model's input: channels, height, width of images; length of texts.
-
-        The options ``size`` and ``channels``, where a dataset has them, say what images are scaled and converted to.
-        """
+        """Return that of a model's input, under the options ``size`` and ``channels`` where a dataset has them."""
         if len(self.original) == 1:
             return self.original
         channels, height, width = self.original
@@ -91,14 +86,9 @@ class Dataset(Entry, ABC):
 
     @abstractmethod
     def load(self, folder: Path) -> Samples:
-        """Read the complete dataset.
+        """Read the complete dataset from the user's folder for it, which is created only to download.
 
-        Args:
-            folder: The user's folder of raw data for this dataset. It need not exist, and is created only to download.
-                The folders of other datasets lie beside it.
-
-        Raises:
-            UserError: Data that is absent and cannot be downloaded, is incomplete, or is not what it should be.
+        The folders of other datasets lie beside it.
         """
 
     def imitate(self, labels: Rows, rng: np.random.Generator) -> dict[str, Attribute]:
@@ -111,35 +101,22 @@ class Dataset(Entry, ABC):
         return imitated
 
     def complete(
-        self,
-        inputs: Bytes,
-        labels: Rows,
-        train: Mask,
-        *,
-        where: str,
-        source: str,
-        class_names: tuple[str, ...] = (),
-        size: int | None = None,
-        attributes: Mapping[str, Attribute] | None = None,
-        boxes: Boxes | None = None,
+        self, inputs: Bytes, labels: Rows, train: Mask, *, where: str, source: str, class_names: Names = (), **more: Any
     ) -> Samples:
-        """Return the loaded arrays as :class:`Samples`; `class_names` are the data's own when the entry has none.
+        """Return the arrays as :class:`Samples`, of the :attr:`expected` number; an entry's class names come first.
 
-        Raises:
-            UserError: Their number is not the :attr:`expected` one.
+        More are `size`, `attributes` and `boxes`.
         """
         found = int(train.sum()), int((~train).sum())
-        if self.expected is not None and found != self.expected:
-            train_count, test_count = self.expected
+        if self.expected not in (None, found):
+            train_count, test_count = self.expected or found
             raise UserError(
                 f"{where}: {self.name} has {train_count:,} training and {test_count:,} test samples, "
                 f"found {found[0]:,} and {found[1]:,}; put the complete data there"
             )
-        check_labels(labels, len(self.class_names or class_names), where)
         names = self.class_names or class_names
-        return Samples(
-            inputs, labels, train, self.name, names, *self.normalisation, source, size, attributes or {}, boxes
-        )
+        check_labels(labels, len(names), where)
+        return Samples(inputs, labels, train, self.name, names, *self.normalisation, source, **more)
 
     @staticmethod
     def join(parts: Sequence[tuple[Bytes, Rows]]) -> tuple[Bytes, Rows, Mask]:
@@ -156,3 +133,17 @@ def encode(words: Sequence[str], names: Sequence[str]) -> Rows:
     """Return the position of every word among the names: int64 [n]."""
     numbers = {name: number for number, name in enumerate(names)}
     return np.fromiter((numbers[word] for word in words), np.int64, len(words))
+
+
+def check_distinct(entry: Entry, option: str, least: int = 1) -> None:
+    """Raise :class:`UserError` unless the names in an option are distinct and at least so many."""
+    names: Names = getattr(entry, option)
+    if len(names) < least or len(set(names)) < len(names):
+        raise UserError(f"{entry.name}.{option} = {list(names)} must be distinct names{', one at least' * least}")
+
+
+def check_file_name(entry: Entry, option: str, what: str) -> None:
+    """Raise :class:`UserError` unless an option is the name of a file in a folder."""
+    name: str = getattr(entry, option)
+    if not name.isprintable() or name in ("", ".", "..") or set(name) & set("/\\"):
+        raise UserError(f"{entry.name}.{option} = {name!r} must be the name of {what}")

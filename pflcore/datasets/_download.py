@@ -21,18 +21,13 @@ TRIES = 5
 PAUSE_SECONDS = 2.0  # longer after every try
 TIMEOUT_SECONDS = 60
 _MEGABYTE = 10**6
-_NOTHING_LEFT = 416  # the answer to a request for what lies behind the end of a file
 
 
 @dataclass(frozen=True)
 class Source:
-    """A published file.
+    """A published file: at its address, or on the page that leads to it, and then with the name of the `file`.
 
-    Args:
-        url: Where it is published: the file itself, or the page that leads to it.
-        algorithm: ``"sha256"`` or ``"md5"``; empty when no hash is known, so that the file is unverified.
-        digest: Its hash in hexadecimal.
-        file: The file's name, where it is not the last part of the URL.
+    The algorithm of its hash is ``sha256`` or ``md5``; without a digest in hexadecimal it is unverified.
     """
 
     url: str
@@ -53,54 +48,47 @@ class Source:
     def check(self, folder: Path) -> Path:
         """Return its path in `folder`. Raise :class:`UserError` when it has another hash."""
         path = folder / self.name
-        if self.digest:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, self.algorithm).hexdigest()
-            if found != self.digest:
-                raise UserError(
-                    f"{path}: {self.algorithm} is {found}, expected {self.digest}; delete it and get it from {self.url}"
-                )
+        if self.digest and (found := self.hash_of(path)) != self.digest:
+            raise UserError(
+                f"{path}: {self.algorithm} is {found}, expected {self.digest}; delete it and get it from {self.url}"
+            )
         return path
 
     def obtain(self, folder: Path, alternatives: str = "") -> Path:
         """Return its path in `folder`, downloaded when it is not there, and checked.
 
-        Args:
-            folder: Created if need be.
-            alternatives: What else may be put into the folder by hand, for the error message.
-
-        Raises:
-            UserError: A wrong hash, or a host that cannot be reached, which leaves ``<name>.part`` for the next call.
+        A download that breaks off leaves ``<name>.part`` for the next call; `alternatives` are what else a person may
+        put there.
         """
-        if not (folder / self.name).is_file():
-            self._download(folder, alternatives)
-        return self.check(folder)
-
-    def _download(self, folder: Path, alternatives: str) -> None:
-        import pooch
-
+        path = folder / self.name
+        if path.is_file():
+            return self.check(folder)
         existed, part = folder.is_dir(), folder / f"{self.name}.part"
         folder.mkdir(parents=True, exist_ok=True)
-
-        def resume(url: str, output: str, _: object) -> None:
-            _fetch(url, part)
-            part.replace(output)
-
         try:
             with _locked(folder):
-                known = f"{self.algorithm}:{self.digest}"
-                pooch.retrieve(self.url, known, fname=self.name, path=folder, downloader=resume)
-        except (OSError, HTTPException, ValueError) as error:  # ValueError: pooch's, of a wrong hash
+                if not path.is_file():
+                    _fetch(self.url, part)
+                    if self.digest and self.hash_of(part) != self.digest:
+                        part.unlink()
+                        raise ValueError
+                    part.replace(path)
+            return path
+        except (OSError, HTTPException, ValueError) as error:
             if not existed:
                 with suppress(OSError):  # of a folder that holds a part
                     folder.rmdir()
             reason = "what it sent has a wrong hash" if isinstance(error, ValueError) else type(error).__name__
+            again = f"try again, which goes on at the end of {part.name}, or " if part.is_file() else ""
             raise UserError(
-                f"{folder}: no data here, and {self.url} could not be downloaded ({reason}); "
-                + (f"try again, which goes on at the end of {part.name}, or " if part.is_file() else "")
-                + f"put {self.name} into that folder"
-                + (f", or {alternatives}" if alternatives else "")
+                f"{folder}: no data here, and {self.url} could not be downloaded ({reason}); {again}put {self.name} "
+                f"into that folder{alternatives and f', or {alternatives}'}"
             ) from None
+
+    def hash_of(self, path: Path) -> str:
+        """Return a file's hash by the algorithm, in hexadecimal."""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, self.algorithm).hexdigest()
 
 
 @contextmanager
@@ -121,20 +109,18 @@ def _fetch(url: str, part: Path) -> None:
         try:
             return _append(url, part)
         except (OSError, HTTPException) as error:
-            if attempt == TRIES or (isinstance(error, HTTPError) and error.code < 500):
+            code = error.code if isinstance(error, HTTPError) else 500
+            if code == 416 and part.is_file():  # nothing is left behind its end
+                return
+            if code < 500 or attempt == TRIES:
                 raise
             time.sleep(PAUSE_SECONDS * attempt)
 
 
 def _append(url: str, part: Path) -> None:
     have = part.stat().st_size if part.is_file() else 0
-    try:
-        answer = urlopen(Request(url, headers={"Range": f"bytes={have}-"} if have else {}), timeout=TIMEOUT_SECONDS)
-    except HTTPError as error:
-        if error.code == _NOTHING_LEFT and have:
-            return
-        raise
-    with answer, part.open("ab" if answer.status == 206 else "wb") as file:
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urlopen(request, timeout=TIMEOUT_SECONDS) as answer, part.open("ab" if answer.status == 206 else "wb") as file:
         expected, start = answer.length, file.tell()
         advance = track(f"downloading {part.stem}, MB", (expected or 0) // _MEGABYTE)
         while piece := answer.read(_MEGABYTE):
@@ -146,15 +132,9 @@ def _append(url: str, part: Path) -> None:
 
 @dataclass(frozen=True)
 class DataFile:
-    """Something that a dataset is read from.
+    """Something that a dataset is read from: any match of its patterns below the folder will do.
 
-    Args:
-        what: What to call it, with its version where there are several.
-        folder: Where it is looked for.
-        patterns: Files and, with a slash at the end, folders below `folder`; any of them will do.
-        source: The published file, or the page that leads to it.
-        size: In words; empty when it is said elsewhere.
-        needed: Whether a run downloads it when it is not here.
+    A folder's pattern ends with a slash. The size is in words, empty when it is said elsewhere.
     """
 
     what: str
@@ -162,7 +142,7 @@ class DataFile:
     patterns: tuple[str, ...]
     source: Source | None = None
     size: str = ""
-    needed: bool = False
+    needed: bool = False  # whether a run downloads it when it is not here
 
     @property
     def here(self) -> Path | None:
@@ -185,5 +165,4 @@ class DataFile:
         how = "fetched when a run needs it" if self.needed else "pfl fetch gets it" if source.direct else "by hand"
         what = ", ".join(filter(None, [source.name, self.size, proof]))
         also = ", ".join(pattern for pattern in self.patterns if pattern != source.name)
-        taken = f"; taken instead: {also}" if also else ""
-        return f"missing; {how}: {what}, from {source.url} into {self.folder}{taken}"
+        return f"missing; {how}: {what}, from {source.url} into {self.folder}{also and f'; taken instead: {also}'}"

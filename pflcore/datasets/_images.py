@@ -12,17 +12,15 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import Bytes, Rows
 from pflcore.datasets._files import Read, describe
 from pflcore.errors import UserError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -33,13 +31,9 @@ MAX_PIXELS = 100_000_000  # of a file
 
 
 class Decoded(NamedTuple):
-    """Images as pixels.
+    """Images as uint8 [n, C, H, W], encodings as ``"PNG"``, width and height [n, 2] before scaling.
 
-    Args:
-        pixels: uint8 [n, C, H, W].
-        formats: The encodings met, e.g. ``{"PNG"}``.
-        sizes: int64 [n, 2], width and height before scaling.
-        problem: Why the image after the last one is unreadable.
+    With a `problem`, the image after the last one is unreadable for that reason.
     """
 
     pixels: Bytes
@@ -49,14 +43,10 @@ class Decoded(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What images are decoded to.
+    """What images are decoded to: channels (1 or 3), height and width.
 
-    Args:
-        shape: Channels (1 or 3), height and width.
-        resize: Scale images of another size (bilinear with antialiasing, each side by itself), or refuse them.
-        as_shown: As a viewer shows them: turned by EXIF's orientation, transparent ones on white, of 16 bits or floats
-            scaled to bytes. Otherwise as Pillow converts them.
-        formats: The encodings to accept.
+    Those of another size are scaled (`resize`: bilinear with antialiasing, each side by itself) or refused. `as_shown`:
+    as a viewer shows them, turned by EXIF's orientation, transparent ones on white, 16 bits or floats scaled to bytes.
     """
 
     shape: tuple[int, ...]
@@ -66,26 +56,18 @@ class Form(NamedTuple):
 
 
 def decode_images(images: Sequence[tuple[str, Read]], form: Form, what: str) -> Decoded:
-    """Decode images: read here, one after the other, and decoded by a process per core.
+    """Decode images: what messages call each, and what gives its bytes. They are read here, and decoded on each core.
 
-    Args:
-        images: What messages call each, and what gives its encoded bytes.
-        what: What a progress display calls the work.
-
-    Raises:
-        UserError: An unreadable image, by its name.
+    `what` is how a progress display calls the work.
     """
     pixels, sizes = allocate((len(images), *form.shape)), np.empty((len(images), 2), np.int64)
-    advance = track(what, len(images))
-    formats: set[str] = set()
-    done = 0
+    advance, formats, done = track(what, len(images)), set[str](), 0
     for part in _decoded(images, partial(_decode_chunk, form=form)):
+        rows = slice(done, done + len(part.pixels))
         if part.problem:
-            raise UserError(f"{images[done + len(part.pixels)][0]}: {part.problem}")
-        pixels[done : done + len(part.pixels)] = part.pixels
-        sizes[done : done + len(part.pixels)] = part.sizes
+            raise UserError(f"{images[rows.stop][0]}: {part.problem}")
+        pixels[rows], sizes[rows], done = part.pixels, part.sizes, rows.stop
         formats |= part.formats
-        done += len(part.pixels)
         advance(len(part.pixels))
     return Decoded(pixels, formats, sizes)
 
@@ -130,21 +112,22 @@ def _decode_chunk(images: list[bytes], form: Form) -> Decoded:
         try:
             pixels[number], kind, sizes[number] = decode_image(data, form)
         except Exception as error:  # decoders of damaged images raise far more than OSError
-            return Decoded(pixels[:number], formats, sizes[:number], _reason(error, data, form.formats))
+            if isinstance(error, UnidentifiedImageError):  # which names an address, another one each time
+                error = ValueError(f"not {' or '.join(form.formats)}")
+            problem = describe(error, data).replace("cannot be read", "not a readable image")
+            return Decoded(pixels[:number], formats, sizes[:number], problem)
         formats.add(kind)
     return Decoded(pixels, formats, sizes)
 
 
 def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
     """Decode one image to uint8 [C, H, W], its encoding and its size. Raise whatever the decoder does."""
-    from PIL import Image, ImageOps
-
     channels, height, width = form.shape
     with Image.open(io.BytesIO(data), formats=form.formats) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width}x{image.height} pixels are more than {MAX_PIXELS:,}")
         kind = str(image.format)
-        shown = _with_bytes(ImageOps.exif_transpose(image)) if form.as_shown else image
+        shown: Image.Image = _with_bytes(ImageOps.exif_transpose(image)) if form.as_shown else image
         size = shown.size
         if not form.resize and size != (width, height):
             raise ValueError(f"{size[0]}x{size[1]} instead of {width}x{height} pixels")
@@ -154,27 +137,17 @@ def decode_image(data: bytes, form: Form) -> tuple[Bytes, str, tuple[int, int]]:
         return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1), kind, size
 
 
-def _with_bytes(image: Image) -> Image:
+def _with_bytes(image: Image.Image) -> Image.Image:
     """Scale 16 bits, and floats from 0 to 1, to bytes, and lay a transparent image on white."""
-    from PIL import Image as images
-
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image, np.float64)
         largest = 1 if image.mode == "F" else 2**16 - 1
         if not ((values >= 0) & (values <= largest)).all():
             raise ValueError(f"its values are not within 0 and {largest}; convert it to 8 bits")
-        return images.fromarray(np.rint(values * (255 / largest)).astype(np.uint8))
+        return Image.fromarray(np.rint(values * (255 / largest)).astype(np.uint8))
     if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        return images.alpha_composite(images.new("RGBA", image.size, "white"), layer)
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return image
-
-
-def _reason(error: Exception, data: bytes, formats: tuple[str, ...]) -> str:
-    # Pillow names the address of the buffer, which is different each time.
-    if type(error).__name__ == "UnidentifiedImageError":
-        error = ValueError(f"not {' or '.join(formats)}")
-    return describe(error, data).replace("cannot be read", "not a readable image")
 
 
 def is_image(file: str) -> bool:

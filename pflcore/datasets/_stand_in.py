@@ -5,7 +5,6 @@ from __future__ import annotations
 import colorsys
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pflcore.data.preparation import allocate
 from pflcore.data.samples import Boxes, Bytes, Rows, Samples
@@ -14,13 +13,8 @@ from pflcore.seeds import generator
 
 _GRID = 4  # a class is a pattern of this many blocks along each side
 _OVERLAP = 3.5  # distance of class centres in units of the spread within a class, over sqrt(2)
-_CLASSES = 10  # of a dataset whose classes only its data tell
 _CHUNK = 2**22  # pixels that are drawn at a time
 _FOLLOWERS = 3  # characters that may follow a character
-_MAX_SHAPES = 3  # shapes of an image
-_LARGE, _SMALL = (0.4, 0.6), (0.15, 0.3)  # sides of the largest shape and of all others, as shares of the image's
-_GREY, _NOISE = 110.0, 12.0
-_FORMS = 3
 
 
 def stand_in_counts(train: int) -> tuple[int, int]:
@@ -29,21 +23,16 @@ def stand_in_counts(train: int) -> tuple[int, int]:
 
 
 def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images: bool = True) -> Samples:
-    """Generate random samples of `dataset`'s shape and classes: learnable, but not perfectly.
+    """Generate random samples of a dataset's shape and classes: learnable, but not perfectly; training rows come first.
 
     An image is a coarse pattern of its class plus a coarse pattern of its own, so that classes overlap however large
     the image is; independent pixel noise is added on top. A text is a random walk in which every character has a few
     possible followers. Labels of images are balanced within the training and the test rows. Images with boxes show
-    shapes, of which the largest is of the image's label.
-
-    Args:
-        dataset: Gives shape, classes, normalisation and attributes.
-        train, test: Number of samples of each kind; training rows come first.
-        seed: Another seed gives other patterns.
-        with_images: False leaves images black, which takes no memory.
+    shapes, of which the largest is of the image's label. `with_images` False leaves images black, which takes no
+    memory.
     """
     rng = generator(seed, f"stand-in {dataset.name}")
-    names = dataset.class_names or tuple(f"class {number}" for number in range(_CLASSES))
+    names = dataset.class_names or tuple(f"class {number}" for number in range(10))
     boxes = None
     if len(dataset.shape) == 1:
         inputs = _texts(train + test, dataset.shape[0] + 1, len(names), rng)
@@ -52,23 +41,14 @@ def stand_in(dataset: Dataset, train: int, test: int, seed: int = 0, with_images
         labels = np.concatenate([rng.permutation(np.arange(count) % len(names)) for count in (train, test)])
         black: Bytes = np.broadcast_to(np.uint8(0), (len(labels), *dataset.shape))
         boxes = _random_boxes(labels, len(names), rng) if dataset.detects else None
-        if with_images and boxes:
-            inputs = _draw_shapes(boxes, dataset.shape, rng)
-        else:
-            inputs = _images(labels, len(names), dataset.shape, rng) if with_images else black
+        inputs = black
+        if with_images:
+            shape = dataset.shape
+            inputs = _draw_shapes(boxes, shape, rng) if boxes else _images(labels, len(names), shape, rng)
     mean, std = dataset.normalisation
-    return Samples(
-        inputs=inputs,
-        labels=labels,
-        train=np.arange(len(labels)) < train,
-        name=dataset.name,
-        class_names=names,
-        mean=mean,
-        std=std,
-        source=f"stand-in: generated, not {dataset.name} (seed {seed})",
-        attributes=dataset.imitate(labels, rng),
-        boxes=boxes,
-    )
+    source = f"stand-in: generated, not {dataset.name} (seed {seed})"
+    attributes, is_train = dataset.imitate(labels, rng), np.arange(len(labels)) < train
+    return Samples(inputs, labels, is_train, dataset.name, names, mean, std, source, attributes=attributes, boxes=boxes)
 
 
 def _images(labels: Rows, classes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
@@ -97,22 +77,15 @@ def _texts(count: int, length: int, characters: int, rng: np.random.Generator) -
 
 
 def _random_boxes(labels: Rows, classes: int, rng: np.random.Generator) -> Boxes:
-    """Draw one to three objects for each image, the first the largest and of the image's label; none difficult.
-
-    Where they are and of which class the others are is drawn evenly.
-    """
-    counts = rng.integers(1, _MAX_SHAPES + 1, len(labels))
+    """Draw one to three objects for each image, the first the largest and of the image's label; none difficult."""
+    counts = rng.integers(1, 4, len(labels))
     first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
     owned = rng.integers(0, classes, int(counts.sum()))
-    sides = rng.uniform(*_SMALL, (len(owned), 2))
-    owned[first], sides[first] = labels, rng.uniform(*_LARGE, (len(labels), 2))
+    sides = rng.uniform(0.15, 0.3, (len(owned), 2))
+    owned[first], sides[first] = labels, rng.uniform(0.4, 0.6, (len(labels), 2))
     corners = rng.uniform(0, 1 - sides)
-    return Boxes(
-        counts=counts.astype(np.int64),
-        labels=owned,
-        corners=np.concatenate([corners, corners + sides], axis=1).astype(np.float32),
-        difficult=np.zeros(len(owned), bool),
-    )
+    both = np.concatenate([corners, corners + sides], axis=1).astype(np.float32)
+    return Boxes(counts.astype(np.int64), owned, both, difficult=np.zeros(len(owned), bool))
 
 
 def _draw_shapes(boxes: Boxes, shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
@@ -123,25 +96,16 @@ def _draw_shapes(boxes: Boxes, shape: tuple[int, ...], rng: np.random.Generator)
     classes = int(boxes.labels.max()) + 1
     one = 0
     for image, count in enumerate(boxes.counts):
-        canvas = rng.normal(_GREY, _NOISE, shape)
+        canvas = rng.normal(110.0, 12.0, shape)
         for number in range(one, one + count):
-            label = int(boxes.labels[number])
-            colour = 255 * np.array(colorsys.hsv_to_rgb(label / classes, 1.0, 1.0))[:channels]
-            canvas[:, _inside(label % _FORMS, boxes.corners[number], rows, columns)] = colour[:, None]
+            label, (left, top, right, bottom) = int(boxes.labels[number]), boxes.corners[number].astype(np.float64)
+            across, down = (columns - left) / (right - left), (rows - top) / (bottom - top)
+            within = (across >= 0) & (across <= 1) & (down >= 0) & (down <= 1)
+            if label % 3 == 1:
+                within &= (2 * across - 1) ** 2 + (2 * down - 1) ** 2 <= 1
+            elif label % 3 == 2:
+                within &= np.abs(2 * across - 1) <= down
+            canvas[:, within] = 255 * np.array(colorsys.hsv_to_rgb(label / classes, 1.0, 1.0))[:channels, None]
         images[image] = np.clip(np.rint(canvas), 0, 255)
         one += count
     return images
-
-
-def _inside(
-    form: int, corners: NDArray[np.float32], rows: NDArray[np.float64], columns: NDArray[np.float64]
-) -> NDArray[np.bool_]:
-    """Return which pixels are those of a shape that fills the box: bool [height, width]."""
-    left, top, right, bottom = corners.astype(np.float64)
-    across, down = (columns - left) / (right - left), (rows - top) / (bottom - top)
-    within: NDArray[np.bool_] = (across >= 0) & (across <= 1) & (down >= 0) & (down <= 1)
-    if form == 1:
-        within &= (2 * across - 1) ** 2 + (2 * down - 1) ** 2 <= 1
-    elif form == 2:
-        within &= np.abs(2 * across - 1) <= down
-    return within

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,9 +12,9 @@ import numpy as np
 
 from pflcore.data.samples import SPLITS, Mask
 from pflcore.datasets import DATASETS
-from pflcore.datasets._domains import Archive, DomainImages, Picture
 from pflcore.datasets._download import DataFile, Source
-from pflcore.datasets._files import load_pickle, open_files, reading
+from pflcore.datasets._files import Read, load_pickle, open_files, read_file, reading
+from pflcore.datasets.domain_images import Archive, DomainImages, Picture
 from pflcore.errors import UserError
 from pflcore.options import option
 
@@ -19,39 +22,36 @@ _HOST = "http://csr.bu.edu/ftp/visda/2019/multi-source"
 _DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 # FedBN's lists, linked from the authors' repository. No hash of them is public.
 FEDBN_LISTS = Source("https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/domainnet_dataset.zip")
-_LISTS = tuple((domain, split) for domain in _DOMAINS for split in SPLITS)
 _TOP_TEN = (
     *("bird", "feather", "headphones", "ice_cream", "teapot"),
     *("tiger", "whale", "windmill", "wine_glass", "zebra"),
 )
 _ABOUT, _TESTS = 22_900, 526 + 657 + 619 + 1_000 + 1_217 + 554  # images of these ten classes; FedBN's for test
 _CLASSES = """
-    The_Eiffel_Tower The_Great_Wall_of_China The_Mona_Lisa aircraft_carrier airplane alarm_clock ambulance angel
-    animal_migration ant anvil apple arm asparagus axe backpack banana bandage barn baseball baseball_bat basket
-    basketball bat bathtub beach bear beard bed bee belt bench bicycle binoculars bird birthday_cake blackberry
-    blueberry book boomerang bottlecap bowtie bracelet brain bread bridge broccoli broom bucket bulldozer bus bush
-    butterfly cactus cake calculator calendar camel camera camouflage campfire candle cannon canoe car carrot castle
-    cat ceiling_fan cell_phone cello chair chandelier church circle clarinet clock cloud coffee_cup compass computer
-    cookie cooler couch cow crab crayon crocodile crown cruise_ship cup diamond dishwasher diving_board dog dolphin
-    donut door dragon dresser drill drums duck dumbbell ear elbow elephant envelope eraser eye eyeglasses face fan
-    feather fence finger fire_hydrant fireplace firetruck fish flamingo flashlight flip_flops floor_lamp flower
-    flying_saucer foot fork frog frying_pan garden garden_hose giraffe goatee golf_club grapes grass guitar hamburger
-    hammer hand harp hat headphones hedgehog helicopter helmet hexagon hockey_puck hockey_stick horse hospital
-    hot_air_balloon hot_dog hot_tub hourglass house house_plant hurricane ice_cream jacket jail kangaroo key keyboard
-    knee knife ladder lantern laptop leaf leg light_bulb lighter lighthouse lightning line lion lipstick lobster
-    lollipop mailbox map marker matches megaphone mermaid microphone microwave monkey moon mosquito motorbike mountain
-    mouse moustache mouth mug mushroom nail necklace nose ocean octagon octopus onion oven owl paint_can paintbrush
-    palm_tree panda pants paper_clip parachute parrot passport peanut pear peas pencil penguin piano pickup_truck
-    picture_frame pig pillow pineapple pizza pliers police_car pond pool popsicle postcard potato power_outlet purse
-    rabbit raccoon radio rain rainbow rake remote_control rhinoceros rifle river roller_coaster rollerskates sailboat
-    sandwich saw saxophone school_bus scissors scorpion screwdriver sea_turtle see_saw shark sheep shoe shorts shovel
-    sink skateboard skull skyscraper sleeping_bag smiley_face snail snake snorkel snowflake snowman soccer_ball sock
-    speedboat spider spoon spreadsheet square squiggle squirrel stairs star steak stereo stethoscope stitches
-    stop_sign stove strawberry streetlight string_bean submarine suitcase sun swan sweater swing_set sword syringe
-    t-shirt table teapot teddy-bear telephone television tennis_racquet tent tiger toaster toe toilet tooth toothbrush
-    toothpaste tornado tractor traffic_light train tree triangle trombone truck trumpet umbrella underwear van vase
-    violin washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glass wristwatch yoga zebra
-    zigzag
+The_Eiffel_Tower The_Great_Wall_of_China The_Mona_Lisa aircraft_carrier airplane alarm_clock ambulance angel
+animal_migration ant anvil apple arm asparagus axe backpack banana bandage barn baseball baseball_bat basket basketball
+bat bathtub beach bear beard bed bee belt bench bicycle binoculars bird birthday_cake blackberry blueberry book
+boomerang bottlecap bowtie bracelet brain bread bridge broccoli broom bucket bulldozer bus bush butterfly cactus cake
+calculator calendar camel camera camouflage campfire candle cannon canoe car carrot castle cat ceiling_fan cell_phone
+cello chair chandelier church circle clarinet clock cloud coffee_cup compass computer cookie cooler couch cow crab
+crayon crocodile crown cruise_ship cup diamond dishwasher diving_board dog dolphin donut door dragon dresser drill drums
+duck dumbbell ear elbow elephant envelope eraser eye eyeglasses face fan feather fence finger fire_hydrant fireplace
+firetruck fish flamingo flashlight flip_flops floor_lamp flower flying_saucer foot fork frog frying_pan garden
+garden_hose giraffe goatee golf_club grapes grass guitar hamburger hammer hand harp hat headphones hedgehog helicopter
+helmet hexagon hockey_puck hockey_stick horse hospital hot_air_balloon hot_dog hot_tub hourglass house house_plant
+hurricane ice_cream jacket jail kangaroo key keyboard knee knife ladder lantern laptop leaf leg light_bulb lighter
+lighthouse lightning line lion lipstick lobster lollipop mailbox map marker matches megaphone mermaid microphone
+microwave monkey moon mosquito motorbike mountain mouse moustache mouth mug mushroom nail necklace nose ocean octagon
+octopus onion oven owl paint_can paintbrush palm_tree panda pants paper_clip parachute parrot passport peanut pear peas
+pencil penguin piano pickup_truck picture_frame pig pillow pineapple pizza pliers police_car pond pool popsicle postcard
+potato power_outlet purse rabbit raccoon radio rain rainbow rake remote_control rhinoceros rifle river roller_coaster
+rollerskates sailboat sandwich saw saxophone school_bus scissors scorpion screwdriver sea_turtle see_saw shark sheep
+shoe shorts shovel sink skateboard skull skyscraper sleeping_bag smiley_face snail snake snorkel snowflake snowman
+soccer_ball sock speedboat spider spoon spreadsheet square squiggle squirrel stairs star steak stereo stethoscope
+stitches stop_sign stove strawberry streetlight string_bean submarine suitcase sun swan sweater swing_set sword syringe
+t-shirt table teapot teddy-bear telephone television tennis_racquet tent tiger toaster toe toilet tooth toothbrush
+toothpaste tornado tractor traffic_light train tree triangle trombone truck trumpet umbrella underwear van vase violin
+washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glass wristwatch yoga zebra zigzag
 """
 
 
@@ -59,19 +59,13 @@ _CLASSES = """
 class DomainNet(DomainImages):
     """DomainNet, colour images of 345 classes in 6 domains, by default of FedBN's ten classes.
 
-    Looked for are, for each of the domains clipart, infograph, painting, quickdraw, real and sketch, the official
-    ``<domain>.zip`` and what it unpacks to, ``<domain>/<class>/<image>``. Clipart and painting are those of the cleaned
-    version, without duplicates, in ``groundtruth/`` of the site. The authors publish no hashes; those that are checked
-    are what several public projects found. The domain is the attribute ``domain``.
+    Clipart and painting are those of the cleaned version, without duplicates. The hashes that are checked are what
+    several public projects found. The domain is the attribute ``domain``.
 
-    When the official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains lie beside them, the lists
-    say what is used and which of it is the test set. With the lists and all classes that is 586,575 images. Without
-    lists every image is used, and all samples are training samples. Classes are in alphabetical order, capitals first;
-    the class numbers in the lists are not used.
-
-    With ``lists: fedbn`` FedBN's pickled lists say so, ``<domain>_train.pkl`` and ``<domain>_test.pkl`` in
-    ``domainnet_dataset.zip``, of which no hash is known. When they were published FedBN's page led to the cleaned
-    version of the images; since 2025 it leads to the original one.
+    When the official lists ``<domain>_train.txt`` and ``<domain>_test.txt`` of all domains lie beside the images, they
+    say what is used and which of it is the test set: with all classes 586,575 images. Without lists all images are
+    training samples. With ``lists: fedbn`` FedBN's pickled lists in ``domainnet_dataset.zip`` say so; when they were
+    published FedBN's page led to the cleaned version of the images, since 2025 to the original one.
     """
 
     citation = "X. Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019"
@@ -98,24 +92,16 @@ class DomainNet(DomainImages):
         256, help="Height and width in pixels that every image is scaled to; FedBN uses 256.", ge=8, le=1024
     )
     classes_used: str = option(
-        "top ten",
-        help="top ten: the ten classes of FedBN, which pFedLA-Att uses too; all: the 345 classes, whose images take "
-        "115 GB of disk at size 256.",
-        choices=("top ten", "all"),
+        "top ten", choices=("top ten", "all"), help="top ten: FedBN's; all: the 345 classes, 115 GB at size 256."
     )
     lists: str = option(
         "official",
-        help="official: the authors' lists, when they are there, and otherwise every image for training; fedbn: "
-        "FedBN's, with their test sets of 526, 657, 619, 1,000, 1,217 and 554 images.",
         choices=("official", "fedbn"),
         later=True,
+        help="The authors', when they are here, or FedBN's lists.",
     )
     first: int | None = option(
-        None,
-        help="With lists: fedbn, how many of each training list are used, from its start; FedBN's code uses 105, 5 % "
-        "of the shortest. null uses all.",
-        ge=1,
-        later=True,
+        None, ge=1, later=True, help="With lists: fedbn, how many of each training list; FedBN's code: 105; null: all."
     )
 
     def __post_init__(self) -> None:
@@ -130,7 +116,6 @@ class DomainNet(DomainImages):
             object.__setattr__(self, "about", (6 * self.first if self.first else _ABOUT - _TESTS, _TESTS))
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        """Return the archives, and FedBN's lists when they are asked for, or the official ones when they are here."""
         files = super().data_files(folder)
         if self.lists == "fedbn":
             return [*files, DataFile("FedBN's lists", folder, (FEDBN_LISTS.name,), FEDBN_LISTS)]
@@ -138,56 +123,47 @@ class DomainNet(DomainImages):
         return [*files, official] if official.here else files
 
     def select(self, folder: Path, pictures: list[Picture]) -> tuple[list[Picture], Mask, list[str]]:
-        """Return those that FedBN's lists name, or the official ones when they are there."""
-        fedbn = self.lists == "fedbn"
-        if not fedbn and not any((folder / f"{domain}_{split}.txt").is_file() for domain, split in _LISTS):
+        lists = [(domain, split) for domain in _DOMAINS for split in SPLITS]
+        fedbn, train = self.lists == "fedbn", dict[str, bool]()
+        if not fedbn and not any((folder / f"{domain}_{split}.txt").is_file() for domain, split in lists):
             return super().select(folder, pictures)
-        train: dict[str, bool] = {}
-        for (domain, split), (where, paths) in (_read_pickles if fedbn else _read_texts)(folder).items():
-            for path in paths[: self.first] if split == "train" else paths:
-                parts = path.split("/")
-                if len(parts) != 3 or parts[0] != domain:
-                    raise UserError(f"{where}: {path[:80]!r} is not '<domain>/<class>/<image>'; get the list again")
-                if path in train:
-                    raise UserError(f"{where}: {path} is listed twice; get the list again")
-                if parts[1] in self.class_names:
-                    train[path] = split == "train"
-        here = {picture.name: picture for picture in pictures}
+        place, end = (folder / FEDBN_LISTS.name, "pkl") if fedbn else (folder, "txt")
+        advice = f"get FedBN's lists from {FEDBN_LISTS.url}" if fedbn else "put the lists of all domains there, or none"
+        with ExitStack() as stack:
+            found: Iterable[tuple[str, Read]] = [(path.name, partial(read_file, path)) for path in folder.glob("*.txt")]
+            if fedbn:
+                found = stack.enter_context(open_files(place, lambda name: name.endswith(".pkl"))).items()
+            files = {name.rpartition("/")[2]: (f"{place}/{name}", read) for name, read in found}
+            for domain, split in lists:
+                with reading(place, advice):
+                    where, read = files[f"{domain}_{split}.{end}"]
+                with reading(where, advice):
+                    paths = _read_pickle(read(), where) if fedbn else _read_text(read())
+                for path in paths[: self.first] if split == "train" else paths:
+                    parts = path.split("/")
+                    if len(parts) != 3 or parts[0] != domain:
+                        raise UserError(f"{where}: {path[:80]!r} is not '<domain>/<class>/<image>'; get the list again")
+                    if path in train:
+                        raise UserError(f"{where}: {path} is listed twice; get the list again")
+                    if parts[1] in self.class_names:
+                        train[path] = split == "train"
+        here = {f"{picture.domain}/{picture.label}/{picture.file}": picture for picture in pictures}
         if unknown := [path for path in train if path not in here]:
             raise UserError(f"{folder}: {unknown[0]} is listed but missing; put the complete data there")
         used = {path: picture for path, picture in here.items() if path in train}
-        source = "FedBN's lists" if fedbn else "official lists"
-        return list(used.values()), np.array([train[path] for path in used]), [source]
+        mask = np.array([train[path] for path in used])
+        return list(used.values()), mask, ["FedBN's lists" if fedbn else "official lists"]
 
 
-def _read_texts(folder: Path) -> dict[tuple[str, str], tuple[str, list[str]]]:
-    """Return what to call each official list, and its images; the numbers of their classes are not used."""
-    lists = {}
-    for domain, split in _LISTS:
-        path = folder / f"{domain}_{split}.txt"
-        with reading(path, "put the lists of all domains there, or none"):
-            lines = path.read_text(encoding="utf-8").splitlines()
-        lists[domain, split] = str(path), [line.strip().rpartition(" ")[0] for line in lines if line.strip()]
-    return lists
+def _read_text(data: bytes) -> list[str]:
+    """Return an official list's images; the numbers of their classes are not used."""
+    return [line.strip().rpartition(" ")[0] for line in data.decode().splitlines() if line.strip()]
 
 
-def _read_pickles(folder: Path) -> dict[tuple[str, str], tuple[str, list[str]]]:
-    """Return the same of FedBN's lists, pairs of paths and the names of their classes."""
-    archive = folder / FEDBN_LISTS.name
-    if not archive.is_file():
-        raise UserError(f"{archive}: is missing; get FedBN's lists from {FEDBN_LISTS.url}")
-    lists = {}
-    with (
-        reading(archive, f"get FedBN's lists from {FEDBN_LISTS.url}"),
-        open_files(archive, lambda name: name.endswith(".pkl")) as files,
-    ):
-        found = {name.rpartition("/")[2]: (f"{archive}/{name}", read) for name, read in files.items()}
-        for domain, split in _LISTS:
-            where, read = found[f"{domain}_{split}.pkl"]
-            with reading(where):
-                paths, labels = load_pickle(read(), where)
-                listed = ["/".join(str(path).split("/")[-3:]) for path in paths]
-                if [path.split("/")[1] for path in listed] != [str(label) for label in labels]:
-                    raise ValueError("the paths are not of the classes beside them")
-            lists[domain, split] = where, listed
-    return lists
+def _read_pickle(data: bytes, where: str) -> list[str]:
+    """Return the images of one of FedBN's lists, pairs of paths and the names of their classes."""
+    paths, labels = load_pickle(data, where)
+    listed = ["/".join(str(path).split("/")[-3:]) for path in paths]
+    if [path.split("/")[1] for path in listed] != [str(label) for label in labels]:
+        raise ValueError("the paths are not of the classes beside them")
+    return listed

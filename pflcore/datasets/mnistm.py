@@ -10,34 +10,34 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from PIL import Image
 
 from pflcore.data.preparation import allocate, track
 from pflcore.data.samples import SPLITS, Bytes, Rows, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import FOLDER, Dataset
+from pflcore.datasets._base import DIGITS, FOLDER, HALF, Dataset
 from pflcore.datasets._download import DataFile, Source
 from pflcore.datasets._files import Read, open_files, reading
 from pflcore.datasets._images import Form, decode_images
-from pflcore.datasets.mnist import Mnist
+from pflcore.datasets.digit_sets import Mnist
 from pflcore.errors import UserError
 from pflcore.options import option
 from pflcore.seeds import generator
 
 _PHOTOS = "BSR/BSDS500/data/images"
-_PHOTO_ARCHIVE = "BSR_bsds500.tgz"
-_BERKELEY = "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/resources.html"
+_BSDS = Source(
+    "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/resources.html", file="BSR_bsds500.tgz"
+)
 
 
 @DATASETS.register
 class MnistM(Dataset):
     """MNIST-M, handwritten digits blended with patches of colour photographs.
 
-    ``official``: 59,001 + 9,001 images of 32x32 from ``mnist_m.tar.gz``, whose hash is checked, or what it unpacks to.
-    ``built``: 60,000 + 10,000 images of 28x28 by the recipe of Ganin et al., JMLR 2016, section 5.2.4: the absolute
-    difference, for each colour, of an MNIST image and a random patch of a random photograph of BSDS500. Training digits
-    get patches of BSDS500's training photographs, test digits those of its test photographs; the paper does not say
-    which it took. It needs MNIST in its own folder beside this one, and here ``BSR_bsds500.tgz`` or what it unpacks to.
-    Mean and std are 0.5.
+    ``official``: 59,001 + 9,001 images of 32x32. ``built``: 60,000 + 10,000 images of 28x28 by the recipe of Ganin et
+    al., JMLR 2016, section 5.2.4: the absolute difference, for each colour, of an MNIST image, from its own folder, and
+    a random patch of a random photograph of BSDS500. Training digits get patches of training photographs, test digits
+    those of test photographs; the paper does not say which it took.
     """
 
     citation = "Y. Ganin et al., Domain-Adversarial Training of Neural Networks, JMLR 2016"
@@ -47,51 +47,40 @@ class MnistM(Dataset):
     access = FOLDER
     files = ("mnist_m.tar.gz", "mnist_m/mnist_m_train_labels.txt", "mnist_m_train_labels.txt")
     original = (3, 32, 32)
-    class_names = tuple("0123456789")
+    class_names = DIGITS
     counts = (59_001, 9_001)
-    mean = (0.5, 0.5, 0.5)
-    std = (0.5, 0.5, 0.5)
+    mean = std = HALF
     # The authors publish no hash; independent projects that fetch the file agree on this one.
     archive: ClassVar[Source] = Source(homepage, "md5", "859df31c91afe82e80e5012ba928f279", "mnist_m.tar.gz")
-    photos: ClassVar[tuple[int, int]] = (200, 200)
-    """Training and test photographs of BSDS500."""
+    photos: ClassVar[tuple[int, int]] = (200, 200)  # training and test photographs of BSDS500
 
     source: str = option(
-        "official",
-        help="official: the authors' images; built: made here from MNIST and the photographs of BSDS500.",
-        choices=("official", "built"),
+        "official", choices=("official", "built"), help="official: the authors' images; built: from MNIST and BSDS500."
     )
     seed: int = option(0, help="Of the random patches of `built`; without meaning for `official`.", ge=0, le=2**31 - 1)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return colours, and the size of the authors' images or of MNIST's."""
         return (3, *Mnist().shape[1:]) if self.source == "built" else self.original
 
     @property
     def expected(self) -> tuple[int, int] | None:
-        """Return the number of training and test samples of the source."""
         return Mnist().expected if self.source == "built" else self.counts
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        """Return the authors' archive, or what MNIST-M is built from."""
         if self.source == "official":
             return [DataFile("official images", folder, self.files, self.archive, "140 MB")]
-        photos = Source(_BERKELEY, file=_PHOTO_ARCHIVE)
-        return [
-            DataFile("photographs of BSDS500", folder, (_PHOTO_ARCHIVE, f"{_PHOTOS}/"), photos, "71 MB"),
-            *(replace(file, what="MNIST") for file in Mnist().data_files(folder.parent / "mnist")),
-        ]
+        mnist = [replace(file, what="MNIST") for file in Mnist().data_files(folder.parent / "mnist")]
+        return [DataFile("photographs of BSDS500", folder, (_BSDS.name, f"{_PHOTOS}/"), _BSDS, "71 MB"), *mnist]
 
     def load(self, folder: Path) -> Samples:
-        """Read from `folder`; with `built` also from the folder of MNIST beside it."""
         return self._official(folder) if self.source == "official" else self._built(folder)
 
     def _official(self, folder: Path) -> Samples:
-        roots = [root for root in (folder / "mnist_m", folder) if any(root.glob("mnist_m_*_labels.txt"))]
         if not self.found(folder):
             raise self.absent(folder, f"{self.archive.name}, or what it unpacks to,")
-        place = self.archive.check(folder) if (folder / self.archive.name).is_file() else roots[0]
+        place = folder / "mnist_m" if (folder / "mnist_m").is_dir() else folder
+        place = self.archive.check(folder) if (folder / self.archive.name).is_file() else place
         images: list[tuple[str, Read]] = []
         labels: list[Rows] = []
         with open_files(place, lambda name: "mnist_m_" in name) as found:
@@ -107,11 +96,10 @@ class MnistM(Dataset):
         return self.complete(decoded.pixels, np.concatenate(labels), train, where=str(place), source=place.name)
 
     def _built(self, folder: Path) -> Samples:
-        archive = folder / _PHOTO_ARCHIVE
+        archive = folder / _BSDS.name
         photos = self._photographs(archive if archive.is_file() else folder)
         digits = Mnist().load(folder.parent / "mnist")
-        pixels = allocate((len(digits), *self.shape))
-        advance = track(f"building {self.name}", len(digits))
+        pixels, advance = allocate((len(digits), *self.shape)), track(f"building {self.name}", len(digits))
         for split, pictures, rows in zip(SPLITS, photos, (digits.train, ~digits.train), strict=True):
             numbers = np.flatnonzero(rows)
             blend(digits.inputs, numbers, pictures, pixels, generator(self.seed, f"mnistm {split}"))
@@ -121,21 +109,18 @@ class MnistM(Dataset):
         return self.complete(pixels, digits.labels, digits.train, where=str(folder), source=source)
 
     def _photographs(self, place: Path) -> list[list[Bytes]]:
-        """Return training and test photographs in the archive or the folder."""
-        photos: list[list[Bytes]] = []
+        """Return training and test photographs, uint8 [3, height, width], in the archive or the folder."""
+        photos: list[list[Bytes]] = [[], []]
         with ExitStack() as stack:
-            files: dict[str, Read] = {}
-            if place.exists():
-                photographs = open_files(place, lambda name: name.startswith(_PHOTOS) and name.endswith(".jpg"))
-                files = stack.enter_context(photographs)
-            for split in SPLITS:
-                names = sorted(name for name in files if name.rpartition("/")[0] == f"{_PHOTOS}/{split}")
-                photos.append([_decode_photo(files[name](), f"{place}/{name}") for name in names])
+            wanted = open_files(place, lambda name: name.startswith(_PHOTOS) and name.endswith(".jpg"))
+            for name, read in sorted(stack.enter_context(wanted).items()) if place.exists() else ():
+                if (split := name.split("/")[-2]) in SPLITS:
+                    with reading(f"{place}/{name}"), Image.open(io.BytesIO(read()), formats=("JPEG",)) as image:
+                        photos[SPLITS.index(split)].append(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
         if (found := tuple(map(len, photos))) != self.photos:
             raise UserError(
                 f"{place}: BSDS500 has {self.photos[0]} training and {self.photos[1]} test photographs, found "
-                f"{found[0]} and {found[1]}; get {_PHOTO_ARCHIVE} from {_BERKELEY} and put it, or what it unpacks to, "
-                "there"
+                f"{found[0]} and {found[1]}; get {_BSDS.name} from {_BSDS.url} and put it, or what it unpacks to, there"
             )
         return photos
 
@@ -143,12 +128,8 @@ class MnistM(Dataset):
 def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: np.random.Generator) -> None:
     """Write the absolute difference, for each colour, of grey digits and random patches of random photographs.
 
-    Args:
-        digits: uint8 [n, 1, H, W].
-        rows: Which of them.
-        photos: uint8 [3, height, width] each, at least as large as a digit.
-        out: uint8 [n, 3, H, W]; its `rows` are filled.
-        rng: Draws a photograph and the patch's corner for each row.
+    Of the digits, uint8 [n, 1, H, W], the `rows` count, which are filled in `out` [n, 3, H, W]. Photographs are
+    uint8 [3, height, width] each, at least as large as a digit.
     """
     height, width = digits.shape[2:]
     chosen = rng.integers(0, len(photos), len(rows))
@@ -158,12 +139,3 @@ def blend(digits: Bytes, rows: Rows, photos: Sequence[Bytes], out: Bytes, rng: n
         top, left = int(down * (photo.shape[1] - height + 1)), int(right * (photo.shape[2] - width + 1))
         patch = photo[:, top : top + height, left : left + width].astype(np.int16)
         out[row] = np.abs(digits[row].astype(np.int16) - patch)
-
-
-def _decode_photo(data: bytes, where: str) -> Bytes:
-    """Return uint8 [3, height, width]."""
-    from PIL import Image
-
-    with reading(where), Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-        pixels: Bytes = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-        return pixels

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
+import string
+import unicodedata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
-from pflcore.data.samples import Samples
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from pflcore.data.preparation import allocate, track
+from pflcore.data.samples import Attribute, Bytes, Samples
 from pflcore.datasets import DATASETS
-from pflcore.datasets._base import FOLDER
+from pflcore.datasets._base import FOLDER, Dataset, check_file_name
 from pflcore.datasets._download import DataFile, Source
-from pflcore.datasets._files import open_files, read_file
-from pflcore.datasets._speeches import LEAF_LENGTH, read_plays, read_shards, read_speakers
-from pflcore.datasets._text import RoleTexts, read_text
+from pflcore.datasets._files import open_files, read_file, reading
 from pflcore.errors import UserError
 from pflcore.options import option
+from pflcore.reading import read_file as read_large
+from pflcore.seeds import generator
 
-ARCHIVE = "1994-01-100.zip"
-TEXT = "100.txt"
+ARCHIVE, TEXT = "1994-01-100.zip", "100.txt"
 TINY = Source(
     "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
     "/data/tinyshakespeare/input.txt",
@@ -25,17 +34,27 @@ TINY = Source(
 # The complete works as LEAF and FedTP took them; no hash of them is public.
 _WORKS = Source(f"https://www.gutenberg.org/files/100/old/old/{ARCHIVE}")
 _LEAF = "https://github.com/TalwalkarLab/leaf"
+LEAF_LENGTH = 80  # characters of a text in LEAF's shards
+MAX_SHARD_BYTES = 2**30
+
+Lines = Mapping[str, Sequence[str]]
+"""The lines of each role in their order."""
+Windows = tuple[Bytes, Bytes]
+"""Of one role: training and test samples, both uint8 [n, chunk_len + 1]."""
 
 
 @DATASETS.register
-class Shakespeare(RoleTexts):
+class Shakespeare(Dataset):
     """Shakespeare's plays, the next of 100 characters, by speaking role.
 
-    A sample is a text of `chunk_len` characters with the one after it, its role the attribute ``role``. By default
-    the complete works of 1994 are looked for as ``1994-01-100.zip`` (Project Gutenberg, ``files/100/old/old``) and
-    unpacked as ``100.txt``, in this order. No hash of them is published, so none is checked. Roles are those of one
-    play, and lines and split are those of the preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles and
-    FedTP 683 clients, without saying which; about 60 % of the roles (`role_share`) would explain it.
+    A sample is a text of `chunk_len` characters with the one after it, its role, of one play, the attribute ``role``;
+    it is by default from the complete works of 1994, of which no hash is published. Lines and split are those of the
+    preprocessing that FedTP took from knn-per. LEAF counts 1,129 roles and FedTP 683 clients, without saying which;
+    about 60 % of the roles (`role_share`) would explain it.
+
+    The last ``max(1, int((1 - train_share) * lines))`` of a role's lines test, the others train. In this released
+    arithmetic a role of 10 lines has one test line, as ``1 - 0.8`` is a little less than 0.2 in floating point. Runs of
+    spaces are made one, then the lines of each part are joined by a space; every window of them is a sample.
     """
 
     citation = (
@@ -46,33 +65,39 @@ class Shakespeare(RoleTexts):
     download_size = "5.5 MB; tiny Shakespeare: 1.1 MB"
     homepage = "https://www.gutenberg.org/ebooks/100"
     access = FOLDER
+    original = (80,)
+    class_names = tuple(string.printable)  # what a character's number stands for
     about = (2_062_679, 515_670)  # FedTP counts 2,578,349 and splits them 80/20
+    attributes: ClassVar[dict[str, tuple[str, ...]]] = {"role": ()}
     files = (ARCHIVE, TEXT, "train/*.json", TINY.name)
+    smoke: ClassVar[dict[str, Any]] = {"chunk_len": 5}
 
     source: str = option(
-        "gutenberg",
-        help="gutenberg: the complete works; leaf: LEAF's JSON shards train/*.json and test/*.json (its lines are "
-        "gone, so min_lines is not used); speakers: a text of speeches that begin with a line NAME: and end with a "
-        "blank one, by default tiny Shakespeare, which is downloaded.",
-        choices=("gutenberg", "leaf", "speakers"),
+        "gutenberg", choices=("gutenberg", "leaf", "speakers"), help="Complete works, LEAF's shards, or NAME: speeches."
     )
     file: str = option(
-        TINY.name,
-        help="Name of the file in the dataset's folder that source: speakers reads; with the default name it must be "
-        "tiny Shakespeare.",
+        TINY.name, help="File that source: speakers reads; by default tiny Shakespeare, which is downloaded."
     )
+    chunk_len: int = option(
+        80, ge=1, le=1000, help="Characters that a model reads: 80 in LEAF and knn-per, 5 in FedTP's code."
+    )
+    train_share: float = option(0.8, help="Share of a role's lines, from the first on, that train.", gt=0, lt=1)
+    min_lines: int = option(3, help="Roles with fewer lines are dropped.", ge=2)
+    role_share: float = option(1.0, help="Share of the roles that is drawn and kept.", gt=0, le=1)
+    role_seed: int = option(0, help="Another seed draws other roles; without effect when all are kept.", ge=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.file.isprintable() or self.file in ("", ".", "..") or set(self.file) & set("/\\"):
-            raise UserError(f"{self.name}.file = {self.file!r} must be the name of a file in the dataset's folder")
+        check_file_name(self, "file", "a file in the dataset's folder")
         if self.source == "leaf" and self.chunk_len > LEAF_LENGTH:
-            raise UserError(
-                f"{self.name}.chunk_len = {self.chunk_len} must be at most {LEAF_LENGTH} with source = 'leaf'"
-            )
+            at_most = f"must be at most {LEAF_LENGTH} with source = 'leaf'"
+            raise UserError(f"{self.name}.chunk_len = {self.chunk_len} {at_most}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.chunk_len,)
 
     def data_files(self, folder: Path) -> list[DataFile]:
-        """Return the complete works, LEAF's shards, or the text of speeches."""
         if self.source == "gutenberg":
             return [DataFile("complete works", folder, (ARCHIVE, TEXT), _WORKS, "5.5 MB unpacked")]
         if self.source == "leaf":
@@ -82,17 +107,22 @@ class Shakespeare(RoleTexts):
         return [DataFile("speeches", folder, (self.file,))]
 
     def load(self, folder: Path) -> Samples:
-        """Read from `folder`; tiny Shakespeare is downloaded when it is wanted and not there."""
         if self.source == "leaf":
             return self._leaf(folder)
-        return self._speakers(folder) if self.source == "speakers" else self._gutenberg(folder)
-
-    def _gutenberg(self, folder: Path) -> Samples:
-        path = next((folder / name for name in (ARCHIVE, TEXT) if (folder / name).is_file()), None)
-        if path is None:
+        if self.source == "speakers":
+            path = folder / self.file
+            if self.file == TINY.name:
+                path = TINY.obtain(folder, "any other text of speeches, and name it by the option file")
+            elif not path.is_file():
+                raise UserError(f"{path}: no such file; put it there, or name another by the option file")
+            lines = read_speakers(read_text(read_file(path), str(path)), str(path))
+            return self.from_lines(lines, where=str(path), source=path.name)
+        path = next((folder / name for name in (ARCHIVE, TEXT) if (folder / name).is_file()), folder)
+        if path == folder:
             raise self.absent(folder, f"{ARCHIVE}, or its {TEXT},")
-        if path.name != ARCHIVE:
-            inside, data = "", read_file(path)
+        inside = ""
+        if path.name == TEXT:
+            data = read_file(path)
         else:
             with open_files(path, lambda name: name.lower().endswith(".txt")) as files:
                 if len(files) != 1:
@@ -100,26 +130,218 @@ class Shakespeare(RoleTexts):
                 ((name, read),) = files.items()
                 inside, data = f"/{name}", read()
         where = f"{path}{inside}"
-        lines = read_plays(read_text(data, where), where)
-        return self.from_lines(lines, where=where, source=f"{path.name}{inside}")
+        return self.from_lines(read_plays(read_text(data, where), where), where=where, source=f"{path.name}{inside}")
 
-    def _speakers(self, folder: Path) -> Samples:
-        path = folder / self.file
-        if self.file == TINY.name:
-            path = TINY.obtain(folder, "any other text of speeches, and name it by the option file")
-        elif not path.is_file():
-            raise UserError(f"{path}: no such file; put it there, or name another by the option file")
-        lines = read_speakers(read_text(read_file(path), str(path)), str(path))
-        return self.from_lines(lines, where=str(path), source=path.name)
+    def from_lines(self, lines: Lines, *, where: str, source: str) -> Samples:
+        """Return the samples of what the roles say, in the characters of :attr:`class_names`."""
+        names = [name for name, own in lines.items() if len(own) >= self.min_lines]
+        if not names:
+            few = f"none of {len(lines)} roles has {self.min_lines} lines or more"
+            raise UserError(f"{where}: {few}; use a longer text")
+        windows = {}
+        for name in self._draw(names):
+            own = [re.sub("  +", " ", line) for line in lines[name]]
+            first = len(own) - max(1, int((1 - self.train_share) * len(own)))
+            windows[name] = self._slide(" ".join(own[:first])), self._slide(" ".join(own[first:]))
+        return self._from_windows(windows, where=where, source=source)
+
+    def _draw(self, names: Sequence[str]) -> list[str]:
+        """Return the roles that stay, in the given order; as in released code, before short ones are dropped."""
+        if self.role_share == 1:
+            return list(names)
+        count = max(1, int(self.role_share * len(names)))
+        drawn = generator(self.role_seed, f"{self.name} roles").permutation(len(names))[:count]
+        return [names[number] for number in sorted(drawn)]
+
+    def _slide(self, text: str) -> Bytes:
+        """Return all windows of a text: views of its characters, which take no memory of their own."""
+        width = self.chunk_len + 1
+        enough = len(text) >= width
+        windows: Bytes = sliding_window_view(encode_text(text), width) if enough else np.empty((0, width), np.uint8)
+        return windows
+
+    def _from_windows(self, windows: Mapping[str, Windows], *, where: str, source: str) -> Samples:
+        """Return the samples in the order of the roles, each role's training before its test samples.
+
+        Roles without either are dropped, as nothing could be learned or measured there.
+        """
+        both = {name: pair for name, pair in windows.items() if all(map(len, pair))}
+        if not both:
+            raise UserError(
+                f"{where}: none of {len(windows)} roles has training and test text of more than {self.chunk_len} "
+                "characters; use a smaller chunk_len, a larger role_share or a longer text"
+            )
+        parts = [part for pair in both.values() for part in pair]
+        sizes = [len(part) for part in parts]
+        inputs, stop = allocate((sum(sizes), self.chunk_len + 1)), 0
+        advance = track("cutting text into samples", sum(sizes))
+        for part in parts:
+            start, stop = stop, stop + len(part)
+            inputs[start:stop] = part
+            advance(len(part))
+        role, test = np.divmod(np.arange(len(parts)), 2)
+        labels, train = inputs[:, -1].astype(np.int64), np.repeat(test == 0, sizes)
+        attributes = {"role": Attribute(np.repeat(role, sizes), tuple(both))}
+        return self.complete(inputs, labels, train, where=where, source=source, attributes=attributes)
 
     def _leaf(self, folder: Path) -> Samples:
         train, test = (sorted(folder.glob(f"{name}/*.json")) for name in ("train", "test"))
         if not train or not test:
-            raise UserError(
-                f"{folder}: no train/*.json and test/*.json; make LEAF's shakespeare with {_LEAF} and put both there"
-            )
-        windows = read_shards(train, test, self.chunk_len)
+            wanted = f"make LEAF's shakespeare with {_LEAF} and put both there"
+            raise UserError(f"{folder}: no train/*.json and test/*.json; {wanted}")
+        parts, nothing = [read_shards(paths, self.chunk_len) for paths in (train, test)], self._slide("")
+        windows = {name: (parts[0].get(name, nothing), parts[1].get(name, nothing)) for name in parts[0] | parts[1]}
         if not windows:
             raise UserError(f"{folder}: the JSON files hold no users; run LEAF's preprocessing again")
-        kept = {name: windows[name] for name in self.draw(list(windows))}
-        return self.from_windows(kept, where=str(folder), source="LEAF train/*.json and test/*.json")
+        drawn = {name: windows[name] for name in self._draw(list(windows))}
+        return self._from_windows(drawn, where=str(folder), source="LEAF train/*.json and test/*.json")
+
+
+# --- characters -----------------------------------------------------------------------------------------------------
+
+UNKNOWN = 255  # the number of a character that is not printable ASCII; no sample holds it
+_CODES = np.full(129, UNKNOWN, np.uint8)
+_CODES[[ord(character) for character in string.printable]] = np.arange(100)
+# What Unicode's own decompositions leave as it is.
+_PLAIN = {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "′": "'", "″": '"'}
+_PLAIN |= {"‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "--", "―": "--", "−": "-"}
+_PLAIN |= {"Æ": "AE", "æ": "ae", "Œ": "OE", "œ": "oe", "ø": "o", "Ø": "O", "ß": "ss"}
+
+
+def read_text(data: bytes, where: str) -> str:
+    """Return a text file's content in the 100 characters.
+
+    Typographic quotes and dashes, ligatures and accented letters become their nearest plain counterparts, as in the
+    editions that papers used; what has none is left out, or refused where it is more than one in 1,000.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    table = {character: _plain(character) for character in set(text) - set(string.printable)}
+    strange = {character: text.count(character) for character, plain in table.items() if plain is None}
+    if sum(strange.values()) * 1000 > len(text):  # another alphabet
+        most = max(strange, key=lambda character: (strange[character], character))
+        raise UserError(
+            f"{where}: {sum(strange.values()):,} of {len(text):,} characters, most often {most!r}, are outside of the "
+            "100 printable ASCII characters; use English plain text"
+        )
+    return text.translate({ord(character): plain for character, plain in table.items()})
+
+
+def _plain(character: str) -> str | None:
+    """Return its counterpart in printable ASCII; "" for a mark that shows nothing, None when there is none."""
+    if character in _PLAIN:
+        return _PLAIN[character]
+    if character.isspace():
+        return " "
+    if unicodedata.category(character) in ("Mn", "Cf"):
+        return ""
+    return "".join(part for part in unicodedata.normalize("NFKD", character) if part in string.printable) or None
+
+
+def encode_text(text: str) -> Bytes:
+    """Return places in ``string.printable``, :data:`UNKNOWN` for others: uint8 [n]."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    codes: Bytes = _CODES[np.minimum(points, len(_CODES) - 1)]
+    return codes
+
+
+# --- plays, speeches and LEAF's shards -------------------------------------------------------------------------------
+
+_AUTHOR = "by William Shakespeare"
+_END = re.compile(r"End of this Etext|(?:\*\*\* ?)?END OF (?:THE |THIS )?PROJECT GUTENBERG", re.IGNORECASE)
+# How a speech begins, at two spaces, and goes on, at four. One of the plays is not indented, so that whatever follows a
+# role's name is taken for its lines.
+_INDENTED = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"    (.*)")
+_FLAT = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(.*)")
+
+
+def read_plays(text: str, where: str) -> dict[str, list[str]]:
+    """Return the lines of every role of every play in the complete works of 1994, by ``PLAY_ROLE``.
+
+    All papers used this edition of Project Gutenberg's ebook 100. It is taken apart by the rules of LEAF's and
+    knn-per's preprocessing, its oddities included: stage directions that are indented like speech are speech, and so is
+    nearly everything in The Comedy of Errors.
+    """
+    lines = text.splitlines()
+    # Its first work are the sonnets. The first line may name the author of the whole file.
+    authors = [number for number, line in enumerate(lines) if number and _AUTHOR in line]
+    starts = authors[1:] or authors
+    end = next((n for n in range(starts[0], len(lines)) if _END.search(lines[n])), len(lines)) if starts else 0
+    roles: dict[str, list[str]] = {}
+    for start, stop in zip(starts, [*starts, end][1:], strict=True):
+        # The line next to the author's is ignored, as it is in the released code.
+        above = [lines[n].strip() for n in range(start - 2, max(start - 8, -1), -1)]
+        title = next(filter(None, above), "")
+        cast = _read_cast(lines[start + 1 : stop], title == "THE COMEDY OF ERRORS")
+        for role, own in cast.items() if len(cast) > 1 else ():
+            # A space and a comma are two underscores, as in the released names.
+            roles.setdefault(re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_")), []).extend(own)
+    if not roles:
+        raise UserError(
+            f"{where}: no plays with indented speeches found; use the edition of 1994 of Project Gutenberg's ebook 100"
+        )
+    return roles
+
+
+def _read_cast(lines: Sequence[str], flat: bool) -> dict[str, list[str]]:
+    cue, more = _FLAT if flat else _INDENTED
+    cast: dict[str, list[str]] = {}
+    current = None
+    for line in lines:
+        if match := cue.match(line):
+            current = match[1].upper()  # casing varies within a play
+            if flat and current.startswith("ACT "):
+                current = None
+            else:
+                cast.setdefault(current, []).append(match[2])
+        elif current is not None and (match := more.match(line)):
+            if flat and match[1].startswith("<"):
+                current = None
+            else:
+                cast[current].append(match[1])
+    return cast
+
+
+def read_speakers(text: str, where: str) -> dict[str, list[str]]:
+    """Return the lines of every speaker of a text of speeches: a line ``NAME:``, lines of text, and a blank line."""
+    roles: dict[str, list[str]] = {}
+    current = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            current = None
+        elif current is None:
+            current, colon, rest = line.strip().rpartition(":")
+            if not current or not colon or rest:
+                wanted = f"expected a speaker's NAME: after a blank line, found {line.strip()[:40]!r}"
+                raise UserError(f"{where}: line {number}: {wanted}")
+            roles.setdefault(current, [])
+        else:
+            roles[current].append(line)
+    return roles
+
+
+def read_shards(paths: Sequence[Path], length: int) -> dict[str, Bytes]:
+    """Return the samples of each user in LEAF's shards, uint8 [n, length + 1]; of longer texts the last characters."""
+    found: dict[str, Bytes] = {}
+    advance = track("reading JSON shards", len(paths))
+    for path in paths:
+        with reading(path, "use shards made by LEAF's preprocessing of shakespeare"):
+            shard = json.loads(read_large(path, MAX_SHARD_BYTES))
+            for name, count in zip(shard["users"], shard["num_samples"], strict=True):
+                if name in found:
+                    raise ValueError(f"user {name!r} is there already")
+                texts, targets = (shard["user_data"][name][key] for key in "xy")
+                if not len(texts) == len(targets) == count:
+                    raise ValueError(f"user {name!r} must have {count} texts and as many next characters")
+                if {*map(len, texts)} - {LEAF_LENGTH} or {*map(len, targets)} - {1}:
+                    raise ValueError(f"the texts of user {name!r} must have {LEAF_LENGTH} characters and one more each")
+                whole = "".join(text + target for text, target in zip(texts, targets, strict=True))
+                rows = encode_text(whole).reshape(-1, LEAF_LENGTH + 1)
+                if (rows == UNKNOWN).any():
+                    raise ValueError(f"user {name!r} says more than the 100 printable ASCII characters")
+                # Copied, as otherwise all characters of the text would stay in memory.
+                found[str(name)] = rows[:, -length - 1 :].copy()
+        advance(1)
+    return found

@@ -8,22 +8,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pflcore.detection.decoding import Found
-from pflcore.detection.default_boxes import overlaps
+from pflcore.detection.ssd import Found, overlaps
 
-RIGHT = 0.5
-"""Overlap from which a detection is right."""
+RIGHT = 0.5  # overlap from which a detection is right
 
 
 def mean_average_precision(found: Sequence[Found], targets: NDArray[np.float32]) -> float:
     """Return the mean over classes of the area under precision over recall, 0 to 1; NaN where there is nothing to find.
 
     Classes count that have an object. Difficult objects need not be found, and who finds one is neither right nor
-    wrong, as in PASCAL VOC's evaluation. Precision is interpolated at 101 recalls.
-
-    Args:
-        found: Of each image its detections.
-        targets: (images, objects, 6): class, -1 for none, corners, 1 if difficult.
+    wrong, as in PASCAL VOC's evaluation. Precision is interpolated at 101 recalls. Targets are (images, objects, 6):
+    class, -1 for none, corners, 1 if difficult.
     """
     counted = (targets[..., 0] >= 0) & (targets[..., 5] == 0)
     classes = np.unique(targets[..., 0][counted]).astype(int)

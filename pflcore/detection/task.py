@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pflcore.detection.average_precision import RIGHT, mean_average_precision
-from pflcore.detection.decoding import candidates, distinct
-from pflcore.detection.default_boxes import overlaps
-from pflcore.detection.loss import losses
+from pflcore.detection.ssd import candidates, distinct, losses, overlaps
 from pflcore.task import Measured, Score
 
 
@@ -18,15 +16,12 @@ class Detection:
     """Objects and the boxes around them, by SSD's default boxes.
 
     Outputs are (…, images, boxes, 4 + 1 + classes), targets (…, images, objects, 6).
-
-    Attributes:
-        defaults: (boxes, 4), centre and size as shares of the image.
     """
 
-    defaults: Tensor
+    defaults: Tensor  # (boxes, 4), centre and size as shares of the image
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """SSD's, divided by the number of default boxes that are objects'; there are no weights."""
+        """Return SSD's, divided by the number of default boxes that are objects'; there are no weights."""
         summed, boxes = losses(outputs, targets, self.defaults)
         return summed.sum() / boxes.sum().clamp_min(1)
 
@@ -42,7 +37,7 @@ class Detection:
         return tuple(part.view(*leading, *part.shape[1:]) for part in made)
 
     def score(self, measured: Measured) -> Score:
-        """Return a prediction is an image's most certain detection; behind the counts is the mean average precision."""
+        """Count an image's most certain detection as its prediction; behind is the mean average precision."""
         hits, losses_, found, targets = measured
         precision = mean_average_precision([distinct(one) for one in found], targets)
         return int(hits.sum()), len(hits), float(losses_.sum()), int(hits.sum()), precision

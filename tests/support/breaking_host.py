@@ -17,10 +17,9 @@ CONTENT = bytes(range(256)) * 20_000  # five megabytes
 
 @dataclass
 class Host:
-    """What is served, whatever its name: it breaks off after some bytes of each answer."""
+    """What is served, whatever its name."""
 
     port: int = 0
-    content: bytes = CONTENT
     most: list[int] = field(default_factory=list)  # bytes of the next answers; all in those after them
     refuse: int = 0  # requests that end with the status 503
     ranges: bool = True
@@ -47,9 +46,9 @@ def serving() -> Iterator[Host]:
                 state.refuse -= 1
                 return self.send_error(503)
             start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and state.ranges else 0
-            if start and start >= len(state.content):
+            if start and start >= len(CONTENT):
                 return self.send_error(416)
-            body = state.content[start:]
+            body = CONTENT[start:]
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

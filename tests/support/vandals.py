@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipeline.running.worker import Place, work
 
 def state() -> dict[str, Any]:
     """What one stage could leave behind for the next in a process that they share."""
+    os.umask(mask := os.umask(0))
     return {
         "numpy": int(np.random.default_rng(0).integers(9)) + int(np.random.get_state()[1][0]),  # type: ignore[index]
         "dtype": str(torch.get_default_dtype()),
@@ -26,7 +28,7 @@ def state() -> dict[str, Any]:
         "module": hasattr(settings, "left_behind"),
         "environment": "LEFT_BEHIND" in os.environ,
         "folder": os.getcwd(),  # noqa: PTH109
-        "umask": _umask(),
+        "umask": mask,
         "signals": str(signal.getsignal(signal.SIGUSR1)),
     }
 
@@ -73,16 +75,10 @@ def exhaust_once(job: Job, place: Place, connection: Connection) -> None:
 def stop_after_training(job: Job, place: Place, connection: Connection) -> None:
     """The first training writes its outputs and its note; then all is killed, before anybody hears of it."""
     if _once("heard", job, place):
-        here, there = os.pipe()
-        child = os.fork()
-        if not child:
-            from multiprocessing import Pipe
-
-            os.close(here)
-            _, ours = Pipe()
-            work(job, place, ours)
+        if not (child := os.fork()):
+            ends = Pipe()  # of which the other one stays open, too
+            work(job, place, ends[1])
             os._exit(0)
-        os.close(there)
         os.waitpid(child, 0)
         os.kill(os.getpid(), signal.SIGKILL)
     work(job, place, connection)
@@ -95,9 +91,3 @@ def _once(name: str, job: Job, place: Place) -> bool:
         return False
     mark.touch()
     return True
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

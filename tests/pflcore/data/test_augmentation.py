@@ -14,17 +14,12 @@ from pflcore.data.augmentation import Augmentation, moved, rotated
 from pflcore.data.federation import FederatedData
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
-from pflcore.method import Batch
 
 SEED = 3
 ALL = {"augment_crop": 2, "augment_flip": 0.5, "augment_rotation": 15.0}
+HOW = Augmentation(SEED, 15.0, 2, 0.5)
 IMAGES = torch.arange(2 * 3 * 6 * 6, dtype=torch.uint8).view(2, 3, 6, 6)
 FIRST = torch.tensor(0)
-
-
-def test_a_flip_of_probability_one_is_pytorchs() -> None:
-    made = Augmentation(SEED, flip=1.0)(IMAGES, torch.arange(2), FIRST, 1)
-    assert torch.equal(made, torch.flip(IMAGES, (-1,))) and made.dtype == torch.uint8
 
 
 def test_the_share_of_flips_and_their_independence() -> None:
@@ -40,53 +35,42 @@ def test_the_share_of_flips_and_their_independence() -> None:
         for other, others in flips.items():
             if one != other:
                 assert abs(float((drawn & others).float().mean()) - 0.09) < 4 * (0.09 * 0.91 / 4000) ** 0.5
+    made = Augmentation(SEED, flip=1.0)(IMAGES, torch.arange(2), FIRST, 1)
+    assert torch.equal(made, torch.flip(IMAGES, (-1,))) and made.dtype == torch.uint8
 
 
 def test_crops_are_windows_of_the_padded_image_each_as_often() -> None:
-    images = IMAGES[:1].expand(5000, -1, -1, -1)
-    made = Augmentation(SEED, crop=1)(images, torch.arange(5000), FIRST, 1)
+    made = Augmentation(SEED, crop=1)(IMAGES[:1].expand(5000, -1, -1, -1), torch.arange(5000), FIRST, 1)
     padded = F.pad(IMAGES[0], (1, 1, 1, 1))
-    counts = []
-    for top in range(3):
-        for left in range(3):
-            window = padded[:, top : top + 6, left : left + 6]
-            counts.append(int((made == window).flatten(1).all(1).sum()))
+    windows = [padded[:, top : top + 6, left : left + 6] for top in range(3) for left in range(3)]
+    counts = [int((made == window).flatten(1).all(1).sum()) for window in windows]
     assert sum(counts) == 5000
     assert max(abs(count - 5000 / 9) for count in counts) < 4 * (5000 * 8 / 81) ** 0.5
+    made = moved(IMAGES, torch.tensor([1, -2]), torch.tensor([-1, 2]), torch.tensor([True, False]))
+    padded = F.pad(IMAGES, (2, 2, 2, 2))
+    assert torch.equal(made[0], torch.flip(padded[0, :, 3:9, 1:7], (-1,)))  # mirrored after it is cut
+    assert torch.equal(made[1], padded[1, :, 0:6, 4:10])
 
 
-@pytest.mark.parametrize("quarters", [1, 2, 3])
-def test_turns_by_right_angles_are_pytorchs(quarters: int) -> None:
-    turned = rotated(IMAGES.float(), torch.full((2,), 90.0 * quarters))
-    torch.testing.assert_close(turned, torch.rot90(IMAGES.float(), quarters, (-2, -1)), atol=1e-3, rtol=0)
-
-
-def test_angles_are_within_bounds_and_spread() -> None:
+def test_turns_are_pytorchs_and_angles_are_within_bounds_and_spread() -> None:
+    for quarters in (1, 2, 3):
+        turned = rotated(IMAGES.float(), torch.full((2,), 90.0 * quarters))
+        torch.testing.assert_close(turned, torch.rot90(IMAGES.float(), quarters, (-2, -1)), atol=1e-3, rtol=0)
     line = torch.zeros(300, 1, 33, 33, dtype=torch.uint8)
     line[:, :, 16, 26] = 200  # ten pixels to the right of the centre
-    made = Augmentation(SEED, rotation=30.0)(line, torch.arange(300), FIRST, 1)
-    top = made.flatten(1).argmax(1)
+    top = Augmentation(SEED, rotation=30.0)(line, torch.arange(300), FIRST, 1).flatten(1).argmax(1)
     angles = torch.atan2(16 - top // 33, top % 33 - 16) * 180 / torch.pi
     assert -34 < float(angles.min()) < -24 and 24 < float(angles.max()) < 34 and abs(float(angles.mean())) < 4
 
 
 def test_a_row_changes_alike_in_any_batch() -> None:
     rows, steps = torch.tensor([[5, 7], [9, 2]]), torch.tensor([[1], [4]])
-    how = Augmentation(SEED, 15.0, 2, 0.5)
     images = torch.randint(256, (2, 2, 1, 8, 8), dtype=torch.uint8)
-    stacked = how(images, rows, steps, 3)
+    stacked = HOW(images, rows, steps, 3)
     for client in range(2):
-        alone = how(images[client], rows[client], steps[client, 0], 3)
-        torch.testing.assert_close(stacked[client], alone)
-    assert not torch.equal(how(images, rows, steps, 3), how(images, rows, steps + 1, 3))
-    assert not torch.equal(how(images, rows, steps, 3), how(images, rows, steps, 4))
-
-
-def test_moved_windows_are_mirrored_after_they_are_cut() -> None:
-    made = moved(IMAGES, torch.tensor([1, -2]), torch.tensor([-1, 2]), torch.tensor([True, False]))
-    padded = F.pad(IMAGES, (2, 2, 2, 2))
-    assert torch.equal(made[0], torch.flip(padded[0, :, 3:9, 1:7], (-1,)))
-    assert torch.equal(made[1], padded[1, :, 0:6, 4:10])
+        torch.testing.assert_close(stacked[client], HOW(images[client], rows[client], steps[client, 0], 3))
+    assert not torch.equal(HOW(images, rows, steps, 3), HOW(images, rows, steps + 1, 3))
+    assert not torch.equal(HOW(images, rows, steps, 3), HOW(images, rows, steps, 4))
 
 
 def test_a_client_that_is_handed_over_goes_on_with_its_own_steps() -> None:
@@ -99,24 +83,19 @@ def test_a_client_that_is_handed_over_goes_on_with_its_own_steps() -> None:
 
 
 def test_samples_on_the_host_are_changed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = replace(federation(), augmentation=Augmentation(SEED, 15.0, 2, 0.5))
+    data = replace(federation(), augmentation=HOW)
     parts, steps = [data.train[0][:5], data.train[1][:3]], [torch.tensor(0), torch.tensor(1)]
-    here = list(data.batches(parts, 2, steps))
+    here, plain = list(data.batches(parts, 2, steps)), list(data.batches(parts, 2))
     monkeypatch.setattr(FederatedData, "resident", False)
-    for one, other in zip(here, data.batches(parts, 2, steps), strict=True):
-        assert isinstance(other, Batch) and torch.equal(one.inputs, other.inputs)
-    plain = list(data.batches(parts, 2))
-    assert not any(torch.equal(one.inputs, other.inputs) for one, other in zip(here, plain, strict=True))
+    for one, other, unchanged in zip(here, data.batches(parts, 2, steps), plain, strict=True):
+        assert torch.equal(one.inputs, other.inputs) and not torch.equal(one.inputs, unchanged.inputs)
 
 
-def test_tuning_takes_samples_as_they_are() -> None:
+def test_tuning_takes_samples_as_they_are_and_text_is_refused() -> None:
     """With a learning rate that trains nothing, what tuning makes of a client is the same with augmentation."""
     entry = method("fedbabu", finetune_epochs=1, finetune_lr=0.1)
     settings: list[dict[str, Any]] = [{"lr": 1e-30}, {"lr": 1e-30, **ALL}]
     one, other = (run(entry, backbone("convnet"), training=training(**each)) for each in settings)
     assert one.loss.tolist() == other.loss.tolist()
-
-
-def test_text_is_refused() -> None:
     with pytest.raises(UserError, match="are of images; the dataset is of text"):
         run(method("fedavg"), backbone(TEXT), training=training(augment_flip=0.5))

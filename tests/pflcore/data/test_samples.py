@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,37 +38,6 @@ def make_assignment() -> Assignment:
     return Assignment.from_owners(owners, make_samples().train, 3, "toy", 7)
 
 
-def test_samples_round_trip_byte_identically(tmp_path: Path) -> None:
-    samples = make_samples()
-    write_samples(tmp_path / "a.parquet", samples)
-    again = read_samples(tmp_path / "a.parquet")
-    for field in dataclasses.fields(Samples):
-        np.testing.assert_array_equal(getattr(again, field.name), getattr(samples, field.name))
-    assert again.shape == (3, 4, 5) and again.classes == 3 and len(again) == 12
-    assert again.inputs.flags.writeable and again.labels.flags.writeable
-    write_samples(tmp_path / "b.parquet", again)
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-
-
-def test_the_columns_are_those_of_the_schema(tmp_path: Path) -> None:
-    write_samples(tmp_path / "a.parquet", make_samples())
-    table, meta = read_table(tmp_path / "a.parquet", "dataset/2")
-    assert table.schema.field("input").type == pa.binary(60)
-    assert table.schema.field("label").type == pa.int64()
-    assert table["split"].to_pylist()[:2] == ["test", "train"]
-    assert meta == {
-        "name": "toy",
-        "shape": [3, 4, 5],
-        "size": None,
-        "classes": 3,
-        "class_names": ["a", "b", "c"],
-        "attributes": {},
-        "mean": [0.1, 0.2, 0.3],
-        "std": [1.0, 2.0, 3.0],
-        "source": "made here",
-    }
-
-
 BOXES = Boxes(
     np.array([0, 2, 0, 1, *[0] * 8]),
     np.array([2, 0, 1]),
@@ -77,22 +47,43 @@ BOXES = Boxes(
 MORE = {"attributes": {"domain": Attribute(np.arange(12) % 2, ("Art", "Real World"))}, "boxes": BOXES, "size": 8}
 
 
-def test_attributes_boxes_and_size_survive(tmp_path: Path) -> None:
-    samples = dataclasses.replace(make_samples(), **MORE)  # type: ignore[arg-type]
-    assert samples.shape == (3, 8, 8)
+@pytest.mark.parametrize("more", [{}, MORE])
+def test_samples_round_trip_byte_identically(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    samples = dataclasses.replace(make_samples(), **more)
     write_samples(tmp_path / "a.parquet", samples)
     for again in (read_samples(tmp_path / "a.parquet"), read_facts(tmp_path / "a.parquet")):
-        assert again.attributes["domain"].names == ("Art", "Real World") and again.size == 8
-        np.testing.assert_array_equal(again.attributes["domain"].values, samples.attributes["domain"].values)
-        assert again.boxes and samples.boxes
-        for field in dataclasses.fields(Boxes):
-            np.testing.assert_array_equal(getattr(again.boxes, field.name), getattr(samples.boxes, field.name))
-    assert not read_facts(tmp_path / "a.parquet").inputs.any()
-    write_samples(tmp_path / "b.parquet", read_samples(tmp_path / "a.parquet"))
+        for field in dataclasses.fields(Samples):
+            if field.name not in ("inputs", "attributes", "boxes"):
+                np.testing.assert_array_equal(getattr(again, field.name), getattr(samples, field.name))
+        assert again.shape == ((3, 8, 8) if more else (3, 4, 5)) and again.classes == 3 and len(again) == 12
+        for name, attribute in samples.attributes.items():
+            assert again.attributes[name].names == attribute.names
+            np.testing.assert_array_equal(again.attributes[name].values, attribute.values)
+        for part in dataclasses.fields(Boxes) if more else ():
+            np.testing.assert_array_equal(getattr(again.boxes, part.name), getattr(samples.boxes, part.name))
+    assert not again.inputs.any()
+    whole = read_samples(tmp_path / "a.parquet")
+    np.testing.assert_array_equal(whole.inputs, samples.inputs)
+    assert whole.inputs.flags.writeable and whole.labels.flags.writeable
+    write_samples(tmp_path / "b.parquet", whole)
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    monkeypatch.setattr("pflcore.data.sample_files._GROUP", 5 * 60)  # in pieces
+    write_samples(tmp_path / "c.parquet", samples)
+    assert pq.read_metadata(tmp_path / "c.parquet").num_row_groups == 3
+    np.testing.assert_array_equal(read_samples(tmp_path / "c.parquet").inputs, samples.inputs)
 
 
-def test_texts_are_samples_too(tmp_path: Path) -> None:
+def test_the_columns_are_those_of_the_schema_and_texts_are_samples_too(tmp_path: Path) -> None:
+    write_samples(tmp_path / "a.parquet", make_samples())
+    table, meta = read_table(tmp_path / "a.parquet", "dataset/2")
+    assert table.schema.field("input").type == pa.binary(60) and table.schema.field("label").type == pa.int64()
+    assert table["split"].to_pylist()[:2] == ["test", "train"]
+    assert meta == {
+        **{"name": "toy", "shape": [3, 4, 5], "size": None, "classes": 3, "class_names": ["a", "b", "c"]},
+        **{"attributes": {}, "mean": [0.1, 0.2, 0.3], "std": [1.0, 2.0, 3.0], "source": "made here"},
+    }
     texts = np.random.default_rng(0).integers(0, 3, (12, 6), np.uint8)
     samples = dataclasses.replace(make_samples(), inputs=texts, labels=texts[:, -1].astype(np.int64), mean=(), std=())
     assert samples.shape == (5,) and not samples.is_images
@@ -100,14 +91,20 @@ def test_texts_are_samples_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_samples(tmp_path / "a.parquet").inputs, texts)
 
 
-def test_artifacts_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pflcore.data.sample_files._GROUP", 5 * 60)
-    samples = dataclasses.replace(make_samples(), **MORE)  # type: ignore[arg-type]
-    write_samples(tmp_path / "a.parquet", samples)
-    assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 3
-    again = read_samples(tmp_path / "a.parquet")
-    np.testing.assert_array_equal(again.inputs, samples.inputs)
-    assert again.boxes and again.boxes.counts.tolist() == [0, 2, 0, 1, *[0] * 8]
+def test_a_large_dataset_is_decoded_once_and_mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, scratch, samples = tmp_path / "data.parquet", tmp_path / "decoded", make_samples(70_000)
+    write_samples(path, samples)
+    assert not isinstance(read_samples(path, scratch).inputs, np.memmap) and not scratch.exists()
+    monkeypatch.setenv("PFL_MEMORY", "0")
+    mapped = read_samples(path, scratch)
+    assert isinstance(mapped.inputs, np.memmap)
+    assert np.array_equal(mapped.inputs, samples.inputs) and np.array_equal(mapped.labels, samples.labels)
+    (decoded,) = scratch.iterdir()
+    before = decoded.stat().st_mtime_ns
+    assert np.array_equal(read_samples(path, scratch).inputs, samples.inputs)
+    assert decoded.stat().st_mtime_ns == before
+    write_samples(path, dataclasses.replace(samples, inputs=255 - samples.inputs))  # another one under the same name
+    assert np.array_equal(read_samples(path, scratch).inputs, 255 - samples.inputs)
 
 
 @pytest.mark.parametrize(
@@ -142,64 +139,47 @@ def rewrite(path: Path, schema: str, columns: dict[str, pa.Array] | None = None,
     write_table(path, table, schema, **meta)
 
 
-@pytest.mark.parametrize(
-    ("columns", "facts", "words"),
-    [
-        ({"label": pa.array([5] * 12)}, {}, "row 0: label 5 is outside 0..2"),
-        (
-            {"label": pa.array([None, *[0] * 11], pa.int64())},
-            {},
-            "'label' must be int64 without nulls, found int64 with 1",
-        ),
-        ({"label": None}, {}, "'label' must be int64 without nulls, found none"),
-        ({"split": pa.array(["valid"] * 12)}, {}, "'split' must hold train or test"),
-        ({"split": None}, {}, "'split' must hold train or test"),
-        ({}, {"shape": [3, 4, 4]}, "'input' must be fixed_size_binary[48] without nulls, found fixed_size_binary[60]"),
-        ({}, {"mean": None}, "damaged metadata (KeyError: 'mean')"),
-    ],
-)
-def test_reading_samples_refuses(
-    tmp_path: Path, columns: dict[str, pa.Array], facts: dict[str, object], words: str
-) -> None:
-    path = tmp_path / "a.parquet"
-    write_samples(path, make_samples())
-    rewrite(path, "dataset/2", columns, **facts)
-    with pytest.raises(UserError) as error:
-        read_samples(path)
-    assert str(error.value).startswith(f"{path}: ") and words in str(error.value)
-
-
 def test_assignment_round_trips_byte_identically(tmp_path: Path) -> None:
     assignment = make_assignment()
     write_assignment(tmp_path / "a.parquet", assignment)
     again = read_assignment(tmp_path / "a.parquet")
     assert (again.scheme, again.seed, again.clients) == ("toy", 7, 3)
     for one, other in zip(again.train + again.test, assignment.train + assignment.test, strict=True):
-        assert one.dtype == np.int64
-        np.testing.assert_array_equal(one, other)
+        assert one.dtype == np.int64 and one.tolist() == other.tolist()
     write_assignment(tmp_path / "b.parquet", again)
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("columns", "facts", "words"),
+    ("schema", "columns", "facts", "words"),
     [
-        ({}, {"clients": 2}, "client 2, sample 2"),
-        ({"sample": pa.array([-1] * 11)}, {}, "client 0, sample -1"),
-        ({}, {"clients": "3"}, "damaged metadata {'clients': '3'"),
-        ({}, {"novel": None}, "damaged metadata (KeyError: 'novel')"),
-        ({}, {"noise": {"std": [1.0]}}, "damaged metadata (KeyError: 'released')"),
-        ({"client": None}, {}, "'client' must be int32 without nulls, found none"),
+        ("dataset/2", {"label": pa.array([5] * 12)}, {}, "row 0: label 5 is outside 0..2"),
+        ("dataset/2", {"label": pa.array([None, *[0] * 11], pa.int64())}, {}, "without nulls, found int64 with 1"),
+        ("dataset/2", {"label": None}, {}, "'label' must be int64 without nulls, found none"),
+        ("dataset/2", {"split": pa.array(["valid"] * 12)}, {}, "'split' must hold train or test"),
+        ("dataset/2", {"split": None}, {}, "'split' must hold train or test"),
+        ("dataset/2", {}, {"shape": [3, 4, 4]}, "'input' must be fixed_size_binary[48] without nulls, found fixed"),
+        ("dataset/2", {}, {"mean": None}, "damaged metadata (KeyError: 'mean')"),
+        ("partition/2", {}, {"clients": 2}, "client 2, sample 2"),
+        ("partition/2", {"sample": pa.array([-1] * 11)}, {}, "client 0, sample -1"),
+        ("partition/2", {}, {"clients": "3"}, "damaged metadata {'clients': '3'"),
+        ("partition/2", {}, {"novel": None}, "damaged metadata (KeyError: 'novel')"),
+        ("partition/2", {}, {"noise": {"std": [1.0]}}, "damaged metadata (KeyError: 'released')"),
+        ("partition/2", {"client": None}, {}, "'client' must be int32 without nulls, found none"),
     ],
 )
-def test_reading_assignments_refuses(
-    tmp_path: Path, columns: dict[str, pa.Array], facts: dict[str, object], words: str
+def test_reading_refuses(
+    tmp_path: Path, schema: str, columns: dict[str, Any], facts: dict[str, object], words: str
 ) -> None:
     path = tmp_path / "a.parquet"
-    write_assignment(path, make_assignment())
-    rewrite(path, "partition/2", columns, **facts)
+    write_samples(path, make_samples()) if schema == "dataset/2" else write_assignment(path, make_assignment())
+    table, meta = read_table(path, schema)
+    for name, values in columns.items():  # None removes a column or a fact
+        index = table.column_names.index(name)
+        table = table.remove_column(index) if values is None else table.set_column(index, name, values)
+    write_table(path, table, schema, **{key: value for key, value in (meta | facts).items() if value is not None})
     with pytest.raises(UserError) as error:
-        read_assignment(path)
+        read_samples(path) if schema == "dataset/2" else read_assignment(path)
     assert str(error.value).startswith(f"{path}: ") and words in str(error.value)
 
 

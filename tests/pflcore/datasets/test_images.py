@@ -17,66 +17,55 @@ from pflcore.datasets import _images
 from pflcore.datasets._images import Form, decode_images
 from pflcore.errors import UserError
 
-SHAPE = (3, 6, 5)
-
 
 def encoded(number: int, size: tuple[int, int] = (5, 6), kind: str = "PNG", mode: str = "RGB") -> bytes:
     pixels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    return saved(Image.fromarray(pixels).convert(mode), kind)
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(file, kind)
+    image.save(file, kind, **options)
     return file.getvalue()
 
 
 def decode(images: list[bytes], **options: Any) -> np.ndarray:
     named = [(f"image {number}", partial(bytes, data)) for number, data in enumerate(images)]
-    return decode_images(named, Form(SHAPE, **options), "decoding").pixels
+    return decode_images(named, Form((3, 6, 5), **options), "decoding").pixels
 
 
-@pytest.fixture(params=["one process", "several"])
-def spread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode with two processes, however few images there are."""
+    monkeypatch.setattr(_images, "MIN_PARALLEL", 0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_order_colours_sizes_and_progress(several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_images, "CHUNK", 4)
-    if request.param == "several":
-        monkeypatch.setattr(_images, "MIN_PARALLEL", 0)
-        monkeypatch.setattr(os, "cpu_count", lambda: 2)
-
-
-@pytest.mark.usefixtures("spread")
-def test_order_colours_and_sizes() -> None:
-    images: list[bytes] = [encoded(n) for n in range(23)]
+    if several:
+        spread(monkeypatch)
+    images = [encoded(n) for n in range(10)]
     images[7], images[9] = encoded(7, mode="L"), encoded(9, size=(10, 12))
-    pixels = decode(images, resize=True)
-    for n in (0, 3, 4, 22):
+    seen: list[tuple[str, int, int]] = []
+    with preparing(lambda *step: seen.append(step), None):
+        pixels = decode(images, resize=True)
+    assert seen == [("decoding", 0, 10), ("decoding", 4, 10), ("decoding", 8, 10), ("decoding", 10, 10)]
+    for n in (0, 3, 4, 8):
         expected = np.random.default_rng(n).integers(0, 256, (6, 5, 3), np.uint8)
         np.testing.assert_array_equal(pixels[n], expected.transpose(2, 0, 1))
     assert (pixels[7][0] == pixels[7][1]).all()
     with Image.open(io.BytesIO(images[9])) as large:
         small = np.asarray(large.resize((5, 6), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     np.testing.assert_array_equal(pixels[9], small)
-
-
-@pytest.mark.usefixtures("spread")
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
+    for bad, reason in (
         (b"no image", "not PNG or JPEG"),
         (encoded(0, size=(6, 6)), "6x6 instead of 5x6 pixels"),
         (encoded(0, kind="GIF"), "not PNG or JPEG"),
-    ],
-)
-def test_the_first_bad_image_is_named(bad: bytes, reason: str) -> None:
-    images: list[bytes] = [encoded(n) for n in range(15)]
-    images[6] = images[13] = bad
-    with pytest.raises(UserError) as error:
-        decode(images, formats=("PNG", "JPEG"))
-    assert str(error.value) == f"image 6: not a readable image ({reason})"
-
-
-@pytest.mark.usefixtures("spread")
-def test_progress_is_told() -> None:
-    told: list[tuple[str, int, int]] = []
-    with preparing(lambda *step: told.append(step), None):
-        decode([encoded(n) for n in range(10)])
-    assert told == [("decoding", 0, 10), ("decoding", 4, 10), ("decoding", 8, 10), ("decoding", 10, 10)]
+    ):
+        with pytest.raises(UserError) as error:
+            decode([*images[:6], bad, images[0], bad], formats=("PNG", "JPEG"))
+        assert str(error.value) == f"image 6: not a readable image ({reason})"
 
 
 def test_a_huge_image_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,42 +75,26 @@ def test_a_huge_image_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_killed_process_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_images, "MIN_PARALLEL", 0)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    here = os.getpid()
-
-    def die(*_: object) -> object:
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("decoded here")
-
-    monkeypatch.setattr(_images, "decode_image", die)
+    spread(monkeypatch)
+    monkeypatch.setattr(_images, "decode_image", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(UserError, match="a process that decodes images was killed"):
         decode([encoded(n) for n in range(10)])
 
 
+# --- one's own images, as a viewer shows them ------------------------------------------------------------------------
+
 RAMP = np.arange(30, dtype=np.uint8).reshape(6, 5) * 8
-
-
-def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def turned() -> bytes:
-    note = Image.Exif()
-    note[274] = 6  # to be shown turned by a quarter
-    return saved(Image.fromarray(np.rot90(RAMP).copy()), "PNG", exif=note)
+QUARTER = Image.Exif()
+QUARTER[274] = 6  # to be shown turned by a quarter
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        saved(Image.fromarray(RAMP.astype(np.uint16) * 257), "PNG"),
+        saved(Image.fromarray(RAMP.astype(np.uint16) * 257)),
         saved(Image.fromarray(RAMP.astype(np.int32) * 257), "TIFF"),
         saved(Image.fromarray((RAMP / 255).astype(np.float32)), "TIFF"),
-        turned(),
+        saved(Image.fromarray(np.rot90(RAMP).copy()), exif=QUARTER),
     ],
     ids=["16 bits", "32 bits", "floats", "turned"],
 )
@@ -129,18 +102,9 @@ def test_own_images_are_as_a_viewer_shows_them(data: bytes) -> None:
     assert decode([data], as_shown=True)[0].tolist() == [RAMP.tolist()] * 3
 
 
-def test_what_is_transparent_is_white() -> None:
+def test_what_is_transparent_is_white_and_what_no_viewer_shows_is_refused() -> None:
     picture = Image.fromarray(np.stack([RAMP, np.where(RAMP < 80, 0, 255).astype(np.uint8)], 2))
-    shown = decode([saved(picture, "PNG")], as_shown=True)[0, 0]
+    shown = decode([saved(picture)], as_shown=True)[0, 0]
     np.testing.assert_array_equal(shown, np.where(RAMP < 80, 255, RAMP))
-
-
-def test_values_that_no_viewer_shows_are_refused() -> None:
-    data = saved(Image.fromarray(np.full((6, 5), 300, np.float32)), "TIFF")
     with pytest.raises(UserError, match="its values are not within 0 and 1; convert it to 8 bits"):
-        decode([data], as_shown=True)
-
-
-def test_a_pointer_of_git_lfs_is_named() -> None:
-    with pytest.raises(UserError, match="image 0: a pointer of git LFS; `git lfs pull` gets the content"):
-        decode([b"version https://git-lfs.github.com/spec/v1\n"])
+        decode([saved(Image.fromarray(np.full((6, 5), 300, np.float32)), "TIFF")], as_shown=True)

@@ -14,44 +14,31 @@ from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Samples
 from pflcore.errors import UserError
 
-CPU = torch.device("cpu")
 
-
-def samples() -> Samples:
-    rng = np.random.default_rng(0)
-    inputs = rng.integers(0, CLASSES, (30, LENGTH + 1), np.uint8)
-    return Samples(
-        inputs=inputs, labels=inputs[:, -1].astype(np.int64), train=np.arange(30) < 20, name="letters",
+def test_every_character_but_the_first_is_predicted_and_counted() -> None:
+    raw = np.random.default_rng(0).integers(0, CLASSES, (30, LENGTH + 1), np.uint8)
+    samples = Samples(
+        inputs=raw, labels=raw[:, -1].astype(np.int64), train=np.arange(30) < 20, name="letters",
         class_names=tuple("abcd"), mean=(), std=(), source="here",
     )  # fmt: skip
-
-
-def held() -> FederatedData:
     rows = np.arange(30)
     assignment = Assignment([rows[:12], rows[12:20]], [rows[20:24], rows[24:]], "natural", 0)
-    return FederatedData.from_samples(samples(), assignment, CPU)
-
-
-def test_every_character_but_the_first_is_predicted() -> None:
-    data, raw = held(), samples().inputs
+    data = FederatedData.from_samples(samples, assignment, torch.device("cpu"))
     assert data.is_text and data.shape == (LENGTH,) and data.positions == LENGTH and data.classes == CLASSES
-    for rows in (torch.tensor([3, 1]), torch.tensor([[4, 5], [6, 7]])):
-        batch = data.batch(rows)
-        assert batch.inputs.dtype == torch.int64 and batch.inputs.shape == (*rows.shape, LENGTH)
-        assert batch.inputs.tolist() == raw[rows.numpy()][..., :-1].tolist()
-        assert batch.labels.tolist() == raw[rows.numpy()][..., 1:].tolist()
-
-
-def test_characters_to_predict_are_counted() -> None:
-    expected = np.bincount(samples().inputs[12:20, 1:].reshape(-1), minlength=CLASSES)
-    assert held().class_counts(1).tolist() == expected.tolist()
+    for chosen in (torch.tensor([3, 1]), torch.tensor([[4, 5], [6, 7]])):
+        batch = data.batch(chosen)
+        assert batch.inputs.dtype == torch.int64 and batch.inputs.shape == (*chosen.shape, LENGTH)
+        assert batch.inputs.tolist() == raw[chosen.numpy()][..., :-1].tolist()
+        assert batch.labels.tolist() == raw[chosen.numpy()][..., 1:].tolist()
+    assert data.class_counts(1).tolist() == np.bincount(raw[12:20, 1:].reshape(-1), minlength=CLASSES).tolist()
+    with pytest.raises(UserError, match=r"^backbone convnet takes images, the dataset is text; use "):
+        run(method("fedavg"), backbone("convnet"), texts())
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", ["fedavg", "fedper"])
-def test_scores_against_a_plain_loop(name: str, executor: str) -> None:
+def test_scores_against_a_plain_loop(executor: str) -> None:
     data, net = texts(), backbone("language_transformer")
-    result = run(method(name), net, data, training=training(rounds=1, sample_rate=1.0), executor=executor)
+    result = run(method("fedper"), net, data, training=training(rounds=1, sample_rate=1.0), executor=executor)
     model, _ = create(net, 3)
     for client in range(3):
         prefix = f"client.{client}."
@@ -63,8 +50,3 @@ def test_scores_against_a_plain_loop(name: str, executor: str) -> None:
         assert (result.correct[client], result.last[client]) == (int(hits.sum()), int(hits[:, -1].sum()))
         loss = float(F.cross_entropy(logits.transpose(1, 2), characters[:, 1:]))
         assert result.loss[client] == pytest.approx(loss, rel=1e-4)
-
-
-def test_a_backbone_for_images_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^backbone convnet takes images, the dataset is text; use "):
-        run(method("fedavg"), backbone("convnet"), texts())

@@ -1,4 +1,4 @@
-"""Attention through all blocks of a Transformer."""
+"""Test images of some clients: where Transformers look, and what detectors find."""
 
 from __future__ import annotations
 
@@ -6,20 +6,40 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from pflcore.analyses import ANALYSES
+from pflcore.data.federation import FederatedData
+from pflcore.detection.ssd import distinct
+from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.engine.client import Trainer
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
 from pflcore.options import option
 
-DISCARD = 0.3
-"""Share of the connections of a block, the weakest ones, that count as none."""
+DISCARD = 0.3  # share of the connections of a block, the weakest ones, that count as none
+
+
+def _check_clients(name: str, clients: tuple[int, ...], data: FederatedData) -> None:
+    if not clients:
+        raise UserError(f"{name}.clients: name a client, or leave the analysis out")
+    if (largest := max(clients)) >= data.clients:
+        raise UserError(f"{name}.clients: there is no client {largest}; clients are 0..{data.clients - 1}")
+
+
+def _spread(held: Tensor, images: int) -> Tensor:
+    """Return so many of a client's test rows, or all, spread evenly."""
+    count = min(images, len(held))
+    return held[torch.arange(count) * len(held) // count]
+
+
+def _pixels(client: int, row: int, data: FederatedData) -> Finding:
+    return Finding(client, f"image.{row}", data.inputs[row].flatten().cpu().double().numpy())
 
 
 @ANALYSES.register
@@ -31,6 +51,7 @@ class Rollout(Analysis):
     sum to 1. Needs a Transformer over patches with a class token.
     """
 
+    name = "rollout"
     citation = "Abnar and Zuidema, Quantifying Attention Flow in Transformers, ACL 2020"
     title = "Attention rollout"
     smoke: ClassVar[dict[str, Any]] = {"images": 1}
@@ -40,17 +61,8 @@ class Rollout(Analysis):
     images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")
 
     def check(self, subject: Subject) -> None:
-        """Look whether the clients exist, and whether the model attends to patches of images.
-
-        Raises:
-            UserError: It is not so.
-        """
         data = subject.trainer.data
-        if not self.clients:
-            raise UserError("rollout.clients: name a client, or leave the analysis out")
-        for client in self.clients:
-            if client >= data.clients:
-                raise UserError(f"rollout.clients: there is no client {client}; clients are 0..{data.clients - 1}")
+        _check_clients(self.name, self.clients, data)
         if data.is_text:
             raise UserError("analyses: 'rollout' needs images, and the dataset is text; leave the analysis out")
         grid(attention(subject.trainer, subject.measured(0), data.example()), data.shape[1:])
@@ -63,23 +75,16 @@ class Rollout(Analysis):
         """
         data = subject.trainer.data
         for client in dict.fromkeys(self.clients):
-            held = data.test[client]
-            count = min(self.images, len(held))
-            rows = held[torch.arange(count) * len(held) // count]
+            rows = _spread(data.test[client], self.images)
             maps = attention(subject.trainer, subject.measured(client), data.batch(rows).inputs)
             for row, mask in zip(rows.tolist(), rollout(maps), strict=True):
                 yield Finding(client, f"mask.{row}", mask.numpy())
-                yield Finding(client, f"image.{row}", data.inputs[row].flatten().cpu().double().numpy())
+                yield _pixels(client, row, data)
 
 
 @torch.no_grad()
 def attention(trainer: Trainer, state: Tensors, inputs: Tensor) -> list[Tensor]:
-    """Return the attention of every block: (batch, heads, length, length), float64 on the host, rows that sum to 1.
-
-    Args:
-        state: Of a model, as it is measured.
-        inputs: (batch, channels, height, width), normalised.
-    """
+    """Return the attention of every block: (batch, heads, length, length), float64 on the host, rows that sum to 1."""
     trainer.model.eval()
     seen = _Attentions()
     with seen:
@@ -88,14 +93,11 @@ def attention(trainer: Trainer, state: Tensors, inputs: Tensor) -> list[Tensor]:
 
 
 def rollout(maps: Sequence[Tensor], discard: float = DISCARD) -> Tensor:
-    """What the class token takes from each patch through all blocks: (batch, patches), the largest number being 1.
+    """Return what the class token takes from each patch through all blocks: (batch, patches), the largest being 1.
 
     In each block the heads' maximum is taken, the weakest connections are dropped, but never that of the class token
-    to itself, the residual stream counts as much as attention, and rows are made to sum to 1.
-
-    Args:
-        maps: For each block, from the first to the last, (batch, heads, 1 + patches, 1 + patches).
-        discard: Share of the connections that are dropped.
+    to itself, the residual stream counts as much as attention, and rows are made to sum to 1. Maps are those of
+    :func:`attention`.
     """
     length = maps[0].shape[-1]
     unit = torch.eye(length, dtype=maps[0].dtype)
@@ -113,15 +115,7 @@ def rollout(maps: Sequence[Tensor], discard: float = DISCARD) -> Tensor:
 
 
 def grid(maps: Sequence[Tensor], size: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns of patches that attention maps are about.
-
-    Args:
-        maps: As from :func:`attention`.
-        size: Height and width of the images that the model gets.
-
-    Raises:
-        UserError: They are not about a class token and square patches that fill the image.
-    """
+    """Return rows and columns of the patches that attention maps are about, of images of a height and a width."""
     height, width = size
     lengths = {length for one in maps for length in one.shape[-2:]}
     patches = lengths.pop() - 1 if len(lengths) == 1 else 0
@@ -155,22 +149,57 @@ class _Attentions(TorchFunctionMode):
             self._note(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    def _note(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> None:
-        if attn_mask is not None or is_causal or enable_gqa:
+    def _note(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **more: Any) -> None:
+        if attn_mask is not None or more.get("is_causal") or more.get("enable_gqa"):
             raise UserError(
                 "analyses: 'rollout' needs attention of every token to every other, and this backbone masks it; use "
                 "tiny_vit or vit, or leave the analysis out"
             )
-        query, key = query.cpu().double(), key.cpu().double()
+        query, key, scale = query.cpu().double(), key.cpu().double(), more.get("scale")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         self.maps.append((query @ key.transpose(-2, -1) * scale).softmax(-1))
+
+
+@ANALYSES.register
+class Detections(Analysis):
+    """What personalised detectors find on some test images, beside the objects that are there.
+
+    Needs a detector, such as ``mobilenetv2_ssd``.
+    """
+
+    name = "detections"
+    citation = "none: a look at the boxes"
+    title = "Detections"
+    smoke: ClassVar[dict[str, Any]] = {"images": 1}
+    client_options = ("clients",)
+
+    clients: tuple[int, ...] = option((0, 1), ge=0, help="Clients whose test images are looked at.")
+    images: int = option(2, ge=1, help="Test images of each of them, spread evenly over its test samples.")
+    least: float = option(0.3, ge=0, le=1, help="Score from which a detection is told.")
+
+    def check(self, subject: Subject) -> None:
+        if not isinstance(subject.trainer.task, Detection):
+            raise UserError("analyses: 'detections' needs a detector as a backbone; leave the analysis out")
+        _check_clients(self.name, self.clients, subject.trainer.data)
+
+    @torch.no_grad()
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """For some test images of the chosen clients, in the samples' numbering:
+
+        ``image.<sample>``: its pixels 0..255, channel after channel and row after row, before any scaling up.
+        ``found.<sample>``: the detections, six numbers each: class, left, top, right, bottom as shares, score.
+        ``there.<sample>``: the objects: class, left, top, right, bottom, and 1 if it is difficult.
+        """
+        trainer = subject.trainer
+        data, task = trainer.data, trainer.task
+        for client in dict.fromkeys(self.clients):
+            rows = _spread(data.test[client], self.images)
+            batch = data.batch(rows)
+            predict = trainer.predictor(subject.measured(client), client, len(rows))
+            trainer.model.eval()
+            _, _, found, there = (part.cpu().numpy() for part in task.measure(predict(batch.inputs), batch.labels))
+            for row, own, objects in zip(rows.tolist(), found, there, strict=True):
+                best = distinct(own)
+                yield _pixels(client, row, data)
+                yield Finding(client, f"found.{row}", best[best[:, 5] >= self.least].flatten().astype(np.float64))
+                yield Finding(client, f"there.{row}", objects[objects[:, 0] >= 0].flatten().astype(np.float64))

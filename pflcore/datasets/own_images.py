@@ -1,0 +1,265 @@
+"""The user's own images: in folders by class, in Parquet files, or with boxes in the layout of PASCAL VOC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import ClassVar
+
+import numpy as np
+
+from pflcore.data.samples import SPLITS, Attribute, Mask, Rows, Samples, check_labels
+from pflcore.datasets import DATASETS
+from pflcore.datasets._base import FOLDER, Dataset, check_distinct, check_file_name, encode
+from pflcore.datasets._download import DataFile
+from pflcore.datasets._files import ImageTable, read_file, read_table
+from pflcore.datasets._images import SUFFIXES, Form, decode_images, is_image
+from pflcore.datasets.voc import LARGEST, PARTS, RULE_HELP, RULES, open_folder, read_splits
+from pflcore.errors import UserError
+from pflcore.options import option
+
+_JUNK = ("Thumbs.db", "desktop.ini")  # what file managers leave behind, beside hidden files
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnImages(Dataset):
+    """Base of the datasets that hold a user's own images; only the data tell their classes and their number.
+
+    Images come in as a viewer shows them: turned as EXIF says, transparent ones on white, and pixels of 16 bits, or
+    floats from 0 to 1, scaled to 0..255.
+    """
+
+    citation = "none: the user's own images"
+    licence = "the user's own"
+    access = FOLDER
+    download_size = "the user's own"
+    original = (3, 0, 0)
+    smoke: ClassVar[dict[str, int]] = {"size": 32}
+
+    path: str = option(
+        "", help="A folder below the data folder, with / between its parts; empty: the one with this dataset's name."
+    )
+    size: int = option(64, ge=8, le=1024, help="Height and width in pixels that every image is scaled to.")
+    version: str = option(
+        "", help="Any text. Change it when the images have changed: what lies outside of the workspace is not watched."
+    )
+    channels: int = option(3, help="3 for colours, 1 for grey; images are converted to it.", choices=(1, 3))
+    # The base class holds what is known of a published dataset; of one's own images the user knows it.
+    mean: tuple[float, ...] = option(  # type: ignore[misc]
+        (0.5,),
+        ge=0,
+        le=1,
+        help="Mean, of pixel values from 0 to 1, that inputs are normalised with: one, or one a channel.",
+    )
+    std: tuple[float, ...] = option(  # type: ignore[misc]
+        (0.5,), gt=0, le=1, help="Standard deviation, as the mean: one, or one a channel."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if PureWindowsPath(self.path).anchor or ".." in PurePosixPath(self.path).parts or set(self.path) & set("\\\0"):
+            raise UserError(
+                f"{self.name}.path = {self.path!r} must be a folder below the data folder, such as 'flowers' or "
+                "'flowers/small'"
+            )
+        for key in ("mean", "std"):
+            values: tuple[float, ...] = getattr(self, key)
+            if len(values) not in (1, self.channels):
+                wanted = f"must be one number, or one for each of the {self.channels} channels"
+                raise UserError(f"{self.name}.{key} = {list(values)} {wanted}")
+            object.__setattr__(self, key, values * (self.channels // len(values)))
+
+    @property
+    def form(self) -> Form:
+        """Return what the images are decoded to."""
+        return Form(self.shape, resize=True, as_shown=True)
+
+    def data_files(self, folder: Path) -> list[DataFile]:
+        return [DataFile(self.name, self.root(folder), self.files)]
+
+    def root(self, folder: Path) -> Path:
+        """Return the chosen folder, given the dataset's own."""
+        return folder.parent / self.path if self.path else folder
+
+
+@DATASETS.register
+class ImageFolder(OwnImages):
+    """Your own images, sorted into folders by class; no code needed.
+
+    The names of the innermost folders are the classes, in alphabetical order. The folders around them are by the option
+    `layout` nothing, the split, or the domain, which becomes the attribute ``domain``; only ``split/class`` has a test
+    set, with the same classes. Everything in the folder has to be an image in its place, so that none is left out
+    unnoticed; hidden files are ignored.
+    """
+
+    name = "image_folder"
+    files = ("*/",)
+    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    layout: str = option(
+        "class", choices=("class", "split/class", "domain/class"), help="The folders between `path` and the images."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layout == "domain/class":
+            object.__setattr__(self, "attributes", {"domain": ()})
+
+    def load(self, folder: Path) -> Samples:
+        root, splits = self.root(folder), self.layout == "split/class"
+        form = "/".join(f"<{part}>" for part in (*self.layout.split("/"), "image"))
+        if not self.found(folder):
+            raise UserError(f"{root}: no data here; put images there as {form}, or set the option 'path'")
+        images = []
+        for path in _files_below(root):
+            *folders, _ = parts = path.relative_to(root).parts
+            if len(parts) != form.count("/") + 1:
+                raise UserError(f"{path}: not in its place, as the layout is {form}; move it, or set 'layout'")
+            if not is_image(path.name):
+                raise UserError(f"{path}: not an image by its name; move it away, or use {', '.join(SUFFIXES)}")
+            if not "".join(folders).isprintable():  # would break files and tables
+                raise UserError(f"{root}: the folder name {path.parent.name!r} cannot be printed; rename it")
+            images.append((folders[0], folders[-1], path))
+        groups = sorted({group for group, _, _ in images}) if self.layout != "class" else []
+        classes = tuple(sorted({label for _, label, _ in images}))
+        if splits and groups != sorted(SPLITS):
+            raise UserError(f"{root}: has the folders {', '.join(groups)}, but the layout needs train and test alone")
+        for group in groups if splits else ():
+            if lacking := {*classes} - {label for own, label, _ in images if own == group}:
+                same = "training and test set need the same classes"
+                raise UserError(f"{root}: {same}, but {group} has no {', '.join(sorted(lacking))}")
+        if not images:
+            raise UserError(f"{root}: has no images; put them there as {form}")
+        domains = [group for group, _, _ in images] if self.layout == "domain/class" else []
+        readers = [(str(path), partial(read_file, path)) for _, _, path in images]
+        return self.complete(
+            decode_images(readers, self.form, f"decoding {root.name}").pixels,
+            encode([label for _, label, _ in images], classes),
+            np.array([group != "test" or not splits for group, _, _ in images]),
+            where=str(root),
+            source=f"images in {self.path or self.name}/",
+            class_names=classes,
+            attributes={"domain": Attribute(encode(domains, groups), tuple(groups))} if domains else {},
+        )
+
+
+def _files_below(root: Path) -> list[Path]:
+    """Return all files that are not hidden, folder by folder in the order of names."""
+    try:
+        content = sorted(root.iterdir(), key=lambda path: path.name)
+    except OSError as error:
+        raise UserError(f"{root}: not a readable folder ({error.strerror}); give it the right permissions") from None
+    content = [path for path in content if not path.name.startswith(".") and path.name not in _JUNK]
+    return [file for path in content for file in (_files_below(path) if path.is_dir() else [path])]
+
+
+@DATASETS.register
+class OwnImageTable(OwnImages):
+    """Your own images in Parquet files, as Hugging Face exports them; no code needed.
+
+    Read are ``train*.parquet``, and ``test*.parquet`` when there are any. An image is in a binary column, or in the
+    field ``bytes`` of a struct. A label is an integer, named by an export's metadata or else 0, 1, 2 and so on without
+    a gap; or a text, and then the distinct texts are the classes, in alphabetical order.
+    """
+
+    name = "image_table"
+    files = ("train*.parquet",)
+    attributes: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    image: str = option("image", help="The column of the encoded images.")
+    label: str = option("label", help="The column of the labels, integers or texts.")
+    domain: str | None = option(
+        None, help="A column of texts or integers that becomes the attribute domain; null is none."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.domain is not None:
+            object.__setattr__(self, "attributes", {"domain": ()})
+
+    def load(self, folder: Path) -> Samples:
+        root = self.root(folder)
+        if not self.found(folder):
+            raise UserError(f"{root}: no train*.parquet here; put Parquet files of images there, or set 'path'")
+        columns = [self.label] + ([] if self.domain is None else [self.domain])
+        paths = {split: sorted(root.glob(f"{split}*.parquet")) for split in SPLITS}
+        tables = [read_table(path, self.image, columns) for split in SPLITS for path in paths[split]]
+        train = np.repeat([table.path in paths["train"] for table in tables], [len(table.images) for table in tables])
+        class_names, labels = _classes(root, tables, self.label, train)
+        decoded = decode_images(
+            [one for table in tables for one in table.readers()], self.form, f"decoding {self.name}"
+        )
+        attributes: dict[str, Attribute] = {}
+        if self.domain is not None:
+            domains = [str(domain) for table in tables for domain in table.columns[self.domain]]
+            names = tuple(sorted(set(domains)))
+            attributes["domain"] = Attribute(encode(domains, names), names)
+        source = f"{', '.join(table.path.name for table in tables)} ({', '.join(sorted(decoded.formats))} images)"
+        return self.complete(
+            decoded.pixels,
+            labels,
+            train,
+            where=str(root),
+            source=source,
+            class_names=class_names,
+            attributes=attributes,
+        )
+
+
+def _classes(root: Path, tables: list[ImageTable], label: str, train: Mask) -> tuple[tuple[str, ...], Rows]:
+    """Return names and numbers of the classes of all tables."""
+    first = tables[0]
+    for table in tables:
+        if type(table.columns[label][0]) is not type(first.columns[label][0]) or table.class_names != first.class_names:
+            raise UserError(f"{table.path}: its labels are of another kind than those of {first.path.name}")
+    values = [value for table in tables for value in table.columns[label]]
+    if isinstance(values[0], str):
+        words, labels = np.unique(np.array(values, object), return_inverse=True)
+        names = tuple(map(str, words))
+    else:
+        # Labels beyond 64 bits exist only in damaged files: they are as wrong as any other number out of range.
+        labels = np.array([min(int(value), 2**62) for value in values], np.int64)
+        names = first.class_names or tuple(map(str, range(min(int(labels.max()), len(values)) + 1)))
+        if not first.class_names and (gaps := {*range(len(names))} - {*labels.tolist()}):
+            raise UserError(f"{root}: integer labels must be 0, 1, 2 and so on, but no image has label {min(gaps)}")
+        check_labels(labels, len(names), str(root))
+    if unknown := sorted({*labels[~train].tolist()} - {*labels[train].tolist()}):
+        listed = ", ".join(names[number] for number in unknown)
+        raise UserError(f"{root}: the test files have labels without a training image: {listed}")
+    return names, labels
+
+
+@DATASETS.register
+class DetectionFolder(OwnImages):
+    """Your own images with boxes around objects, in the layout of PASCAL VOC; no code needed.
+
+    The folder has ``Annotations/<image>.xml``, ``JPEGImages/<image>.jpg`` and the lists of images
+    ``ImageSets/Main/<list>.txt``. A class that is not named, a box that is not within its image and an image without an
+    object are errors. In partitions an image counts for one class, by `counts_as`.
+    """
+
+    name = "detection_folder"
+    files = ("Annotations/",)
+    detects = True
+
+    class_list: tuple[str, ...] = option(
+        (), help="The names of the classes, as the annotations have them; empty: all that occur, in alphabetical order."
+    )
+    train_list: str = option("trainval", help="The list of training images, without its ending.")
+    test_list: str = option("test", help="The list of test images, without its ending.")
+    counts_as: str = option(LARGEST, choices=RULES, help=RULE_HELP)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distinct(self, "class_list", least=0)
+        for key in ("train_list", "test_list"):
+            check_file_name(self, key, "a list in ImageSets/Main")
+        object.__setattr__(self, "class_names", self.class_list)
+
+    def load(self, folder: Path) -> Samples:
+        root = self.root(folder)
+        if not all((root / part).is_dir() for part in PARTS):
+            raise UserError(f"{root}: no data here; put the folders {', '.join(PARTS)} there, or set the option 'path'")
+        with open_folder(root, f"images in {self.path or self.name}/") as files:
+            return read_splits(self, [(files, self.train_list)], (files, self.test_list), self.counts_as, as_shown=True)
