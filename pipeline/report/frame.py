@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pflcore.errors import UserError
 from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise
 from pipeline.ledger import Entry
 from pipeline.report.quantities import quantities_of
+from pipeline.spec.metrics import PERCENT
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable, read_runs
 from pipeline.workspace import partition_path, run_path, selection_path
@@ -33,28 +35,88 @@ LAST_TEN, LAST = "last_ten", 10
 """The protocol of papers that name no round: the mean over so many measurements at the end of a run."""
 
 _TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
+_AS_JSON = ("diverged", "chosen", "noise")
 _FACTS = {
     **dict.fromkeys(("device", "torch", "dataset_hash", "partition_hash", "code", "figure", "kept"), _TEXT),
     **dict.fromkeys(("parameters", "communicated_up", "communicated_down", "stored", "received", "server"), _INT),
     **dict.fromkeys(("macs", "positions"), _INT),
-    **dict.fromkeys(("diverged", "chosen", "noise"), _TEXT),
+    **dict.fromkeys(_AS_JSON, _TEXT),
 }
-FACTS_AS_JSON = ("diverged", "chosen", "noise")
-_FINDING = ["analysis", "client", "item", "index", "value"]
-_NO_FINDINGS = pd.DataFrame(columns=_FINDING)
-Row = dict[Any, Any]
+_FINDING = {"analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
+_POINT = {"run": _TEXT, "client": _INT}
+_SCORES = {"accuracy": _FLOAT, "loss": _FLOAT}
 _SCHEMAS = {
     "runs": pa.schema({"run": _TEXT, "seed": _INT, "state": _TEXT, "settings": _TEXT, **_FACTS}),
-    "values": pa.schema({"run": _TEXT, "client": _INT, "metric": _TEXT, "mean": _FLOAT, "std": _FLOAT, "n": _INT}),
-    "rounds": pa.schema({"run": _TEXT, "client": _INT, "round": _INT, "accuracy": _FLOAT, "loss": _FLOAT}),
-    "clients": pa.schema(
-        {"run": _TEXT, "client": _INT, "correct": _INT, "total": _INT, "accuracy": _FLOAT, "loss": _FLOAT}
-    ),
-    "findings": pa.schema(
-        {"run": _TEXT, "analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
-    ),
+    "values": pa.schema({**_POINT, "metric": _TEXT, "mean": _FLOAT, "std": _FLOAT, "n": _INT}),
+    "rounds": pa.schema({**_POINT, "round": _INT, **_SCORES}),
+    "clients": pa.schema({**_POINT, "correct": _INT, "total": _INT, **_SCORES}),
+    "findings": pa.schema({"run": _TEXT, **_FINDING}),
     "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
 }
+Row = dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A mean and, where one is defined, a standard deviation. Unit: percent and percentage points, by default.
+
+    Attributes:
+        n: Of a run's value: how many measurements, or clients, both are taken over.
+        unit: One of those of :mod:`pipeline.spec.metrics`.
+        printed: What is written in its place: a published quantity as the paper has it.
+    """
+
+    mean: float
+    std: float | None = None
+    n: int | None = field(default=None, compare=False)
+    unit: str = field(default=PERCENT, compare=False)
+    printed: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a frame.
+
+    Attributes:
+        resolved: What was asked for.
+        state: As in the frame.
+        facts: Device, hashes, sizes; empty while the run has not been made.
+        by_client: By client, or :data:`ALL`: values by metric.
+        curves: Likewise: the pooled accuracy in percent, indexed by round.
+    """
+
+    id: str
+    resolved: Run
+    state: str
+    facts: dict[str, Any]
+    by_client: dict[int, dict[str, Value]]
+    curves: dict[int, pd.Series[float]]
+
+    @property
+    def made(self) -> bool:
+        return self.state != "missing"
+
+    @property
+    def diverged(self) -> bool:
+        return self.state == "diverged"
+
+    @property
+    def kept(self) -> str:
+        """The day on which it was obtained, if it comes from the ledger; else ""."""
+        return str(self.facts.get("kept") or "")
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """By metric, of all clients; none of accuracy while the run has not been made, and for one that diverged."""
+        return self.values_of(None)
+
+    def values_of(self, client: int | None) -> dict[str, Value]:
+        """Return values by metric: of one client, or of all for None."""
+        return self.by_client.get(ALL if client is None else client, {})
+
+    def curve(self, client: int | None) -> pd.Series[float]:
+        """Return the accuracy in percent by measured round, pooled or of one client; empty where there is none."""
+        return self.curves.get(ALL if client is None else client, pd.Series(dtype=float))
 
 
 @dataclass(frozen=True)
@@ -80,6 +142,25 @@ class Frame:
     clients: pd.DataFrame
     findings: pd.DataFrame
     selections: pd.DataFrame
+
+    @cached_property
+    def measured(self) -> dict[str, Measured]:
+        """The runs by id, sorted."""
+        values = dict[str, dict[int, dict[str, Value]]]()
+        for run, client, metric, mean, std, n in self.values.to_numpy().tolist():
+            value = Value(mean, None if math.isnan(std) else std, n)
+            values.setdefault(run, {}).setdefault(client, {})[metric] = value
+        curves: dict[str, dict[int, pd.Series[float]]] = {}
+        for (run, client), rows in self.rounds.groupby(["run", "client"], sort=False):
+            curves.setdefault(run, {})[client] = rows.set_index("round")["accuracy"].rename_axis(None).rename(None)
+        runs = {}
+        for row in self.runs.to_dict("records"):
+            facts = {str(name): value for name, value in row.items() if not pd.isna(value)}
+            id_, _, state, settings = (facts.pop(name) for name in ("run", "seed", "state", "settings"))
+            facts |= {name: json.loads(facts[name]) for name in _AS_JSON if name in facts}
+            facts = {} if state == "missing" else facts
+            runs[id_] = Measured(id_, Run(json.loads(settings)), state, facts, values.get(id_, {}), curves.get(id_, {}))
+        return runs
 
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
@@ -120,21 +201,17 @@ def collect_frame(
 
 
 def _frame(tables: Mapping[str, pa.Table]) -> Frame:
-    integers = {pa.int64(): pd.Int64Dtype()}.get
-    frames = {name: pd.DataFrame(rows.to_pandas(types_mapper=integers)) for name, rows in tables.items()}
-    for name in ("values", "rounds", "clients", "findings"):  # of which none is missing, but maybe an index
-        whole = [column for column in frames[name].select_dtypes("Int64") if not frames[name][column].hasnans]
-        frames[name] = frames[name].astype(dict.fromkeys(whole, "int64"))
-    return Frame(**frames)
+    """Read tables into DataFrames; facts of runs may be missing and stay whole numbers."""
+    whole = {"runs": {pa.int64(): pd.Int64Dtype()}.get}
+    return Frame(**{name: pd.DataFrame(rows.to_pandas(types_mapper=whole.get(name))) for name, rows in tables.items()})
 
 
 def _collect(
     table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry]
 ) -> dict[str, pa.Table]:
-    """Return the rows of each attribute of a frame."""
     rows: dict[str, list[Row]] = {name: [] for name in _SCHEMAS}
     for id_ in sorted(table.runs):
-        for name, own in _of_run(table, id_, runs[id_], root, kept).items():
+        for name, own in _of_run(table, id_, runs[id_], root, kept.get(id_)).items():
             rows[name] += own
     for name in sorted(set(table.tuned.values())):
         path = root / selection_path(name)
@@ -143,19 +220,19 @@ def _collect(
     return {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in _SCHEMAS.items()}
 
 
-def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Mapping[str, Entry]) -> dict[str, list[Row]]:
+def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | None) -> dict[str, list[Row]]:
     """Return the rows that are about one run."""
-    path, measured, facts, findings = root / run_path(id_, "rounds.parquet"), None, dict[str, Any](), _NO_FINDINGS
+    path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
+    findings = pd.DataFrame(columns=[*_FINDING])
     if path.is_file() and not table.counted:
         measured, facts = read_table(path, "rounds/2")
         findings = _findings(table, id_, root)
-    elif id_ in kept and not table.counted:
-        entry = kept[id_]
-        measured, facts = entry.rounds(), {**entry.facts, "kept": entry.obtained}
-        measured = measured.replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # which protocols read
+    elif kept and not table.counted:
+        facts = {**kept.facts, "kept": kept.obtained}
+        measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # for protocols
     state = "missing" if measured is None else "measured" if facts.get("diverged") is None else "diverged"
     facts = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
-    facts |= {name: json.dumps(facts[name]) for name in FACTS_AS_JSON if facts.get(name) is not None}
+    facts |= {name: json.dumps(facts[name]) for name in _AS_JSON if facts.get(name) is not None}
     settings = json.dumps(run.record, ensure_ascii=False)
     rows: dict[str, list[Row]] = {
         "runs": [{**facts, "run": id_, "seed": run.seed, "state": state, "settings": settings}],
@@ -164,7 +241,8 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Mapping[
         "clients": [],
         "findings": findings.assign(run=id_).to_dict("records"),
     }
-    for client in [ALL, *sorted(_single_clients(table, id_))]:
+    single = {cell.client for cell in table.cells if cell.client is not None and id_ in cell.runs}
+    for client in [ALL, *sorted(single)]:
         about: Row = {"run": id_, "client": client}
         points, figures = pd.DataFrame(columns=["round", "accuracy", "loss"]), Figures()
         if measured is not None:
@@ -174,11 +252,11 @@ def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Mapping[
                 figures = summarise(shown, run.evaluation, rounds_trained(measured, run.training))
                 figures |= last_ten(points["accuracy"]) if table.metric == LAST_TEN else {}  # no other table needs it
         if client == ALL or len(points):
-            weights = findings[findings["analysis"] == "mixing"]
-            mixing = weights if client == ALL else weights[weights["client"] == client]
+            mixing = findings[findings["analysis"] == "mixing"]
+            own = mixing if client == ALL else mixing[mixing["client"] == client]
             accuracy = points.set_index("round")["accuracy"]
             counted = quantities_of(
-                table, run, root, facts if measured else {}, accuracy, None if weights.empty else mixing
+                table, run, root, facts if measured else {}, accuracy, None if mixing.empty else own
             )
             figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
         rows["rounds"] += [about | point for point in points.to_dict("records")]
@@ -199,11 +277,6 @@ def last_ten(accuracy: pd.Series[float]) -> Figures:
     return {LAST_TEN: {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}}
 
 
-def _single_clients(table: ResolvedTable, run: str) -> set[int]:
-    """Return the clients of a run that have cells of their own."""
-    return {cell.client for cell in table.cells if cell.client is not None and run in cell.runs}
-
-
 def _of_client(rounds: pa.Table, client: int) -> pa.Table:
     """Return the rows of one client, with the validation samples of all, by which rounds are chosen."""
     own = pc.equal(rounds["client"], client)
@@ -215,11 +288,11 @@ def _findings(table: ResolvedTable, run: str, root: Path) -> pd.DataFrame:
     path = root / run_path(run, "analysis.parquet")
     shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
     if not shown or not path.is_file():
-        return _NO_FINDINGS
+        return pd.DataFrame(columns=[*_FINDING])
     found = read_table(path, "analysis/1")[0]
     if not set(_FINDING) <= set(found.column_names):
         raise UserError(f"{path}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
-    return pd.DataFrame(found.select(_FINDING).to_pandas())
+    return pd.DataFrame(found.select([*_FINDING]).to_pandas())
 
 
 def _noise(run: Run, root: Path) -> list[float] | None:

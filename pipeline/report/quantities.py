@@ -14,15 +14,11 @@ import pandas as pd
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pflcore.json_text import parse_json
 from pipeline.spec.catalog import fingerprint
 from pipeline.spec.metrics import BACKBONE, Quantity
 from pipeline.spec.run import Run, canonical_json
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import COUNTING, COUNTS
-
-_FACTS = {"bytes_up": "communicated_up", "bytes_down": "communicated_down"}
-"""Metric → the fact of a run that is its number."""
 
 
 def quantities_of(
@@ -55,7 +51,7 @@ def quantities_of(
                 counts = _count(run, root, flops)
                 values |= {key: counts.get(key), BACKBONE: counts.get(BACKBONE)}
             case "run":
-                values[key] = facts.get(_FACTS[key])
+                values[key] = facts.get({"bytes_up": "communicated_up", "bytes_down": "communicated_down"}[key])
             case "curve":
                 reached = accuracy.index[accuracy >= (quantity.accuracy or 0.0)]
                 values[key] = reached[0] if facts and len(reached) else None
@@ -70,25 +66,22 @@ def _count(run: Run, root: Path, flops: bool) -> dict[str, float]:
     key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
     path = root / COUNTS / f"{key}.json"
     try:
-        known = {str(name): float(count) for name, count in parse_json(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError, TypeError):
-        known = import_module(COUNTING).count_run(run, flops=flops)
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError):  # not counted yet, or cut off
+        known: dict[str, float] = import_module(COUNTING).count_run(run, flops=flops)
         write_text(path, json.dumps(known))
-    return known
+        return known
 
 
 def _weight(mixing: pd.DataFrame, quantity: Quantity, run: Run) -> float | None:
     """Return the mean weight of a kind of attention at one position of the network, or over all of them."""
     names = [str(item).rpartition(".") for item in mixing["item"]]
-    positions = list(dict.fromkeys(position for position, _, _ in names))
-    if quantity.position is not None and quantity.position > len(positions):
-        raise UserError(
-            f"{run.id}: attention_weight: {len(positions)} positions, so none has the number {quantity.position}"
-        )
-    at = positions if quantity.position is None else [positions[quantity.position - 1]]
-    weights = [
-        float(weight)
-        for (position, _, kind), weight in zip(names, mixing["value"], strict=True)
-        if kind == quantity.kind and position in at
-    ]
+    at = list(dict.fromkeys(position for position, _, _ in names))
+    if quantity.position is not None:
+        if quantity.position > len(at):
+            message = f"{len(at)} positions, so none has the number {quantity.position}"
+            raise UserError(f"{run.id}: attention_weight: {message}")
+        at = [at[quantity.position - 1]]
+    values = zip(names, mixing["value"], strict=True)
+    weights = [float(weight) for (position, _, kind), weight in values if kind == quantity.kind and position in at]
     return statistics.fmean(weights) if weights else None

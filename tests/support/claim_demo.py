@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.claims import Judgement, judge_claims
-from pipeline.report.claims_table import print_claim
+from pipeline.report.claims import Judgement, judge_claims, weakest_pairs
 from pipeline.spec.table import ResolvedTable, TableClaim
 from support.report_demo import RECORD, cell, claim, results_of, table, with_records, write_metrics
 
@@ -32,7 +31,7 @@ Printed = list[dict[str, str]]
 def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, Printed]:
     """What becomes of a table's only claim, and its pairs as they are printed."""
     (judgement,) = judge_claims(results_of(resolved, root))
-    pairs = print_claim(judgement, resolved.decimals).pairs
+    pairs = weakest_pairs([judgement], resolved.decimals)
     return judgement, [dict(zip(pairs.header, row, strict=True)) for row in pairs.rows]
 
 

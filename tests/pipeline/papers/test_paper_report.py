@@ -47,8 +47,7 @@ from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.papers.pages import Papers, summarise, write_paper
 from pipeline.papers.paper import Brief, Paper, Summary, papers_of
 from pipeline.papers.refresh import refresh
-from pipeline.report.agreement import Agreement
-from pipeline.report.coverage import cover
+from pipeline.report.agreement import Agreement, cover
 from pipeline.report.statistics import BEYOND, NO_VERDICT
 from pipeline.report.study import Study
 from pipeline.spec.table import ResolvedTable
