@@ -45,7 +45,7 @@ _SEVERITY = (FAILS, ONE_SEED, WITHIN, HOLDS)
 LEGEND = (
     "Difference: how much better or narrower the first side is; of a range how wide it is. Interval and p: paired t "
     "test over the seeds; of published values the interval is their combined ±. p (Holm): against the claim, corrected "
-    "for all of its pairs. Detectable: the difference that so many seeds find in four of five cases."
+    "for all of its pairs."
 )
 Terms = list[tuple[Cell, float]]
 """Cells with their weights in a sum."""
@@ -314,13 +314,13 @@ def _less(one: Terms, other: Terms) -> Terms:
 
 def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
     """Return a table of the pair that speaks most against each claim, of either kind of values; claims by number."""
-    numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "detectable", "margin")
+    numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "margin")
     header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers, "cells")
     rows = []
     for number, judgement in enumerate(judgements, start=1):
         for kind, evidence in judgement.kinds.items():
             pairs = f"{len(evidence.judged)} of {evidence.pairs}"
-            printed = [_printed(judgement.claim, pair, decimals) for pair in evidence.judged[:1]] or [("",) * 12]
+            printed = [_printed(judgement.claim, pair, decimals) for pair in evidence.judged[:1]] or [("",) * 11]
             rows.append((str(number), kind, evidence.verdict, pairs, *printed[0]))
     return without_empty(PlainTable(header, rows, labels=6))
 
@@ -334,18 +334,20 @@ def claims_csv(judgements: Iterable[Judgement]) -> str:
     rows = list[dict[str, object]]()
     for judgement in judgements:
         for kind, evidence in judgement.kinds.items():
-            about = {"claim": judgement.claim.text, "values": kind, "claim_verdict": evidence.verdict}
+            about: dict[str, object] = {
+                "claim": judgement.claim.text,
+                "values": kind,
+                "claim_verdict": evidence.verdict,
+            }
             rows += [about | _numbers(judgement.claim, pair) for pair in evidence.judged] or [about]
-    columns = (
-        "claim values claim_verdict compared at first second difference low high p p_corrected seeds least verdict"
-    )
+    columns = "claim values claim_verdict compared at first second difference low high p p_corrected seeds verdict"
     frame = pd.DataFrame(rows, columns=columns.split()).replace([math.inf, -math.inf], math.nan)
     return csv_text(frame.astype({"seeds": "Int64"}))
 
 
 def _numbers(claim: TableClaim, pair: Pair) -> dict[str, object]:
     effect, (first, second) = pair.effect, pair.values
-    tests = {"p": effect.p, "p_corrected": pair.corrected, "least": effect.least, "seeds": effect.n}
+    tests = {"p": effect.p, "p_corrected": pair.corrected, "seeds": effect.n}
     return {
         **{"compared": _compared(claim, pair), "at": _words(pair.labels), "verdict": pair.verdict},
         **{"first": first.mean, "second": second.mean},
@@ -368,7 +370,6 @@ def _printed(claim: TableClaim, pair: Pair, decimals: int) -> tuple[str, ...]:
         f"{effect.p:.3f}" if known else "",
         f"{pair.corrected:.3f}" if known and pair.surplus < 0 else "",
         "" if effect.n is None else str(effect.n),
-        f"{effect.least:.{decimals}f}" if known and math.isfinite(effect.least) else "",
         f"{claim.margin:g}" if claim.margin else "",
         str(pair.cells) if claim.over else "",
     )

@@ -19,13 +19,11 @@ from pipeline.report.agreement import CLAIM_STATES, STATES
 from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
 from pipeline.report.drawing.sections import PlainTable, drop_constant_columns
 from pipeline.report.formats import aligned, environment, inline_svg
-from pipeline.report.settings import text_of
+from pipeline.report.settings import settings_of, text_of
 from pipeline.report.study import Facts, Part, Study, banner
 from pipeline.report.table.cells import Cell
 from pipeline.report.table.layout import Span
 from pipeline.report.table.printed import BESIDE, MINUS, NO_VALUE, format_value
-from pipeline.report.table.results import Measured
-from pipeline.spec.run import COMPONENTS, SETTINGS
 from pipeline.spec.table import train_stage
 from pipeline.workspace import KEPT_STAGES, PAPER, shard_path
 
@@ -35,10 +33,9 @@ _PROVENANCE = (
 )
 _DETAILS = {
     **{"device": "device", "torch": "torch", "dataset_hash": "data (SHA-256)", "partition_hash": "partition (SHA-256)"},
-    "parameters": "parameters",
-    "communicated_up": "bytes sent per client and round",
-    "communicated_down": "bytes received per client and round",
+    **{"parameters": "parameters", "communicated_up": "bytes up", "communicated_down": "bytes down"},
     **{"stored": "numbers a client keeps", "macs": "multiply-adds per sample and step", "code": "code"},
+    "diverged": "diverged",
 }
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -48,12 +45,8 @@ _LATEX = {
     **{"±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\to$"},
     **{"↑": r"$\uparrow$", "↓": r"$\downarrow$"},
     **{MINUS: "$-$", "–": "--", "—": "---", "…": r"\ldots{}", "†": r"$\dagger$", "‡": r"$\ddagger$"},
-    **{"‘": "`", "’": "'", "“": "``", "”": "''", "§": r"\S{}", "∞": r"$\infty$", "\n": " ", "\r": " "},
-    **{"ß": r"\ss{}", "ø": r"\o{}", "Ø": r"\O{}", "æ": r"\ae{}", "ł": r"\l{}", "Ł": r"\L{}", "\xa0": "~"},
+    **{"‘": "`", "’": "'", "“": "``", "”": "''", "§": r"\S{}", "∞": r"$\infty$", "\xa0": "~", "\n": " ", "\r": " "},
 }
-_ACCENTS = dict(
-    zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
-)
 _CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")  # in Greek
 
 
@@ -213,18 +206,17 @@ def _sized_svg(svg: str, name: str) -> Markup:
 
 def _markdown_results(study: Study) -> str:
     """Return the header's levels as rows, then the rows of values with ranks."""
-    lines, blank = [], [""] * len(study.row_axes)
-    for level, row in enumerate(study.headers):
+    lines = []
+    for level, spans in enumerate(study.headers):
         cells = [""] * len(study.headers[-1])
-        for span in row:
+        for span in spans:
             text = escape_markdown(span.text)
             cells[span.start] = f"*{text}*" if level and text else text
-        lines.append([*(blank if level else map(escape_markdown, study.row_axes)), *cells])
-    labels = without_repeats([row["labels"] for row in study.rows])
-    for own, row in zip(labels, study.rows, strict=True):
+        lines.append([*(map(escape_markdown, study.row_axes) if level == 0 else [""] * len(study.row_axes)), *cells])
+    for labels, row in zip(without_repeats([row["labels"] for row in study.rows]), study.rows, strict=True):
         ranks = (escape_markdown(rank) for rank, _ in row["ranks"])
-        lines.append([*map(escape_markdown, own), *map(_markdown_cell, row["cells"]), *ranks])
-    return aligned(lines, len(blank))
+        lines.append([*map(escape_markdown, labels), *map(_markdown_cell, row["cells"]), *ranks])
+    return aligned(lines, len(study.row_axes))
 
 
 def _markdown_numbers(table: PlainTable) -> str:
@@ -241,7 +233,7 @@ def _markdown_cell(cell: dict[str, Any]) -> str:
         f"\\[{cell['partial']}\\]" if cell["partial"] else "",
         "(" + published + ("\\*" if cell["quoted"] else "") + ")" if published else "",
     ]
-    return " ".join(filter(None, parts)) + cell["dagger"]
+    return " ".join(filter(None, parts)) + str(cell["dagger"])
 
 
 def _latex_row(labels: Sequence[str], cells: Sequence[str]) -> str:
@@ -278,7 +270,7 @@ def _multicolumns(row: list[Span], labels: int) -> tuple[list[str], str]:
 
 
 def escape_latex(text: object) -> str:
-    """Return text in which nothing is a command, in characters that OT1 fonts can print."""
+    """Return text in which nothing is a command, in characters that a stock pdflatex prints; others are ``U+XXXX``."""
     return "".join(_LATEX.get(char) or _latex_char(char) for char in unicodedata.normalize("NFC", str(text)))
 
 
@@ -289,45 +281,41 @@ def _latex_char(char: str) -> str:
         name = found[2].lower().replace("lamda", "lambda")
         if found[1] == "SMALL" or name in _CAPITALS:
             return f"$\\{name if found[1] == 'SMALL' else name.capitalize()}$"
-    parts = unicodedata.normalize("NFD", char)
-    if len(parts) == 2 and parts[0].isascii() and parts[1] in _ACCENTS:
-        return f"{{\\{_ACCENTS[parts[1]]}{{{parts[0]}}}}}"
-    return f"\\texttt{{U+{ord(char):04X}}}"
+    return char if char.isalpha() and char < "\u0180" else f"\\texttt{{U+{ord(char):04X}}}"
 
 
 def details(studies: Iterable[Study]) -> Markup:
     """Return what a click on a cell opens, as an expression for a script, in which nothing can end the script.
 
-    These are ``parts``, heading and facts of what runs consist of, each once; ``runs`` by id: facts, places of parts,
-    and the command that makes it; ``tables`` by the study's key: the command that makes it, and its cells in rows.
+    These are ``runs``, facts by id, and ``tables`` by the study's key: the command that makes it, its cells in rows.
     """
-    parts: dict[str, int] = {}
-    runs: dict[str, dict[str, Any]] = {}
-    tables = {}
+    runs, tables = dict[str, Facts](), {}
     for study in studies:
         table, layout = study.table, study.results.layout
         for run in study.results.runs.values():
-            own = [json.dumps(_part(run, name), ensure_ascii=False) for name in (*COMPONENTS, *SETTINGS)]
-            facts = [(name, text_of(run.facts[fact])) for fact, name in _DETAILS.items() if fact in run.facts]
-            facts += [(f"metric {name}", format_value(value, table.decimals)) for name, value in run.values.items()]
-            runs[run.id] = {"facts": facts, "parts": [parts.setdefault(part, len(parts)) for part in own]}
-            if table.profile == PAPER:  # other profiles have a workspace of their own, where nobody works
-                stage = f"{shard_path(run.resolved.federation_id)}:{train_stage(run.resolved)}"
-                runs[run.id]["command"] = f"dvc repro {KEPT_STAGES if run.kept else stage}"
-        cells = [[layout.cell(row, column) for column in layout.columns] for row in layout.rows]
+            known = [(name, text_of(run.facts[fact])) for fact, name in _DETAILS.items() if fact in run.facts]
+            known += [(f"metric {name}", format_value(value, table.decimals)) for name, value in run.values.items()]
+            stage = f"{shard_path(run.resolved.federation_id)}:{train_stage(run.resolved)}"
+            command = [("command", f"dvc repro {KEPT_STAGES if run.kept else stage}")]
+            own = command if table.profile == PAPER else []  # others have a workspace where nobody works
+            runs[run.id] = [("run", run.id), *known, *own, *settings_of(run.resolved).items()]
         tables[study.key] = {
             "command": f"pfl run {table.spec}{'' if table.profile == PAPER else f' --profile {table.profile}'}",
             "cells": [
-                [cell and _opened(study, cell, text) for cell, text in zip(own, row["cells"], strict=True)]
-                for own, row in zip(cells, study.rows, strict=True)
+                [
+                    _opened(study, layout.cell(at, column), text)
+                    for column, text in zip(layout.columns, row["cells"], strict=True)
+                ]
+                for at, row in zip(layout.rows, study.rows, strict=True)
             ],
         }
-    data = {"parts": [json.loads(part) for part in parts], "runs": runs, "tables": tables}
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps({"runs": runs, "tables": tables}, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(re.sub("[<>&\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def _opened(study: Study, cell: Cell, text: dict[str, Any]) -> dict[str, Any]:
+def _opened(study: Study, cell: Cell | None, text: dict[str, Any]) -> dict[str, Any] | None:
+    if cell is None:
+        return None
     layout, runs = study.results.layout, [study.results.runs[run] for run in cell.runs]
     key = cell.quantity.key if cell.quantity else study.table.metric
     facts = {
@@ -340,24 +328,11 @@ def _opened(study: Study, cell: Cell, text: dict[str, Any]) -> dict[str, Any]:
         "note": cell.note,
         "no run": "none is planned" if text["dagger"] else "",
     }
+    values = [format_value(run.values_of(cell.client).get(key), study.table.decimals) for run in runs]
     outcomes = [
-        f"diverged in round {run.facts['diverged'].get('round', '?')}"
-        if run.diverged
-        else format_value(run.values_of(cell.client).get(key), study.table.decimals) or "not run yet"
-        for run in runs
+        (run.id, f"seed {run.resolved.seed}: " + ("diverged" if run.diverged else value or "not run yet"))
+        for run, value in zip(runs, values, strict=True)
     ]
     title = (*cell.key(layout.row_axes), layout.column_title(cell.key(layout.column_axes)))
-    return {
-        "title": " · ".join(filter(None, title)),
-        "facts": [(name, value) for name, value in facts.items() if value],
-        "runs": [(run.id, f"seed {run.resolved.seed}: {words}") for run, words in zip(runs, outcomes, strict=True)],
-    }
-
-
-def _part(run: Measured, name: str) -> tuple[str, Facts]:
-    """Return the heading of a part of a run, and its options."""
-    options = dict(run.resolved.record[name])
-    chosen = options.pop("name", None)
-    options = {**({"clients": run.resolved.clients} if name == "partition" else {}), **options}
-    pairs = [(option.replace("_", " "), text_of(value)) for option, value in options.items()]
-    return f"{name}: {chosen}" if chosen else name, pairs
+    known = [(name, value) for name, value in facts.items() if value]
+    return {"title": " · ".join(filter(None, title)), "facts": known, "runs": outcomes}

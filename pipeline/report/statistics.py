@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -23,8 +22,6 @@ BySeed = Mapping[int, float]
 
 LEVEL = 0.05
 """The error that is allowed: how often chance alone is called a difference."""
-POWER = 0.8
-"""How often a difference is to be noticed that is there."""
 FEWEST_SEEDS = 3
 """Of our own, below which no verdict is given beside a published value."""
 
@@ -46,7 +43,6 @@ class Effect:
         p: Two-sided; 1 where the spread is not known. Of printed values 0 where the interval leaves out what is asked.
         n: Seeds; None of printed values.
         spread: The standard deviation between seeds of the difference; NaN for fewer than two.
-        least: The difference that so many seeds of that spread detect in four of five cases; infinite where unknown.
     """
 
     difference: float
@@ -55,19 +51,17 @@ class Effect:
     p: float = 1.0
     n: int | None = None
     spread: float = math.nan
-    least: float = math.inf
 
 
 def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
     """Return half the width of the 95 % interval of a difference; infinite where the spread of seeds is not known.
 
-    What papers print after ± means different things, mostly unsaid. It is taken as the standard deviation of the
-    printed value itself; if it is that of one of n seeds, this is too wide by √n, so it errs towards *within*. Half
-    widths of both sides are added in squares (MOVER, Zou and Donner 2008): with three seeds it errs in at most 5 of 100
-    cases, where Welch's degrees of freedom err in up to 8.
+    What papers print after ± is taken as the standard deviation of the printed value; if it is that of one of n seeds,
+    this is too wide by √n, so it errs towards *within*. Half widths of both sides are added in squares (MOVER, Zou and
+    Donner 2008): with three seeds it errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
 
     Args:
-        seeds: The difference under each of our seeds [seeds]; none where both of its values are printed.
+        seeds: The difference under each of our seeds; none where both of its values are printed.
         deviation: The ± of the printed values in it; 0 where none is printed.
     """
     printed = NormalDist().inv_cdf(1 - LEVEL / 2) * deviation
@@ -82,12 +76,7 @@ def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
 
 
 def beside_published(seeds: Sequence[float], published: float, deviation: float | None) -> tuple[str, float | None]:
-    """Return the verdict on what is obtained beside a published value, and by how much the two may differ by chance.
-
-    Args:
-        seeds: What is obtained under each seed [seeds], in percent.
-        deviation: The ± of the published value; None where none is printed.
-    """
+    """Return the verdict on values per seed beside a published one, and by how much the two may differ by chance."""
     differences = [value - published for value in seeds]
     bound = half_interval(differences, deviation or 0.0) if len(seeds) >= FEWEST_SEEDS else math.inf
     if math.isinf(bound):
@@ -106,7 +95,7 @@ def compare(differences: Array) -> Effect:
     from scipy import stats
 
     p = float(stats.ttest_1samp(differences, 0.0).pvalue)
-    return Effect(mean, mean - reach, mean + reach, p, n, spread, least_detectable(n, spread))
+    return Effect(mean, mean - reach, mean + reach, p, n, spread)
 
 
 def compare_printed(difference: float, asked: float, deviation: float) -> Effect:
@@ -119,12 +108,9 @@ def compare_printed(difference: float, asked: float, deviation: float) -> Effect
 def compare_spreads(first: Array, second: Array, asked: float = 0.0) -> Effect:
     """Return by how much the first of two paired samples [seeds] spreads more, by the test of Pitman and Morgan.
 
-    Values are assumed to be jointly normal. Then sum and difference of the two sides are correlated exactly if one side
-    varies more, which is what is tested; other ratios are tested after scaling. A ratio of deviations is turned into a
-    difference at their geometric mean, so that of no difference p is exact. Fewer than three seeds say nothing.
-
-    Args:
-        asked: The difference of population standard deviations that p is about.
+    Sum and difference of two normal sides are correlated exactly if one varies more, which is what is tested; other
+    ratios are tested after scaling. A ratio of deviations is turned into a difference at their geometric mean, so that
+    of no difference p is exact. p is about the difference `asked`. Fewer than three seeds say nothing.
     """
     n = len(first)
     ours, theirs = (float(side.std()) if n else 0.0 for side in (first, second))
@@ -141,27 +127,6 @@ def compare_spreads(first: Array, second: Array, asked: float = 0.0) -> Effect:
     scaled = first * theirs * shift**2 / ours
     p = float(stats.pearsonr(scaled + second, scaled - second).pvalue)
     return Effect(ours - theirs, ours / factor - theirs * factor, ours * factor - theirs / factor, p, n)
-
-
-def least_detectable(n: int, spread: float) -> float:
-    """Return the true difference that a two-sided paired t test at :data:`LEVEL` detects with :data:`POWER`.
-
-    Args:
-        n: Pairs, such as seeds; fewer than two detect nothing.
-        spread: The standard deviation of their differences.
-    """
-    return spread * _least(n) if n > 1 else math.inf
-
-
-@cache
-def _least(n: int) -> float:
-    """Return the least detectable difference in standard deviations of a pair."""
-    from scipy import optimize, stats
-
-    bar = float(stats.t.ppf(1 - LEVEL / 2, n - 1))
-    # The other tail counts next to nothing where the power is large.
-    shift = optimize.brentq(lambda shift: float(stats.nct.sf(bar, n - 1, shift)) - POWER, 0.0, 10 * (bar + 1))
-    return float(shift) / math.sqrt(n)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -188,10 +153,9 @@ def significant(pairs: Sequence[tuple[BySeed, BySeed]]) -> list[bool | None]:
 def moderated_ps(effects: Sequence[Effect]) -> list[float]:
     """Return the two-sided p of each comparison, where those with a known spread share what they know of it.
 
-    Moderated t tests (Smyth, 2004): of three seeds a spread is known so badly that t asks for differences of many times
-    its size, but the variances of a table's comparisons scatter about something that all of them together tell well,
-    and each is drawn towards it. One above it is left as it is, since one method may be less steady than all others.
-    Fewer than three comparisons are judged each by itself.
+    Moderated t tests (Smyth, 2004): three seeds tell a spread badly, but the variances of a table's comparisons scatter
+    about something that all together tell well, and each is drawn towards it. One above it is left as it is, since one
+    method may be less steady than all others. Fewer than three comparisons are judged each by itself.
     """
     known = [at for at, one in enumerate(effects) if math.isfinite(one.low)]
     ps = [one.p for one in effects]
@@ -210,15 +174,11 @@ def moderated_ps(effects: Sequence[Effect]) -> list[float]:
 
 
 def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
-    """Return variances drawn towards a common one, and the degrees of freedom that they have then.
+    """Return variances [comparisons] drawn towards a common one, and the degrees of freedom that they have then.
 
     True variances are taken for draws from a scaled inverse χ², whose scale s² and degrees d are found by the mean and
     variance of the logarithms; what is observed with its own degrees and s² with d are averaged (Smyth, 2004, section
-    6). Where they scatter no more than chance explains, all are the same. There are never more degrees than all
-    comparisons have together.
-
-    Args:
-        variances, degrees: [comparisons], positive; three or more.
+    6). Where they scatter no more than chance explains, all are the same. There are never more degrees than all have.
     """
     from scipy import optimize, special
 
@@ -241,14 +201,8 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by their mean ranks.
-
-    Attributes:
-        mean_ranks: [methods]; 1 is the best.
-        p: Of the Friedman test that all have the same rank.
-        critical: The difference of mean ranks beyond which two methods differ (Nemenyi).
-        groups: The largest sets of two or more methods, best first, that do not differ; all where `p` is above 5 %.
-    """
+    """Methods by their mean ranks, 1 the best: p of the Friedman test that all have the same; the difference beyond
+    which two of them differ (Nemenyi); and the largest sets of methods that do not, all where p is above 5 %."""
 
     mean_ranks: Array
     p: float

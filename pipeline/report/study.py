@@ -164,8 +164,8 @@ class Study:
         yield Part(results=True, facts=self.facts, text=[" ".join(legend(self.results)), self._warning()])
         runs = {run.id: run.resolved for run in self.results.runs.values()}
         if rows := confounded_settings(self.table, runs):
-            table = PlainTable(("axis", "setting", "most", "others"), rows, labels=2)
-            yield Part("Settings that are not held equal along an axis", table=table)
+            settings = PlainTable(("axis", "setting", "most", "others"), rows, labels=2)
+            yield Part("Settings that are not held equal along an axis", table=settings)
         if notes := [(note, "") for note in self.notes if note not in elsewhere]:
             yield Part("Notes", items=notes)
         if cells := [cell for cell in self.results.cells if cell.published]:

@@ -37,9 +37,8 @@ class Cell:
     """One cell.
 
     Attributes:
-        labels: The label on every row and column axis.
-        runs: Ids of the runs that belong to it, one per combination of the averaged axes; empty: none is planned.
-        n: Runs that the obtained value is made of.
+        runs: Ids of its runs, one per combination of the averaged axes; empty: none is planned.
+        n: How many runs the obtained value is made of.
         noise: By how much obtained and published value may differ by chance; None where there is no verdict on that.
         last: The obtained value after the last round, where it is the mean of the last ten measurements.
         client: The one client of the runs that it is about; None: all of them.
@@ -48,7 +47,6 @@ class Cell:
             one, or there are not two seeds that both have.
         quantity: What it shows in place of an accuracy.
         misprint: What is printed in the paper though it cannot be so; there is no published value then.
-        figure: What is measured of a client: accuracy, or mean average precision of detectors.
         explained: Why what is obtained differs from what is published, as far as that is known.
     """
 
@@ -56,10 +54,10 @@ class Cell:
     runs: tuple[str, ...]
     obtained: Value | None
     n: int
-    published: Value | None
-    quoted: bool
-    note: str
-    verdict: str
+    published: Value | None = None
+    quoted: bool = False
+    note: str = ""
+    verdict: str = ""
     noise: float | None = None
     last: Value | None = None
     client: int | None = None
@@ -113,32 +111,34 @@ def _cell(table: ResolvedTable, planned: TableCell, runs: list[Measured]) -> Cel
     quantity, published = planned.quantity, planned.published
     unit, metric = (quantity.unit, quantity.key) if quantity else (PERCENT, table.metric)
     diverged = any(run.diverged for run in runs)
-    values = {} if diverged else {run.id: run.values_of(planned.client) for run in runs}
-    known = [own[metric] for own in values.values() if metric in own]
-    last = [own["final"] for own in values.values() if metric == LAST_TEN and metric in own]
+    known = [run for run in runs if not diverged and metric in run.values_of(planned.client)]
+    values = [run.values_of(planned.client)[metric] for run in known]
+    last = [run.values_of(planned.client)["final"] for run in known] if metric == LAST_TEN else []
     by_seed = defaultdict[int, list[float]](list)
-    for run in runs:
-        if metric in values.get(run.id, {}):
-            by_seed[run.resolved.seed].append(values[run.id][metric].mean)
-    same = bool(quantity and quantity.known and quantity.known.source == "plan")  # for any seed
-    return Cell(
+    for run, value in zip(known, values, strict=True):
+        by_seed[run.resolved.seed].append(value.mean)
+    if _is_counted(quantity):  # the same for any seed
+        values, runs = values[:1], runs[:1]
+    cell = Cell(
         labels=planned.labels,
         runs=tuple(planned.runs),
-        obtained=_average(known[:1], 1, unit) if same else _average(known, len(runs), unit),
+        obtained=_average(values, len(runs), unit),
         n=len(known),
-        published=None
-        if published is None or published.mean is None
-        else Value(published.mean, published.std, unit=unit, printed=published.printed),
-        quoted=published is not None and published.quoted,
-        note=published.note if published else "",
         verdict=DIVERGED if diverged else "",
         last=_average(last, 0, unit),
         client=planned.client,
         by_seed={seed: statistics.fmean(several) for seed, several in by_seed.items()},
         quantity=quantity,
-        misprint=published.printed if published and published.misprint else "",
         figure=PRECISION if any("figure" in run.facts for run in runs) else ACCURACY,
-        explained=published.explained if published else "",
+    )
+    if published is None:
+        return cell
+    printed, mean = published.printed, published.mean
+    return replace(
+        cell,
+        published=None if mean is None else Value(mean, published.std, unit=unit, printed=printed),
+        misprint=printed if published.misprint else "",
+        **{name: getattr(published, name) for name in ("quoted", "note", "explained")},
     )
 
 
@@ -167,21 +167,23 @@ def _in_percent(cell: Cell, found: Mapping[tuple[tuple[str, str], ...], Value | 
 def _judged(cell: Cell, planned: TableCell) -> Cell:
     """Return a cell with its verdict."""
     noise, published = None, planned.published
-    if cell.verdict == DIVERGED:
-        verdict = DIVERGED
-    elif not cell.runs:
-        verdict = "absent"
+    if cell.verdict == DIVERGED or not cell.runs:
+        verdict = cell.verdict or "absent"
     elif cell.obtained is None:
         verdict = MISSING
     elif cell.published is None or published is None:
         verdict = "misprint" if cell.misprint else "no published value"
     elif cell.quantity and (cell.difference == 0 or round(abs(cell.difference or 0.0), 9) < published.step):
         verdict = MATCH
-    elif cell.quantity and cell.quantity.known and cell.quantity.known.source == "plan":  # chance has no part in it
+    elif _is_counted(cell.quantity):  # chance has no part in it
         verdict = DIFFERS
     else:
         verdict, noise = beside_published(list(cell.by_seed.values()), cell.published.mean, cell.published.std)
     return replace(cell, verdict=verdict, noise=noise)
+
+
+def _is_counted(quantity: Quantity | None) -> bool:
+    return bool(quantity and quantity.known and quantity.known.source == "plan")
 
 
 def _by_column(
@@ -222,15 +224,10 @@ def _tied_with(one: Cell, others: list[Cell]) -> list[bool | None]:
 def rank_cells(
     cells: Mapping[Key, Cell], decimals: int, *, lower: bool = False, by_seeds: bool = True
 ) -> dict[Key, float]:
-    """Return the rank of every complete cell of a column, 1 the best.
+    """Return the rank of every complete cell of a column (by row), 1 the best.
 
-    Rows that cannot be told apart by their seeds, or are equal as printed, share the mean of their ranks: from the best
-    downwards as many as cannot be told apart from it, then anew from the next. To be tied is not transitive.
-
-    Args:
-        cells: By row.
-        lower: Whether lower values are better.
-        by_seeds: Whether seeds make ties; else only what is printed alike ties.
+    Rows that cannot be told apart, or are equal as printed, share the mean of their ranks: from the best downwards as
+    many as cannot be told apart from it, then anew from the next. Without `by_seeds` only what is printed alike ties.
     """
     sign = 1.0 if lower else -1.0
     scores = {row: sign * cell.obtained.mean for row, cell in cells.items() if cell.obtained and cell.complete}
