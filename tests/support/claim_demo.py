@@ -19,17 +19,8 @@ def a_and_b(form: str = "better", **changes: Any) -> TableClaim:
     return claim({"method": ["A"]}, {"method": ["B"]}, form, **changes)
 
 
-def within(margin: float, over: str, **changes: Any) -> TableClaim:
-    """A claim that cells along an axis are close together."""
-    return claim({}, {}, "within", margin=margin, over=[over], **changes)
-
-
-Printed = list[dict[str, str]]
-"""Pairs of a claim as pages print them, by column; the columns in which none has anything are left out."""
-
-
-def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, Printed]:
-    """What becomes of a table's only claim, and its pairs as they are printed."""
+def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, list[dict[str, str]]]:
+    """What becomes of a table's only claim, and its weakest pairs as pages print them, without empty columns."""
     (judgement,) = judge_claims(results_of(resolved, root))
     pairs = weakest_pairs([judgement], resolved.decimals)
     return judgement, [dict(zip(pairs.header, row, strict=True)) for row in pairs.rows]
