@@ -21,10 +21,9 @@ STATES = {
     "quoted": "quoted",
     "unplanned": "not planned",
 }
-"""States of a cell, in the order in which they are listed, and their names in print.
+"""States of a cell, in their order, and their names in print.
 
-``done``: all of its runs are in the number; ``partly``: some of them are; ``quoted``: no run is planned, and the paper
-has the value from an earlier one; ``unplanned``: no run is planned, though the paper has a value.
+``partly``: some of its runs are done; ``quoted``: no run is planned, and the paper has the value from an earlier one.
 """
 
 CLAIM_STATES = (*VERDICTS, "contradicted")
@@ -62,13 +61,9 @@ def claim_counts(judgements: Iterable[Judgement]) -> Counter[str]:
 
 @dataclass(frozen=True)
 class Order:
-    """How well the obtained order of a column's rows agrees with the published one, by rank correlations.
+    """How well the obtained order of a column's rows agrees with the published one, by rank correlations (τ-b).
 
-    Attributes:
-        table: As the paper numbers it, or the spec.
-        column: "" of a table that has one.
-        rows: How many have both values.
-        spearman, kendall: From −1 (reversed) to 1 (the same); Kendall's is τ-b.
+    The table is named as the paper numbers it, or as the spec; the column is "" of a table that has one.
     """
 
     table: str
@@ -80,9 +75,8 @@ class Order:
     def words(self, several: bool) -> str:
         """Return ``0.80 / 0.67 of 5 rows``, after its column, and its table where there are several."""
         correlations = f"{self.spearman:.2f} / {self.kendall:.2f}".replace("-", MINUS)
-        return ": ".join(
-            filter(None, (self.table if several else "", self.column, f"{correlations} of {self.rows} rows"))
-        )
+        where = (self.table if several else "", self.column, f"{correlations} of {self.rows} rows")
+        return ": ".join(filter(None, where))
 
 
 @dataclass(frozen=True)
@@ -93,10 +87,8 @@ class Agreement:
         published: How many accuracies are published.
         differences: Obtained minus published accuracy of each cell that has both, in percentage points.
         verdicts: Verdict → how many of these cells have it; of the others fewer than three seeds are there.
-        orders: Of the columns of which enough rows have both.
-        claims: ``stated``; ``compared``: those with obtained values to compare, of however many seeds; ``agree``: those
-            of which every such comparison comes out as the claim says, whatever chance may explain; ``comparisons``,
-            and ``agreeing`` ones of them.
+        claims: ``stated``; ``compared``: those with obtained values to compare; ``agree``: those of which every such
+            comparison comes out as the claim says, whatever chance explains; ``comparisons``, and ``agreeing`` of them.
         decided: Verdict → how many claims have it, with three seeds of ours or more in every comparison.
     """
 

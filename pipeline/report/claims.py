@@ -61,12 +61,10 @@ class Pair:
         than: Those they are compared with; of one range those of its lowest cell.
         labels: The labels that are shared.
         values: Of either side; where ranges are compared, how wide they are, and where spreads are, the spreads.
-        effect: How much better the first is, in percentage points (negative: it is worse), or how much narrower; of one
-            range how wide it is.
+        effect: How much better, or narrower, the first is, in percentage points; of one range how wide it is.
         surplus: By how much that is more than what the claim asks for.
         cells: How many cells either side is made of.
-        ends: Where ranges are compared, per side the labels of the highest and of the lowest cell; of one range its
-            highest cell is one side, and its lowest the other.
+        ends: Where ranges are compared, per side the labels of its highest and lowest cell.
         corrected: p where the pair speaks against the claim, by Holm over all of its pairs.
     """
 
@@ -181,11 +179,10 @@ class Values:
         """Return a weighted sum, with a deviation where it is known."""
         if len(terms) == 1:
             return self.of(terms[0][0])
-        seeds = _by_seed(terms) if self.paired else np.array([])
-        std = float(seeds.std()) if len(seeds) > 1 else None
-        if not self.paired and any(self.of(cell).std is not None for cell, _ in terms):
-            std = self._deviation(terms)
-        return Value(self._sum(terms), std)
+        stds, seeds = [self.of(cell).std for cell, _ in terms], _by_seed(terms)
+        if self.paired:
+            return Value(self._sum(terms), float(seeds.std()) if len(seeds) > 1 else None)
+        return Value(self._sum(terms), self._deviation(terms) if any(std is not None for std in stds) else None)
 
     def effect(self, terms: Terms, asked: float) -> Effect:
         """Return a weighted sum, judged against what is asked for."""
@@ -195,7 +192,8 @@ class Values:
         if not len(seeds):  # nothing pairs
             return Effect(self._sum(terms), n=0)
         found = compare(seeds - asked)
-        return replace(found, difference=found.difference + asked, low=found.low + asked, high=found.high + asked)
+        shifted = {name: getattr(found, name) + asked for name in ("difference", "low", "high")}
+        return replace(found, **shifted)
 
     def spreads(self, one: Cell, other: Cell, asked: float) -> Effect:
         """Return the ± of a cell less that of another, judged against what is asked for."""

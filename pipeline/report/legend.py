@@ -28,42 +28,39 @@ PROTOCOLS = {
 }
 TWO_NUMBERS = f"a {BESIDE} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
 _MARKS = (
-    "Bold: the best of its column.",
+    "Personalised models of all clients are measured after aggregation. Bold: the best of its column.",
     f"{TIED}: not told apart from the best of its column (moderated paired t tests over the seeds, at 5 % over all "
     "comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
-    f"{NO_VALUE}: not run yet, not reached, or not to be counted before training.",
-    "diverged: training of at least one run of the cell ended in non-finite numbers.",
-    "[n/m]: n of the cell's m runs are done.",
+    f"{NO_VALUE}: not run yet, not reached, or not to be counted before training; diverged: training of at least one "
+    "run of the cell ended in non-finite numbers; [n/m]: n of the cell's m runs are done.",
     "± of a cell of several runs: population standard deviation over them.",
-)
-_PUBLISHED = (
     "Published values are in parentheses and have a best of their own; *: the paper quotes it from an earlier paper; "
     f"{MISPRINT}: printed so, though it cannot be (see Notes); {UNPLANNED}: no run is planned.",
     LEGEND,
+)
+_RANKS = (
+    "Rank: within a column, 1 the best; rows that cannot be told apart by their seeds, or are equal as printed, share "
+    "the mean of their ranks: from the best downwards as many as cannot be told apart from it, then anew from the next."
+)
+_PRECISION = (
+    "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
+    "objects do not count), the mean over clients."
+)
+_COUNTED = (
+    f"Numbers are counted, or of runs; {MATCH}: apart by less than one in the last digit printed; else {DIFFERS}."
 )
 
 
 def legend(results: Results) -> list[str]:
     """Return the sentences under a table: on its protocol, and on marks."""
-    table, cells = results.table, results.cells
-    accuracies = not any(cell.quantity for cell in cells)
+    counted = any(cell.quantity for cell in results.cells)
     applies = {
-        PROTOCOLS.get(table.metric, ""): accuracies,
-        "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
-        "objects do not count), the mean over clients.": results.layout.figure == PRECISION,
-        "Personalised models of all clients are measured after aggregation.": accuracies,
-        "Counted on the models of a cell's runs; nothing is trained for it.": table.counted,
-        "Single clients: the same on the test samples of one client.": bool(results.layout.client_names),
-        "Early stopping: a run ends when its pooled accuracy on validation samples has not improved for so many "
-        "measurements.": any(run.resolved.training.patience for run in results.runs.values()),
-        TWO_NUMBERS: table.metric == LAST_TEN,
-        f"{MATCH}: apart by less than one in the last digit that is printed; else {DIFFERS}.": not accuracies,
-        "Rank: within a column, 1 the best; rows that cannot be told apart by their seeds, or are equal as printed, "
-        "share the mean of their ranks: from the best downwards as many as cannot be told apart from it, then anew "
-        "from the next.": bool(table.derived),
+        _COUNTED if counted else PROTOCOLS[results.table.metric]: True,
+        _PRECISION: results.layout.figure == PRECISION,
+        TWO_NUMBERS: results.table.metric == LAST_TEN,
+        _RANKS: bool(results.table.derived),
     }
-    published = _PUBLISHED if table.claims or any(cell.published or cell.misprint for cell in cells) else ()
-    return [*(sentence for sentence, does in applies.items() if does and sentence), *_MARKS, *published]
+    return [*(sentence for sentence, does in applies.items() if does), *_MARKS]
 
 
 def facts(results: Results) -> list[tuple[str, str]]:

@@ -65,12 +65,8 @@ class Document:
     """Everything that a template prints, of one spec, of a paper, or in parts of its own.
 
     Attributes:
-        studies: What is shown in full.
-        timings: Where durations are.
-        source: Of one spec the paper, its table and citation.
         tables: Of a paper an overview of all its tables; without any the document is the report of one spec.
         uncovered: What of the paper no spec is about, and why, a line each.
-        notes: Those that all studies share.
         up: What leads from the HTML page to ``reports/papers/``.
         here: On the page of one of several tables, which it is; the title is its heading.
         home: The page of the paper, its title.
@@ -103,28 +99,18 @@ class Document:
     def parts(self) -> list[Part]:
         """What stands before the studies."""
         lists = {"Not covered": self.uncovered, "Notes on all tables": self.notes}
-        return [
-            *(Part(title, items=[(line, "") for line in lines]) for title, lines in lists.items() if lines),
-            *self.own,
-        ]
+        found = [Part(title, items=[(line, "") for line in lines]) for title, lines in lists.items() if lines]
+        return [*found, *self.own]
 
     @property
     def provenance(self) -> Part:
         """A row of facts per run that is there, and what is the same for all of them; hashes are cut to 12 digits."""
         runs = {run.id: run for study in self.studies for run in study.results.runs.values() if run.made}
-        labels = {"data": "dataset_hash", "partition": "partition_hash"}
-        labels |= {name: name for name in ("code", "device", "torch")}
-        labels |= {"kept since": "kept"} if any(run.kept for run in runs.values()) else {}
+        labels = {"data": "dataset_hash", "partition": "partition_hash", "code": "code", "device": "device"}
+        labels |= {"torch": "torch", **({"kept since": "kept"} if any(run.kept for run in runs.values()) else {})}
         numbers = {"parameters": "parameters", "bytes up": "communicated_up", "bytes down": "communicated_down"}
         rows = [
-            (
-                name,
-                *(
-                    str(run.facts.get(fact) or NO_VALUE)[: 12 if fact.endswith("hash") else None]
-                    for fact in labels.values()
-                ),
-                *(f"{run.facts[fact]:,}" if fact in run.facts else NO_VALUE for fact in numbers.values()),
-            )
+            (name, *(_fact(run.facts.get(fact), fact) for fact in (*labels.values(), *numbers.values())))
             for name, run in sorted(runs.items())
         ]
         table, same = drop_constant_columns(PlainTable(("run", *labels, *numbers), rows, labels=1 + len(labels)))
@@ -137,11 +123,8 @@ class Document:
         """A row per table, and one for all, with numbers of cells by state, and claims."""
         rows = list(self.tables)
         if len(rows) > 1:
-            cells, claims = Counter[str](), Counter[str]()
-            for row in rows:
-                cells.update(row.coverage)
-                claims.update(row.claims)
-            rows.append(Overview("all", "", cells, claims))
+            cells = sum((row.coverage for row in rows), Counter[str]())
+            rows.append(Overview("all", "", cells, sum((row.claims for row in rows), Counter[str]())))
         printed = [
             (
                 *(row.heading, str(row.coverage.total()), *(str(row.coverage[state]) for state in STATES)),
@@ -150,6 +133,12 @@ class Document:
             for row in rows
         ]
         return PlainTable(("", "cells", *STATES.values(), "claims"), printed, labels=1)
+
+
+def _fact(value: Any, fact: str) -> str:
+    if value is None:
+        return NO_VALUE
+    return f"{value:,}" if isinstance(value, int) else str(value)[: 12 if "hash" in fact else None]
 
 
 def mark_of(profile: str) -> str:

@@ -37,7 +37,6 @@ class Part:
         items: Lines, each with the address of a page without suffix, or "".
         folded: What opens the table, where it is not to be seen at once.
         scriptless: The table says what readers of the HTML page can choose to see in the table of the study.
-        name: Of its files, and its address on the page.
     """
 
     title: str = ""
@@ -154,10 +153,8 @@ class Study:
                 by_note[cell.note].append(cell)
             if cell.explained and _compared(cell) and cell.verdict != WITHIN:
                 by_note[f"obtained differs: {cell.explained}"].append(cell)
-        return [
-            *self.table.notes,
-            *(f"{self.results.layout.whereabouts(cells)}: {note}" for note, cells in by_note.items()),
-        ]
+        where = self.results.layout.whereabouts
+        return [*self.table.notes, *(f"{where(cells)}: {note}" for note, cells in by_note.items())]
 
     def parts(self, elsewhere: Sequence[str] = ()) -> Iterator[Part]:
         """Yield what a page says of it, but for notes that stand `elsewhere` on the page."""
@@ -194,12 +191,10 @@ class Study:
         """Say that runs which ask for the same data were not given the same, as may happen with files of one's own."""
         hashes = defaultdict[str, set[str]](set)
         for run in self.results.runs.values():
-            for name, part in (("dataset", run.resolved.data_id), ("partition", run.resolved.federation_id)):
-                if known := run.facts.get(f"{name}_hash"):
-                    hashes[part].add(known)
-        unlike = sorted(part for part, found in hashes.items() if len(found) > 1)
-        words = f"NOT COMPARABLE: not all runs had the same data of {', '.join(unlike)} (see Provenance)."
-        return words if unlike else ""
+            hashes[run.resolved.data_id].add(run.facts.get("dataset_hash", ""))
+            hashes[run.resolved.federation_id].add(run.facts.get("partition_hash", ""))
+        unlike = ", ".join(sorted(part for part, found in hashes.items() if len(found - {""}) > 1))
+        return f"NOT COMPARABLE: not all runs had the same data of {unlike} (see Provenance)." if unlike else ""
 
 
 def heading(table: ResolvedTable) -> str:
@@ -226,10 +221,9 @@ _NOTHING: dict[str, Any] = {
 def texts(cell: Cell | None, decimals: int) -> dict[str, Any]:
     """Return a cell as it is printed; "" for what there is not.
 
-    Obtained is a dash while missing, or ``diverged``; published has a mark where it is a misprint; partial is ``2/3``
-    where 2 of 3 runs are done; last is the value after the last round beside a mean over the last measurements;
-    compared is ``+1.53 beyond noise (0.90)``, by how much the two may differ by chance. `sort` has the obtained and the
-    published mean and the difference as numbers.
+    Partial is ``2/3`` where 2 of 3 runs are done; last is the value after the last round beside a mean over the last
+    measurements; compared is ``+1.53 beyond noise (0.90)``, by how much the two may differ by chance; sort has the
+    obtained and the published mean and the difference as numbers.
     """
     if cell is None:
         return _NOTHING

@@ -28,15 +28,9 @@ _LAST = "last_round"
 
 @dataclass(frozen=True)
 class RankColumns:
-    """The columns of one entry of ``table.derived``.
-
-    Attributes:
-        name: What they are called in files, such as ``rank_over_partition``.
-        title: What heads them.
-        over: The axes of the columns that they are the mean over.
-        groups: For each the columns of the table that it is the mean over.
-        values: By row and place of the group; a row is left out that lacks a number in one of the columns.
-    """
+    """The columns of one entry of ``table.derived``: their name in files and what heads them, the axes of the columns
+    that they are the mean over, for each the columns of the table that it is the mean over, and the values by row and
+    place of the group; a row is left out that lacks a number in one of the columns."""
 
     name: str
     title: str
