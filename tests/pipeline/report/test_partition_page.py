@@ -69,14 +69,6 @@ def test_the_page_in_its_formats(tmp_path: Path) -> None:
     assert "<script" not in html and "&lt;script&gt;" in html and not re.search(r'(?:src|href)="(?!#|data:)', html)
 
 
-def test_what_is_held_back_for_validation_is_shown(tmp_path: Path) -> None:
-    train = [np.array([0, 1, 2]), np.array([4, 5, 6, 7])]
-    write_partition_page(RECORD, *small(train=train, validation=[np.array([3]), np.array([], np.int64)]), tmp_path)
-    rows = pd.read_csv(tmp_path / "clients.csv")
-    assert rows[["train", "test", "validation"]].to_numpy().tolist() == [[3, 1, 1], [4, 1, 0]]
-    assert "validation: samples held back" in (tmp_path / "index.md").read_text()
-
-
 def drawn(drawing: Drawing) -> list[str]:
     buffer = StringIO()
     drawing.show(Console(file=buffer, width=120))

@@ -36,7 +36,6 @@ from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import summarise
 from pipeline.report.claims import judge_claims
-from pipeline.report.drawing.sections import PlainTable, drop_constant_columns
 from pipeline.report.formats import csv_text
 from pipeline.report.legend import PROTOCOLS, facts, legend
 from pipeline.report.render import escape_latex, escape_markdown
@@ -133,8 +132,6 @@ def test_latex_of_the_demo(made: Text) -> None:
     assert r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}" in tex and "includegraphics{figures/curves.png}" in tex
     assert r"pFedGP & \published{89.20$\pm$0.30$^{*}$}$\dagger$" in tex
     assert r"\published{\textbf{90.31$\pm$0.26}}" in tex
-    for kind in ("begin", "end"):  # environments nest
-        assert tex.count(rf"\{kind}{{tabular}}") == tex.count(rf"\{kind}{{lrbox}}")
 
 
 def test_html_is_one_page_that_loads_nothing(made: Text) -> None:
@@ -184,14 +181,6 @@ def test_seeds_are_averaged_and_missing_ones_are_not_zero(tmp_path: Path) -> Non
     text = build(resolved, tmp_path)
     assert "| C | **84.00±4.00** \\[2/3\\] |" in squeezed(text["report.md"])
     assert r"\textbf{84.00$\pm$4.00} {[}2/3{]}" in text["report.tex"] and "84.00" in Document(text["report.html"]).text
-
-
-@pytest.mark.parametrize(("better", "best"), [("higher", [True, True, False]), ("lower", [False, False, True])])
-def test_ties_as_printed_are_all_best(tmp_path: Path, better: str, best: list[bool]) -> None:
-    for run, mean in {"a": 90.004, "b": 90.0, "c": 89.99}.items():
-        write_metrics(tmp_path, run, mean)
-    resolved = table([cell({"method": run}, [run]) for run in "abc"], ["method"], [], better=better)
-    assert [c.best_obtained for c in results_of(resolved, tmp_path).cells] == best
 
 
 def test_hostile_labels_stay_text(tmp_path: Path) -> None:
@@ -258,32 +247,22 @@ def test_tables_of_other_shapes(tmp_path: Path) -> None:
     assert "- no run is planned: cnn · A · y" in lines
 
 
-@pytest.mark.parametrize(
-    ("metric", "n", "measured"),
-    [
-        ("last_rounds", "5", "last 20 rounds, every 5"),  # from 80 to 100, both ends
-        ("worst_tenth", "2", None),
-        ("final", "1", None),
-        ("best_by_validation", None, None),  # not measured on validation samples
-    ],
-)
-def test_the_protocol_is_named(tmp_path: Path, metric: str, n: str | None, measured: str | None) -> None:
+def test_the_facts_name_the_protocol_and_say_over_how_many_runs(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 80.0, clients=12)
-    made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric=metric)
-    results = results_of(with_records(tmp_path, made, {"a": RECORD}), tmp_path)
-    found, obtained = dict(facts(results)), results.cells[0].obtained
-    assert (found["protocol"], found.get("n"), found.get("measured")) == (metric, n, measured)
-    assert (found["rounds"], found["clients"], found["seeds per cell"]) == ("100", "3", "1")
-    assert PROTOCOLS[metric] in legend(results)
-    assert (obtained is None, bool(obtained and obtained.std)) == (n is None, n not in (None, "1"))
-
-
-def test_the_facts_say_over_how_many_runs(tmp_path: Path) -> None:
-    for seeds, expected in (([[0, 1, 2], [0, 1]], ("2, 3", None)), ([[0, 0, 1, 1]], ("2", "4"))):
+    last = "last 20 rounds, every 5"  # from 80 to 100, both ends; and nothing is measured on validation samples
+    expected = {"last_rounds": ("5", last), "worst_tenth": ("2", None), "final": ("1", None)}
+    for metric, found in {**expected, "best_by_validation": (None, None)}.items():
+        made = table([cell({"method": "A"}, ["a"])], ["method"], [], metric=metric)
+        results = results_of(with_records(tmp_path, made, {"a": RECORD}), tmp_path)
+        known, obtained = dict(facts(results)), results.cells[0].obtained
+        assert (known["protocol"], known.get("n"), known.get("measured")) == (metric, *found)
+        assert (known["rounds"], known["clients"], known["seeds per cell"]) == ("100", "3", "1")
+        assert PROTOCOLS[metric] in legend(results) and (obtained is None) == (found[0] is None)
+    for seeds, per_cell in (([[0, 1, 2], [0, 1]], ("2, 3", None)), ([[0, 0, 1, 1]], ("2", "4"))):
         own = {f"{row}-{at}": RECORD | {"seed": seed} for row, of in enumerate(seeds) for at, seed in enumerate(of)}
         cells = [cell({"m": str(row)}, [f"{row}-{at}" for at in range(len(of))]) for row, of in enumerate(seeds)]
-        found = dict(facts(results_of(with_records(tmp_path, table(cells, ["m"], []), own), tmp_path)))
-        assert (found["seeds per cell"], found.get("runs per cell")) == expected
+        known = dict(facts(results_of(with_records(tmp_path, table(cells, ["m"], []), own), tmp_path)))
+        assert (known["seeds per cell"], known.get("runs per cell")) == per_cell
 
 
 def test_metrics_are_a_file_per_row_and_an_entry_per_column(tmp_path: Path) -> None:
@@ -330,14 +309,6 @@ def test_a_misprint_is_shown_and_compared_with_nothing(tmp_path: Path) -> None:
     assert r"99.00\S{}" in text["report.tex"] and "99.00§" in text["report.html"]
 
 
-def test_columns_in_which_all_rows_are_equal_are_dropped() -> None:
-    header, one, other = ("run", "device", "torch", "bytes"), ("a", "cpu", "2.1", "7"), ("b", "cpu", "2.2", "7")
-    rest, same = drop_constant_columns(PlainTable(header, [one, other], labels=3))
-    assert rest == PlainTable(("run", "torch"), [("a", "2.1"), ("b", "2.2")], labels=2)
-    assert same == "device cpu, bytes 7"
-    assert drop_constant_columns(PlainTable(header, [one], labels=3)) == (PlainTable(header, [one], labels=3), "")
-
-
 # What a table's runs differ in beside what its labels say is printed with it.
 
 METHODS = "    method: {FedAvg: fedavg, FedPer: {name: fedper, layers: 1%s}, FedTP: fedtp}\n"
@@ -360,16 +331,13 @@ MODELS = """\
     [
         (METHODS % "" + CLIENTS, []),
         (METHODS % ", training: {lr: 0.05}" + CLIENTS, [("method", "training.lr", "0.01", "0.05 (FedPer)")]),
-        # Another component is its name; options of unlike entries are not compared, those of like ones are.
+        # Another component is its name; options of unlike entries are not compared.
         (METHODS % ", backbone: convnet" + CLIENTS, [("method", "backbone", "vit", "convnet (FedPer)")]),
-        (METHODS % ", backbone: {dropout: 0.1}" + CLIENTS, [("method", "backbone.dropout", "none", "0.1 (FedPer)")]),
         # An option that came later is in no record at its default.
         (
             f"    method: {{{SHRUNK}, FedTP: {{name: fedtp, partition: pathological}}}}\n" + CLIENTS,
             [("method", "partition.shrink", "0.5", "its default (FedTP)")],
         ),
-        # What changes no number.
-        (METHODS % ", training: {save_weights: true}, evaluation: {curve_every: 7}, seed: 1" + CLIENTS, []),
         (
             METHODS % "" + OVERRIDES,
             [
@@ -386,14 +354,3 @@ def test_settings_that_are_not_held_equal(tmp_path: Path, axes: str, expected: l
         tmp_path, f"grid:\n  base: {BASE}\n  axes:\n{axes}table: {{rows: [{rows}], columns: [{columns}]}}\n"
     )
     assert made.table and confounded_settings(made.table, {run.id: run for run in made.runs}) == expected
-
-
-def test_every_format_says_it_under_the_table(tmp_path: Path) -> None:
-    for run in ("a", "b"):
-        write_metrics(tmp_path, run, 80.0)
-    cells = [cell({"method": run.upper()}, [run]) for run in ("a", "b")]
-    fast = {**RECORD, "training": {"rounds": 100, "lr": 0.05}}
-    text = build(with_records(tmp_path, table(cells, ["method"], []), {"b": fast}), tmp_path)
-    assert "| method | training.lr | 0.01 | 0.05 (B) |" in squeezed(text["report.md"])
-    assert 'scope="row">training.lr</th>\n<td>0.01</td>\n<td>0.05 (B)</td>' in text["report.html"]
-    assert r"method & training.lr & 0.01 & 0.05 (B) \\" in text["report.tex"]

@@ -72,13 +72,13 @@ def test_the_spread_of_true_variances_is_found() -> None:
 
 
 def test_of_equal_methods_at_most_one_in_twenty_is_called_different() -> None:
-    random, wrong, plain, tables, rivals = np.random.default_rng(1), 0, 0, 150, 20
+    random, wrong, plain, tables, rivals = np.random.default_rng(1), 0, 0, 60, 20
     for _ in range(tables):
         comparisons = [compare(random.normal(0, 0.5 * 2 / random.chisquare(4.0) ** 0.5, 3)) for _ in range(rivals)]
         wrong += sum(p <= 0.05 for p in moderated_ps(comparisons))
         plain += sum(one.p <= 0.05 for one in comparisons)
     assert 0.01 < wrong / (tables * rivals) < 0.05
-    assert plain / (tables * rivals) == pytest.approx(0.05, abs=0.015)
+    assert plain / (tables * rivals) == pytest.approx(0.05, abs=0.02)
 
 
 def test_comparisons_share_what_they_know_of_chance() -> None:

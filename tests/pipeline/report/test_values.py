@@ -48,15 +48,13 @@ def legend(figure: Figure) -> list[str]:
 @pytest.mark.parametrize(
     ("rows", "columns", "axis", "series", "panels"),
     [
-        # FedTP: figures 11 and 7, and the older version's 10. FedOFA: figure 3. pFedLA: figure 4(a).
+        # FedTP: figures 11 and 7, and the older version's 10. FedOFA: figure 3.
         ({"method": METHODS}, {"rate": RATES}, "rate", METHODS, [""]),
         ({"method": METHODS}, {"dataset": DATASETS, "part": ["P", "D"]}, "part", METHODS, DATASETS),
         ({"embedding": ["13", "32", "64"]}, {"part": ["P", "D"]}, "embedding", [""], ["P", "D"]),
         ({"heads": ["1", "2"]}, {"dataset": DATASETS, "kind": ["A", "B"]}, "heads", ["A", "B"], DATASETS),
-        ({"method": ["FedBN"], "attention": ["without", "SE"]}, {}, "attention", ["FedBN"], [""]),
         # Numbers go before names, of columns before those of rows; one number, infinity or a repetition is no scale.
         ({"depth": ["1", "2"]}, {"dim": ["3", "4"], "part": ["P", "D"]}, "dim", ["depth = 1", "depth = 2"], ["P", "D"]),
-        ({"depth": ["1", "2"], "method": METHODS}, {"dim": ["8"]}, "depth", METHODS, ["dim = 8"]),
         ({"method": METHODS}, {"mu": ["0", "inf"]}, "mu", METHODS, [""]),
         ({}, {}, "", [""], [""]),
     ],
@@ -132,10 +130,3 @@ def test_boxes_show_the_runs_of_each_cell(tmp_path: Path) -> None:
     shown = [list(line) for line in lines]
     assert all(line in shown for line in ([92.0, 92.0], [80.0, 81.0], [92.0, 80.5, 70.0]))  # the last joins the means
     assert section.data["accuracy"].tolist() == [x for own in spread.values() for x in own]
-
-
-def test_more_panels_than_there_is_space_for(tmp_path: Path) -> None:
-    resolved = make({"method": ["A", "B"]}, {"setting": [f"s{index}" for index in range(9)], "part": ["P", "D"]})
-    figure, section = drawn(tmp_path, resolved)
-    assert len(figure.axes) == 8 and len(section.data) == 36
-    assert "Columns without a panel: 1; see values.csv" in section.text
