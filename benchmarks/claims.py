@@ -64,7 +64,9 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
         names = [f"{index}-{seed}" for seed in range(len(of_cell))]
         means = of_cell.mean(axis=1)
         for seed, name in enumerate(names):
-            runs.append({"run": name, "seed": seed, "state": "measured", "settings": f'{{"seed": {seed}}}', "figure": None})
+            runs.append(
+                {"run": name, "seed": seed, "state": "measured", "settings": f'{{"seed": {seed}}}', "figure": None}
+            )
             values.append({"run": name, "client": ALL, "metric": "clients", "mean": float(means[seed]), "n": CLIENTS})
         printed = Published(mean=float(means.mean()), std=float(means.std()), quoted=False, note="")
         cells.append(TableCell(labels=labels, runs=names, published=printed))

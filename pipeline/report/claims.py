@@ -31,7 +31,7 @@ from pipeline.report.statistics import (
     holm,
 )
 from pipeline.report.table.cells import SMOKE, Cell, Key, Value
-from pipeline.report.table.layout import short, titled
+from pipeline.report.table.layout import titled
 from pipeline.report.table.printed import format_value, signed
 from pipeline.report.table.results import Results
 from pipeline.spec.table import TableClaim
@@ -63,8 +63,6 @@ class Pair:
         values: Of either side; where ranges are compared, how wide they are, and where spreads are, the spreads.
         effect: How much better, or narrower, the first is, in percentage points; of one range how wide it is.
         surplus: By how much that is more than what the claim asks for.
-        cells: How many cells either side is made of.
-        ends: Where ranges are compared, per side the labels of its highest and lowest cell.
         corrected: p where the pair speaks against the claim, by Holm over all of its pairs.
     """
 
@@ -74,9 +72,11 @@ class Pair:
     values: tuple[Value, Value]
     effect: Effect
     surplus: float
-    cells: int = 1
-    ends: tuple[tuple[Labels, ...], ...] = ()
     corrected: float = 1.0
+
+    @property
+    def compared(self) -> str:
+        return f"{_words(self.better)} against {_words(self.than)}"
 
     @property
     def verdict(self) -> str:
@@ -278,20 +278,20 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: Valu
     labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
     by_value = [sorted(side, key=lambda cell: -values.of(cell).mean) for side in (one, other) if side]
     ranges: list[Terms] = [[(side[0], 1.0), (side[-1], -1.0)] for side in by_value]
-    ends = tuple(tuple({axis: cell.labels[axis] for axis in claim.over} for cell, _ in terms) for terms in ranges)
     if claim.form == "better":
         means: list[Terms] = [[(cell, 1 / len(one)) for cell in side] for side in (one, other)]
-        sides, ends = (values.total(means[0]), values.total(means[1])), ()
+        sides = values.total(means[0]), values.total(means[1])
         effect = values.effect(_less(*(means[::-1] if lower else means)), claim.margin)
     elif claim.form == "steadier" and not claim.over:
-        sides, ends = (Value(values.of(one[0]).std or 0.0), Value(values.of(other[0]).std or 0.0)), ()
+        sides = Value(values.of(one[0]).std or 0.0), Value(values.of(other[0]).std or 0.0)
         effect = values.spreads(other[0], one[0], claim.margin)
     elif claim.form == "steadier":
         sides = values.total(ranges[0]), values.total(ranges[1])
         effect = values.effect(_less(ranges[1], ranges[0]), claim.margin)
     else:
         high, low = (cell for cell, _ in ranges[0])
-        sides, (better, than), ends = (values.of(high), values.of(low)), ends[0], tuple((end,) for end in ends[0])
+        sides = values.of(high), values.of(low)
+        better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
         effect = values.effect(ranges[0], claim.margin)
         pairs = list(itertools.permutations(one, 2))
         if round(claim.margin - effect.difference, 9) >= 0:
@@ -300,7 +300,7 @@ def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: Valu
             p = min(1.0, effect.p * len(pairs) / 2)
         effect = replace(effect, p=p)
     surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # of a float
-    return Pair(better, than, labels, sides, effect, surplus, len(one), ends)
+    return Pair(better, than, labels, sides, effect, surplus)
 
 
 def _less(one: Terms, other: Terms) -> Terms:
@@ -313,12 +313,12 @@ def _less(one: Terms, other: Terms) -> Terms:
 def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
     """Return a table of the pair that speaks most against each claim, of either kind of values; claims by number."""
     numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "margin")
-    header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers, "cells")
+    header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers)
     rows = []
     for number, judgement in enumerate(judgements, start=1):
         for kind, evidence in judgement.kinds.items():
             pairs = f"{len(evidence.judged)} of {evidence.pairs}"
-            printed = [_printed(judgement.claim, pair, decimals) for pair in evidence.judged[:1]] or [("",) * 11]
+            printed = [_printed(judgement.claim, pair, decimals) for pair in evidence.judged[:1]] or [("",) * 10]
             rows.append((str(number), kind, evidence.verdict, pairs, *printed[0]))
     return without_empty(PlainTable(header, rows, labels=6))
 
@@ -332,51 +332,39 @@ def claims_csv(judgements: Iterable[Judgement]) -> str:
     rows = list[dict[str, object]]()
     for judgement in judgements:
         for kind, evidence in judgement.kinds.items():
-            about: dict[str, object] = {
-                "claim": judgement.claim.text,
-                "values": kind,
-                "claim_verdict": evidence.verdict,
-            }
-            rows += [about | _numbers(judgement.claim, pair) for pair in evidence.judged] or [about]
+            verdict: dict[str, object] = {"claim_verdict": evidence.verdict}
+            about = {"claim": judgement.claim.text, "values": kind} | verdict
+            rows += [about | _numbers(pair) for pair in evidence.judged] or [about]
     columns = "claim values claim_verdict compared at first second difference low high p p_corrected seeds verdict"
     frame = pd.DataFrame(rows, columns=columns.split()).replace([math.inf, -math.inf], math.nan)
     return csv_text(frame.astype({"seeds": "Int64"}))
 
 
-def _numbers(claim: TableClaim, pair: Pair) -> dict[str, object]:
+def _numbers(pair: Pair) -> dict[str, object]:
     effect, (first, second) = pair.effect, pair.values
-    tests = {"p": effect.p, "p_corrected": pair.corrected, "seeds": effect.n}
+    p, corrected = (None, None) if effect.n is None else (effect.p, pair.corrected)
     return {
-        **{"compared": _compared(claim, pair), "at": _words(pair.labels), "verdict": pair.verdict},
-        **{"first": first.mean, "second": second.mean},
-        **{"difference": effect.difference, "low": effect.low, "high": effect.high},
-        **({} if effect.n is None else tests),
+        **{"compared": pair.compared, "at": _words(pair.labels), "first": first.mean, "second": second.mean},
+        **{"difference": effect.difference, "low": effect.low, "high": effect.high, "verdict": pair.verdict},
+        **{"p": p, "p_corrected": corrected, "seeds": effect.n},
     }
 
 
 def _printed(claim: TableClaim, pair: Pair, decimals: int) -> tuple[str, ...]:
     effect, known = pair.effect, bool(pair.effect.n) and math.isfinite(pair.effect.low)
-    ends = [f" ({' to '.join(map(_words, reversed(of)))})" for of in pair.ends] or ["", ""]
     low, high = effect.low, effect.high
     interval = f"{signed(low, decimals)} to {signed(high, decimals)}" if math.isfinite(low) and low < high else ""
     return (
-        _compared(claim, pair),
+        pair.compared,
         _words(pair.labels),
-        *(format_value(value, decimals) + end for value, end in zip(pair.values, ends, strict=True)),
+        *(format_value(value, decimals) for value in pair.values),
         signed(effect.difference, decimals, pair.values[0].unit),
         interval,
         f"{effect.p:.3f}" if known else "",
         f"{pair.corrected:.3f}" if known and pair.surplus < 0 else "",
         "" if effect.n is None else str(effect.n),
         f"{claim.margin:g}" if claim.margin else "",
-        str(pair.cells) if claim.over else "",
     )
-
-
-def _compared(claim: TableClaim, pair: Pair) -> str:
-    if claim.form == "within":  # whose cells may be others in print
-        return f"highest and lowest over {' and '.join(map(short, claim.over))}"
-    return f"{_words(pair.better)} against {_words(pair.than)}"
 
 
 def _words(labels: Labels) -> str:

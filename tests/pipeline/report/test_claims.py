@@ -119,9 +119,9 @@ def test_means_over_an_axis_are_compared_seed_by_seed(tmp_path: Path) -> None:
         "B": {"x": [90.0, 80.0, 70.0], "y": [50.0, 60.0, 60.0]},
     }
     evidence, (printed,) = found(tmp_path, rows, a_and_b(over=["setting"]))
-    assert evidence.verdict == "holds" and only(evidence).cells == 2
+    assert evidence.verdict == "holds"
     assert only(evidence).effect.p == pytest.approx(stats.ttest_1samp([2.0, 2.0, 2.1], 0.0).pvalue)
-    assert [printed[name] for name in ("first", "second", "cells")] == ["70.37±2.31", "68.33±2.36", "2"]
+    assert [printed[name] for name in ("first", "second")] == ["70.37±2.31", "68.33±2.36"]
     assert verdict(tmp_path, rows, a_and_b()) == "within noise"  # of x and y alone
 
 
@@ -134,7 +134,7 @@ def test_the_narrower_range_is_steadier(tmp_path: Path, lowest: float, expected:
     evidence, (printed,) = found(tmp_path, rows, a_and_b("steadier", over=["setting"]))
     by_hand = stats.ttest_1samp([9 - (high - lowest) for high in (69.0, 70.0, 71.0)], 0.0)
     assert evidence.verdict == expected and only(evidence).effect.p == pytest.approx(by_hand.pvalue)
-    assert (printed["first"], printed["second"]) == (f"{70 - lowest:.2f}±0.82 (y to x)", "9.00±0.00 (x to y)")
+    assert (printed["first"], printed["second"]) == (f"{70 - lowest:.2f}±0.82", "9.00±0.00")
 
 
 def test_without_axes_it_is_the_spread_that_is_compared(tmp_path: Path) -> None:
@@ -154,10 +154,9 @@ def test_a_range_that_is_small(tmp_path: Path, margin: float, expected: str) -> 
     rows: Rows = {"A": {"x": [70.0, 70.0, 70.0], "y": [72.0, 73.0, 74.0], "z": [71.0, 71.1, 71.0]}}
     evidence, (printed,) = found(tmp_path, rows, claim({}, {}, "within", margin=margin, over=["setting"]))
     assert evidence.verdict == expected
-    names = ("compared", "at", "first", "second", "difference", "margin", "cells", "95 % interval")
+    names = ("compared", "at", "first", "second", "difference", "margin", "95 % interval")
     assert [printed[name] for name in names] == [
-        "highest and lowest over setting", "A", "73.00±0.82 (y)", "70.00±0.00 (x)", "+3.00", f"{margin:g}", "3",
-        "+0.52 to +5.48",
+        "y against x", "A", "73.00±0.82", "70.00±0.00", "+3.00", f"{margin:g}", "+0.52 to +5.48",
     ]  # fmt: skip
 
 
@@ -182,7 +181,7 @@ XY = {("A", "x"): (70.0, 0.3), ("A", "y"): (60.0, 0.4), ("B", "x"): (65.0, 0.1),
         ({("A", "x"): (90.0, 3.0), ("B", "x"): (80.0, 4.0)}, A_BEATS, "holds", None),  # noise 1.96 · 5
         ({("A", "x"): (90.0, 3.0), ("B", "x"): (80.3, 4.0)}, A_BEATS, "within noise", None),
         ({("A", "x"): (90.0, None), ("B", "x"): (90.5, None), ("C", "x"): (10.0, 9.0)}, A_BEATS, "fails", None),
-        (XY, a_and_b("steadier", over=["setting"]), "fails", ["10.00±0.50 (y to x)", "1.00±0.10 (y to x)"]),
+        (XY, a_and_b("steadier", over=["setting"]), "fails", ["10.00±0.50", "1.00±0.10"]),
         (XY, a_and_b("steadier"), "fails", ["0.30", "0.10"]),  # y has no printed spread to compare
         (XY, a_and_b(over=["setting"]), "holds", ["65.00±0.25", "64.50±0.05"]),  # √(0.3² + 0.4²) / 2
     ],
