@@ -28,7 +28,7 @@ sys.path[0] = str(Path(__file__).parents[1])
 
 from pipeline.report.claims import FAILS, HOLDS, Judgement, judge_claims  # noqa: E402
 from pipeline.report.frame import ALL, Frame  # noqa: E402
-from pipeline.report.statistics import bootstrap_interval, significant  # noqa: E402
+from pipeline.report.statistics import significant  # noqa: E402
 from pipeline.report.table.results import Results  # noqa: E402
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim  # noqa: E402
 
@@ -64,7 +64,9 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
         names = [f"{index}-{seed}" for seed in range(len(of_cell))]
         means = of_cell.mean(axis=1)
         for seed, name in enumerate(names):
-            runs.append({"run": name, "seed": seed, "state": "measured", "settings": "{}", "figure": None})
+            runs.append(
+                {"run": name, "seed": seed, "state": "measured", "settings": f'{{"seed": {seed}}}', "figure": None}
+            )
             values.append({"run": name, "client": ALL, "metric": "clients", "mean": float(means[seed]), "n": CLIENTS})
         printed = Published(mean=float(means.mean()), std=float(means.std()), quoted=False, note="")
         cells.append(TableCell(labels=labels, runs=names, published=printed))
@@ -97,16 +99,6 @@ def rates(
         if judgement.published:
             published[judgement.published.verdict] += 1
     return obtained, published
-
-
-def coverage(tables: int, seeds: int, spread: float) -> float:
-    """How often the bootstrap interval of a difference of equal methods has zero in it."""
-    random, inside = np.random.default_rng(seeds), 0
-    for _ in range(tables):
-        one, other = draw(random, (0.0, 0.0), seeds, spread)
-        low, high = bootstrap_interval((one - other).mean(axis=1))
-        inside += low <= 0 <= high
-    return inside / tables
 
 
 def unmarked(tables: int, shifts: Sequence[float], seeds: int, spreads: Sequence[float], row: int) -> float:
@@ -178,7 +170,6 @@ def main() -> None:
     for what, shifts, row, ratio in MARKS:
         own = [[spread * (ratio if index == row else 1) for index in range(len(shifts))] for _, spread in columns]
         line(what, [unmarked(tables, shifts, seeds, own[i], row) for i, (seeds, _) in enumerate(columns)])
-    line("bootstrap over seeds, has the truth in its 95 %", [coverage(tables, *column) for column in columns])
     print(f"\n{tables} tables per number, {time.monotonic() - began:.0f} s")
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from pipeline.report.drawing.sections import PlainTable, without_empty
+from pipeline.report.formats import csv_text
 from pipeline.report.statistics import (
     FEWEST_SEEDS,
     LEVEL,
@@ -23,13 +25,14 @@ from pipeline.report.statistics import (
     WITHIN,
     Array,
     Effect,
-    bootstrap_interval,
     compare,
     compare_printed,
     compare_spreads,
     holm,
 )
 from pipeline.report.table.cells import SMOKE, Cell, Key, Value
+from pipeline.report.table.layout import titled
+from pipeline.report.table.printed import format_value, signed
 from pipeline.report.table.results import Results
 from pipeline.spec.table import TableClaim
 
@@ -37,27 +40,16 @@ HOLDS, FAILS, ONE_SEED, NOT_YET = "holds", "fails", "one seed: undecided", "not 
 VERDICTS = (HOLDS, FAILS, WITHIN, ONE_SEED, NOT_YET, NO_VERDICT)
 """What may be said of a claim; pages, the index and counts all go by this order."""
 
-_SEVERITY = {FAILS: 0, ONE_SEED: 1, WITHIN: 2, HOLDS: 3}
+_SEVERITY = (FAILS, ONE_SEED, WITHIN, HOLDS)
 
+LEGEND = (
+    "Difference: how much better or narrower the first side is; of a range how wide it is. Interval and p: paired t "
+    "test over the seeds; of published values the interval is their combined ±. p (Holm): against the claim, corrected "
+    "for all of its pairs."
+)
 Terms = list[tuple[Cell, float]]
 """Cells with their weights in a sum."""
-
-
-@dataclass(frozen=True)
-class Match:
-    """Two groups of cells, in which those at the same place differ only in what the claim compares.
-
-    Attributes:
-        first: The cells that the claim speaks for; they differ only on the axes that it is taken over.
-        second: Those they are compared with, as many; none if the claim is about each group by itself.
-        compared: The labels of either side that the claim compares.
-        labels: What all cells share.
-    """
-
-    first: tuple[Cell, ...]
-    second: tuple[Cell, ...]
-    compared: tuple[dict[str, str], dict[str, str]]
-    labels: dict[str, str]
+Labels = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -69,24 +61,22 @@ class Pair:
         than: Those they are compared with; of one range those of its lowest cell.
         labels: The labels that are shared.
         values: Of either side; where ranges are compared, how wide they are, and where spreads are, the spreads.
-        effect: How much better the first is, in percentage points (negative: it is worse), or how much narrower; of one
-            range how wide it is.
+        effect: How much better, or narrower, the first is, in percentage points; of one range how wide it is.
         surplus: By how much that is more than what the claim asks for.
-        cells: How many cells either side is made of.
-        ends: Where ranges are compared, per side the labels of the highest and of the lowest cell; of one range its
-            highest cell is one side, and its lowest the other.
         corrected: p where the pair speaks against the claim, by Holm over all of its pairs.
     """
 
-    better: dict[str, str]
-    than: dict[str, str]
-    labels: dict[str, str]
+    better: Labels
+    than: Labels
+    labels: Labels
     values: tuple[Value, Value]
     effect: Effect
     surplus: float
-    cells: int = 1
-    ends: tuple[tuple[dict[str, str], ...], ...] = ()
     corrected: float = 1.0
+
+    @property
+    def compared(self) -> str:
+        return f"{_words(self.better)} against {_words(self.than)}"
 
     @property
     def verdict(self) -> str:
@@ -104,12 +94,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The verdict over all pairs.
-
-    Attributes:
-        pairs: How many there are.
-        judged: Those of which no value is missing, those first that speak most against the claim.
-    """
+    """The verdict over so many pairs; `judged` are those of which no value is missing, the most adverse first."""
 
     verdict: str
     pairs: int
@@ -141,6 +126,11 @@ class Judgement:
     def contradicted_by_paper(self) -> bool:
         return self.published is not None and self.published.verdict == FAILS
 
+    @property
+    def kinds(self) -> dict[str, Evidence]:
+        """The evidence by which values it is on."""
+        return {"obtained": self.obtained, **({"published": self.published} if self.published else {})}
+
 
 def judge_claims(results: Results) -> list[Judgement]:
     """Judge all claims of a table, each on obtained and on published values.
@@ -151,123 +141,19 @@ def judge_claims(results: Results) -> list[Judgement]:
     pair is, and else it holds. Trials on generated data have no verdict.
     """
     table = results.table
-    # Neither seeds nor chance have a part in counts.
-    obtained = Values(results, lambda cell: cell.obtained if cell.complete else None, paired=not table.counted)
-    printed, so_far = Values(results, lambda cell: cell.published), Values(results, lambda cell: cell.obtained)
+    obtained = Values(lambda cell: cell.obtained if cell.complete else None, paired=not table.counted)
+    printed, so_far = Values(lambda cell: cell.published), Values(lambda cell: cell.obtained)
+    planned = [cell for cell in results.cells if cell.runs]
     judgements = []
     for claim in table.claims:
-        cells = [cell for cell in results.cells if cell.published and _has_spread(claim, cell.published)]
-        in_print = _weigh(results, claim, cells, printed)
-        ours, pointing = Evidence(NO_VERDICT, 0), Evidence(NO_VERDICT, 0)
-        planned = [cell for cell in results.cells if cell.runs]
+        in_print = [cell for cell in results.cells if cell.published and _has_spread(claim, cell.published)]
+        theirs = _weigh(results, claim, in_print, printed)
+        ours, pointing = (_weigh(results, claim, planned, values) for values in (obtained, so_far))
         if table.profile == SMOKE:
-            ours = Evidence(NO_VERDICT, len(_matches(claim, table.axes, planned)))
-        else:
-            ours, pointing = (_weigh(results, claim, planned, values) for values in (obtained, so_far))
+            ours, pointing = Evidence(NO_VERDICT, ours.pairs), Evidence(NO_VERDICT, 0)
         agree = sum(pair.surplus > 0 for pair in pointing.judged)
-        judgements.append(Judgement(claim, ours, in_print if in_print.pairs else None, (agree, len(pointing.judged))))
+        judgements.append(Judgement(claim, ours, theirs if theirs.pairs else None, (agree, len(pointing.judged))))
     return judgements
-
-
-def _weigh(results: Results, claim: TableClaim, cells: Iterable[Cell], values: Values) -> Evidence:
-    """Judge a claim on some values of some cells."""
-    pairs = _matches(claim, results.table.axes, cells)
-    judged = [
-        _measure(claim, match, values, lower=results.table.better == "lower")
-        for match in pairs
-        if all(
-            (value := values.pick(cell)) is not None and _has_spread(claim, value)
-            for cell in (*match.first, *match.second)
-        )
-    ]
-    corrected = holm([pair.effect.p if pair.surplus < 0 else 1.0 for pair in judged])
-    judged = [replace(pair, corrected=p) for pair, p in zip(judged, corrected, strict=True)]
-    judged.sort(key=lambda pair: (_SEVERITY[pair.verdict], pair.surplus))
-    worst = judged[0].verdict if judged else NOT_YET
-    return Evidence(worst if worst == FAILS or len(judged) == len(pairs) else NOT_YET, len(pairs), tuple(judged))
-
-
-def _has_spread(claim: TableClaim, value: Value) -> bool:
-    """Return whether a value has what the claim is about, which may be its ±."""
-    return claim.form != "steadier" or bool(claim.over) or value.std is not None
-
-
-def _matches(claim: TableClaim, axes: list[str], cells: Iterable[Cell]) -> list[Match]:
-    """Return all that a claim compares among cells of a table with these axes; groups are cut to what both have."""
-    least = 1 if claim.form == "better" or (claim.form == "steadier" and not claim.over) else 2
-    compared = [axis for axis in axes if axis in claim.side]
-    shared = [axis for axis in axes if axis not in compared and axis not in claim.over]
-    chosen = [cell for cell in cells if _fits(cell, claim.where)]
-
-    def groups(by: dict[str, list[str]]) -> dict[tuple[Key, Key], dict[Key, Cell]]:
-        by_labels: dict[tuple[Key, Key], dict[Key, Cell]] = {}
-        for cell in chosen:
-            if _fits(cell, by):
-                by_labels.setdefault((cell.key(shared), cell.key(compared)), {})[cell.key(claim.over)] = cell
-        return by_labels
-
-    def match(first: Sequence[Cell], second: Sequence[Cell]) -> Match:
-        one, other = ({axis: side[0].labels[axis] for axis in compared} if side else {} for side in (first, second))
-        return Match(tuple(first), tuple(second), (one, other), {axis: first[0].labels[axis] for axis in shared})
-
-    if not claim.side:
-        return [match(list(group.values()), []) for group in groups({}).values() if len(group) >= least]
-    found, others = [], groups(claim.than)
-    for (where, own), group in groups(claim.side).items():
-        for (there, theirs), other in others.items():
-            common = [key for key in group if key in other]
-            if where == there and own != theirs and len(common) >= least:
-                found.append(match([group[key] for key in common], [other[key] for key in common]))
-    return found
-
-
-def _fits(cell: Cell, by: dict[str, list[str]]) -> bool:
-    return all(cell.labels[axis] in labels for axis, labels in by.items())
-
-
-def _measure(claim: TableClaim, match: Match, values: Values, *, lower: bool) -> Pair:
-    """Compare what a claim compares once, all cells having a value.
-
-    Which cells are the ends of a range is itself seen from noisy values, and makes any range too wide. The difference
-    of two ranges is hardly moved by that, and is judged as that of four cells that were known beforehand; where all
-    cells of a side are alike that is too careful (``benchmarks/claims.py``). One range is narrow when any two cells are
-    close, so of all pairs of cells the least certain counts; it is wider when any two are farther apart, of which the
-    widest apart are picked after the fact, so their p is multiplied by the number of pairs.
-    """
-    better, than = match.compared
-    ends: list[tuple[Cell, Cell]] = [
-        (by_value[0], by_value[-1])
-        for side in (match.first, match.second)
-        if (by_value := sorted(side, key=lambda cell: -values.mean(cell)))
-    ]
-    named = tuple(tuple({axis: cell.labels[axis] for axis in claim.over} for cell in of) for of in ends)
-    if claim.form == "better":
-        share = 1 / len(match.first)
-        first, second = ([(cell, share) for cell in side] for side in (match.first, match.second))
-        sides, named = (values.total(first), values.total(second)), ()
-        terms = [*(second if lower else first), *((cell, -share) for cell, _ in (first if lower else second))]
-        effect = values.effect(terms, claim.margin)
-    elif claim.form == "steadier" and not claim.over:
-        (one,), (other,) = match.first, match.second
-        sides, named = (Value(values.std(one)), Value(values.std(other))), ()
-        effect = values.spreads(other, one, claim.margin)
-    elif claim.form == "steadier":
-        (high, low), (top, bottom) = ends
-        ours, theirs = [(high, 1.0), (low, -1.0)], [(top, 1.0), (bottom, -1.0)]
-        sides = values.total(ours), values.total(theirs)
-        effect = values.effect([*theirs, *((cell, -weight) for cell, weight in ours)], claim.margin)
-    else:
-        ((high, low),) = ends
-        sides = values.total([(high, 1.0)]), values.total([(low, 1.0)])
-        (better, than), named = named[0], tuple((one,) for one in named[0])
-        effect = values.effect([(high, 1.0), (low, -1.0)], claim.margin)
-        pairs = list(itertools.permutations(match.first, 2))
-        close = round(claim.margin - effect.difference, 9) >= 0
-        p = max(values.effect([(one, 1.0), (other, -1.0)], claim.margin).p for one, other in pairs) if close else 0.0
-        effect = replace(effect, p=p if close else min(1.0, effect.p * len(pairs) / 2))
-    sign = -1.0 if claim.form == "within" else 1.0
-    surplus = round(sign * (effect.difference - claim.margin), 9)  # so that the last digit of a float decides nothing
-    return Pair(better, than, match.labels, sides, effect, surplus, len(match.first), named)
 
 
 @dataclass(frozen=True)
@@ -280,49 +166,38 @@ class Values:
             count as independent.
     """
 
-    results: Results
     pick: Callable[[Cell], Value | None]
     paired: bool = False
 
-    def mean(self, cell: Cell) -> float:
-        """Return the mean of a cell that has a value."""
+    def of(self, cell: Cell) -> Value:
+        """Return the value of a cell that has one."""
         value = self.pick(cell)
-        return value.mean if value else math.nan
-
-    def std(self, cell: Cell) -> float:
-        """Return the deviation of a cell that has a value; 0 where it has none."""
-        value = self.pick(cell)
-        return (value.std if value else None) or 0.0
+        assert value
+        return value
 
     def total(self, terms: Terms) -> Value:
         """Return a weighted sum, with a deviation where it is known."""
-        values = [value for cell, _ in terms if (value := self.pick(cell))]
-        if len(values) == 1:
-            return values[0]
-        seeds = _by_seed(terms) if self.paired else np.array([])
-        std = float(seeds.std()) if len(seeds) > 1 else None
-        if not self.paired and any(value.std is not None for value in values):
-            std = self._deviation(terms)
-        return Value(self._sum(terms), std)
+        if len(terms) == 1:
+            return self.of(terms[0][0])
+        stds, seeds = [self.of(cell).std for cell, _ in terms], _by_seed(terms)
+        if self.paired:
+            return Value(self._sum(terms), float(seeds.std()) if len(seeds) > 1 else None)
+        return Value(self._sum(terms), self._deviation(terms) if any(std is not None for std in stds) else None)
 
     def effect(self, terms: Terms, asked: float) -> Effect:
         """Return a weighted sum, judged against what is asked for."""
-        by_clients = self.results.table.metric == "clients" and all(cell.client is None for cell, _ in terms)
-        if not self.paired:  # under `clients` the ± of a single run is the spread between its clients
-            deviation = self._deviation(terms)
-            between = by_clients and deviation > 0 and all(len(cell.runs) <= 1 for cell, _ in terms)
-            return compare_printed(self._sum(terms), asked, deviation, between_clients=between)
+        if not self.paired:
+            return compare_printed(self._sum(terms), asked, self._deviation(terms))
         seeds = _by_seed(terms)
         if not len(seeds):  # nothing pairs
             return Effect(self._sum(terms), n=0)
         found = compare(seeds - asked)
-        clients = self._over_clients(terms) if found.n == 1 and by_clients else None
-        low, high = found.low + asked, found.high + asked
-        return replace(found, difference=found.difference + asked, low=low, high=high, clients=clients)
+        shifted = {name: getattr(found, name) + asked for name in ("difference", "low", "high")}
+        return replace(found, **shifted)
 
     def spreads(self, one: Cell, other: Cell, asked: float) -> Effect:
         """Return the ± of a cell less that of another, judged against what is asked for."""
-        difference = self.std(one) - self.std(other)
+        difference = (self.of(one).std or 0.0) - (self.of(other).std or 0.0)
         if not self.paired:
             return compare_printed(difference, asked, 0.0)
         seeds = sorted(one.by_seed.keys() & other.by_seed.keys())
@@ -330,25 +205,167 @@ class Values:
         return replace(compare_spreads(first, second, asked), difference=difference)
 
     def _sum(self, terms: Terms) -> float:
-        return math.fsum(weight * self.mean(cell) for cell, weight in terms)
+        return math.fsum(weight * self.of(cell).mean for cell, weight in terms)
 
     def _deviation(self, terms: Terms) -> float:
-        return math.hypot(*(weight * self.std(cell) for cell, weight in terms))
-
-    def _over_clients(self, terms: Terms) -> tuple[int, float, float] | None:
-        """Return how many clients a single seed has and the interval over them; None unless all have the same ones."""
-        runs = {run: self.results.runs[run] for cell, _ in terms for run in cell.runs}
-        if len({run.resolved.federation_id for run in runs.values()}) > 1:
-            return None
-        sides = [
-            weight * pd.concat([runs[run].clients for run in cell.runs], axis=1).mean(axis=1, skipna=False)
-            for cell, weight in terms
-        ]
-        differences = pd.concat(sides, axis=1).sum(axis=1, skipna=False).dropna().sort_index().to_numpy()
-        return (len(differences), *bootstrap_interval(differences)) if len(differences) > 1 else None
+        return math.hypot(*(weight * (self.of(cell).std or 0.0) for cell, weight in terms))
 
 
 def _by_seed(terms: Terms) -> Array:
     """Return a weighted sum under each of the seeds that all cells have, in their order."""
     seeds = sorted(set.intersection(*(set(cell.by_seed) for cell, _ in terms)))
     return np.array([math.fsum(weight * cell.by_seed[seed] for cell, weight in terms) for seed in seeds])
+
+
+def _weigh(results: Results, claim: TableClaim, cells: Sequence[Cell], values: Values) -> Evidence:
+    """Judge a claim on some values of some cells."""
+    pairs = _matches(claim, results.table.axes, cells)
+    judged = [
+        _measure(claim, *sides, values, lower=results.table.better == "lower")
+        for sides in pairs
+        if all((value := values.pick(cell)) and _has_spread(claim, value) for cell in (*sides[0], *sides[1]))
+    ]
+    corrected = holm([pair.effect.p if pair.surplus < 0 else 1.0 for pair in judged])
+    judged = [replace(pair, corrected=p) for pair, p in zip(judged, corrected, strict=True)]
+    judged.sort(key=lambda pair: (_SEVERITY.index(pair.verdict), pair.surplus))
+    worst = judged[0].verdict if judged else NOT_YET
+    return Evidence(worst if worst == FAILS or len(judged) == len(pairs) else NOT_YET, len(pairs), tuple(judged))
+
+
+def _has_spread(claim: TableClaim, value: Value) -> bool:
+    """Return whether a value has what the claim is about, which may be its ±."""
+    return claim.form != "steadier" or bool(claim.over) or value.std is not None
+
+
+def _matches(claim: TableClaim, axes: list[str], cells: Sequence[Cell]) -> list[tuple[list[Cell], list[Cell]]]:
+    """Return all that a claim compares among cells of a table with these axes: two groups, cut to what both have, in
+    which cells at the same place differ only in what is compared; the second is empty if it is about each by itself."""
+    least = 1 if claim.form == "better" or (claim.form == "steadier" and not claim.over) else 2
+    compared = [axis for axis in axes if axis in claim.side]
+    shared = [axis for axis in axes if axis not in compared and axis not in claim.over]
+
+    def groups(by: dict[str, list[str]]) -> dict[tuple[Key, Key], dict[Key, Cell]]:
+        by_labels: dict[tuple[Key, Key], dict[Key, Cell]] = {}
+        for cell in cells:
+            if all(cell.labels[axis] in labels for axis, labels in (*claim.where.items(), *by.items())):
+                by_labels.setdefault((cell.key(shared), cell.key(compared)), {})[cell.key(claim.over)] = cell
+        return by_labels
+
+    if not claim.side:
+        return [(list(group.values()), []) for group in groups({}).values() if len(group) >= least]
+    found, others = [], groups(claim.than)
+    for (where, own), group in groups(claim.side).items():
+        for (there, theirs), other in others.items():
+            common = [key for key in group if key in other]
+            if where == there and own != theirs and len(common) >= least:
+                found.append(([group[key] for key in common], [other[key] for key in common]))
+    return found
+
+
+def _measure(claim: TableClaim, one: list[Cell], other: list[Cell], values: Values, *, lower: bool) -> Pair:
+    """Compare what a claim compares once, all cells having a value.
+
+    Which cells are the ends of a range is itself seen from noisy values, and makes any range too wide. The difference
+    of two ranges is hardly moved by that, and is judged as that of four cells that were known beforehand; where all
+    cells of a side are alike that is too careful (``benchmarks/claims.py``). One range is narrow when any two cells are
+    close, so of all pairs of cells the least certain counts; it is wider when any two are farther apart, of which the
+    widest apart are picked after the fact, so their p is multiplied by the number of pairs.
+    """
+    better, than = (
+        {axis: label for axis, label in side[0].labels.items() if axis in claim.side} if side else {}
+        for side in (one, other)
+    )
+    labels = {axis: label for axis, label in one[0].labels.items() if axis not in (*claim.side, *claim.over)}
+    by_value = [sorted(side, key=lambda cell: -values.of(cell).mean) for side in (one, other) if side]
+    ranges: list[Terms] = [[(side[0], 1.0), (side[-1], -1.0)] for side in by_value]
+    if claim.form == "better":
+        means: list[Terms] = [[(cell, 1 / len(one)) for cell in side] for side in (one, other)]
+        sides = values.total(means[0]), values.total(means[1])
+        effect = values.effect(_less(*(means[::-1] if lower else means)), claim.margin)
+    elif claim.form == "steadier" and not claim.over:
+        sides = Value(values.of(one[0]).std or 0.0), Value(values.of(other[0]).std or 0.0)
+        effect = values.spreads(other[0], one[0], claim.margin)
+    elif claim.form == "steadier":
+        sides = values.total(ranges[0]), values.total(ranges[1])
+        effect = values.effect(_less(ranges[1], ranges[0]), claim.margin)
+    else:
+        high, low = (cell for cell, _ in ranges[0])
+        sides = values.of(high), values.of(low)
+        better, than = ({axis: cell.labels[axis] for axis in claim.over} for cell in (high, low))
+        effect = values.effect(ranges[0], claim.margin)
+        pairs = list(itertools.permutations(one, 2))
+        if round(claim.margin - effect.difference, 9) >= 0:
+            p = max(values.effect([(first, 1.0), (second, -1.0)], claim.margin).p for first, second in pairs)
+        else:
+            p = min(1.0, effect.p * len(pairs) / 2)
+        effect = replace(effect, p=p)
+    surplus = round((effect.difference - claim.margin) * (-1.0 if claim.form == "within" else 1.0), 9)  # of a float
+    return Pair(better, than, labels, sides, effect, surplus)
+
+
+def _less(one: Terms, other: Terms) -> Terms:
+    return [*one, *((cell, -weight) for cell, weight in other)]
+
+
+# In print: what is compared, as columns of a table on pages and as CSV.
+
+
+def weakest_pairs(judgements: Sequence[Judgement], decimals: int) -> PlainTable:
+    """Return a table of the pair that speaks most against each claim, of either kind of values; claims by number."""
+    numbers = ("first", "second", "difference", "95 % interval", "p", "p (Holm)", "seeds", "margin")
+    header = ("claim", "values", "verdict", "pairs", "compared", "at", *numbers)
+    rows = []
+    for number, judgement in enumerate(judgements, start=1):
+        for kind, evidence in judgement.kinds.items():
+            pairs = f"{len(evidence.judged)} of {evidence.pairs}"
+            printed = [_printed(judgement.claim, pair, decimals) for pair in evidence.judged[:1]] or [("",) * 10]
+            rows.append((str(number), kind, evidence.verdict, pairs, *printed[0]))
+    return without_empty(PlainTable(header, rows, labels=6))
+
+
+def claims_csv(judgements: Iterable[Judgement]) -> str:
+    """Return CSV with a row per pair of each claim, those first that speak most against it; one row without any.
+
+    `values` is ``obtained`` or ``published``. What is not known or not finite is empty; of published values `low` and
+    `high` are how far their ± reaches, and there are no seeds.
+    """
+    rows = list[dict[str, object]]()
+    for judgement in judgements:
+        for kind, evidence in judgement.kinds.items():
+            verdict: dict[str, object] = {"claim_verdict": evidence.verdict}
+            about = {"claim": judgement.claim.text, "values": kind} | verdict
+            rows += [about | _numbers(pair) for pair in evidence.judged] or [about]
+    columns = "claim values claim_verdict compared at first second difference low high p p_corrected seeds verdict"
+    frame = pd.DataFrame(rows, columns=columns.split()).replace([math.inf, -math.inf], math.nan)
+    return csv_text(frame.astype({"seeds": "Int64"}))
+
+
+def _numbers(pair: Pair) -> dict[str, object]:
+    effect, (first, second) = pair.effect, pair.values
+    p, corrected = (None, None) if effect.n is None else (effect.p, pair.corrected)
+    return {
+        **{"compared": pair.compared, "at": _words(pair.labels), "first": first.mean, "second": second.mean},
+        **{"difference": effect.difference, "low": effect.low, "high": effect.high, "verdict": pair.verdict},
+        **{"p": p, "p_corrected": corrected, "seeds": effect.n},
+    }
+
+
+def _printed(claim: TableClaim, pair: Pair, decimals: int) -> tuple[str, ...]:
+    effect, known = pair.effect, bool(pair.effect.n) and math.isfinite(pair.effect.low)
+    low, high = effect.low, effect.high
+    interval = f"{signed(low, decimals)} to {signed(high, decimals)}" if math.isfinite(low) and low < high else ""
+    return (
+        pair.compared,
+        _words(pair.labels),
+        *(format_value(value, decimals) for value in pair.values),
+        signed(effect.difference, decimals, pair.values[0].unit),
+        interval,
+        f"{effect.p:.3f}" if known else "",
+        f"{pair.corrected:.3f}" if known and pair.surplus < 0 else "",
+        "" if effect.n is None else str(effect.n),
+        f"{claim.margin:g}" if claim.margin else "",
+    )
+
+
+def _words(labels: Labels) -> str:
+    return titled(labels.keys(), labels.values())

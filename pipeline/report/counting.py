@@ -21,13 +21,9 @@ from pflcore.methods import METHODS
 from pipeline.spec.metrics import BACKBONE
 from pipeline.spec.run import Run, options
 
-_SAMPLES = 5
-_CPU = torch.device("cpu")
-_CLIENTS = 2  # what one of them holds and sends does not depend on how many there are
-
 
 def count_run(run: Run, *, flops: bool) -> dict[str, float]:
-    """By name every quantity whose source is the ``plan``, and ``backbone``: the parameters without the method.
+    """Return by name every quantity whose source is the ``plan``, and ``backbone``: parameters without the method.
 
     Operations are counted as they are carried out, which takes seconds with a large model, so only if `flops` says so.
     Without ``sent`` where what a client sends is decided in training, as by methods that compress; empty for data of
@@ -53,17 +49,15 @@ def count_run(run: Run, *, flops: bool) -> dict[str, float]:
         "shared": count(pick(of_model, exchanged)),
         "personal": count(pick(of_model, state.roles.personal)),
         "stored": count(state.kept) + count(exchanged),
-        "sent": count(exchanged),
+        **({"sent": count(exchanged)} if type(method).traffic is Method.traffic else {}),
         **costs,
         BACKBONE: count({name: plain.state_dict()[name] for name in groups.parameters}),
     }
-    if type(method).traffic is not Method.traffic:
-        del counts["sent"]
     return {name: float(number) for name, number in counts.items()}
 
 
 def _operations(state: RunState, batch: int) -> dict[str, int]:
-    """Those of a step on a whole batch, and of a forward pass of one sample."""
+    """Return those of a step on a whole batch, and of a forward pass of one sample."""
     subject, data = state.subject(None), state.data
     macs = step_macs(state.trainer, subject.state(0))
     measured, inputs = subject.measured(0), data.batch(data.train[0][:1]).inputs
@@ -73,26 +67,16 @@ def _operations(state: RunState, batch: int) -> dict[str, int]:
     return {"step_flops": 2 * macs * batch, "forward_flops": forward.flops}
 
 
-def blank(run: Run, device: torch.device = _CPU) -> FederatedData | None:
-    """Two clients with a few samples of zeros, as large as the run's; None where only the data tell."""
-    chosen = options(run.record["dataset"])
+def blank(run: Run, device: torch.device | None = None) -> FederatedData | None:
+    """Return two clients with five samples of zeros, as large as the run's; None where only the data tell."""
+    device, chosen = device or torch.device("cpu"), options(run.record["dataset"])
     stand_in = chosen.pop("stand_in", None)
     dataset = DATASETS.create(run.dataset, **chosen)
     classes = dataset.classes or (10 if stand_in else 0)
     if not classes or not all(dataset.shape):
         return None
-    is_text = len(dataset.shape) == 1
-    shape = (dataset.shape[0] + 1,) if is_text else dataset.shape
-    rows = np.arange(_SAMPLES)
-    mean, std = dataset.normalisation
-    data = FederatedData.from_arrays(
-        np.zeros((_SAMPLES, *shape), np.uint8),
-        rows % classes,
-        [rows] * _CLIENTS,
-        [rows] * _CLIENTS,
-        mean,
-        std,
-        classes,
-        device,
-    )
-    return replace(data, boxes=torch.full((_SAMPLES, 1, 6), -1.0, device=device)) if dataset.detects else data
+    is_text, rows = len(dataset.shape) == 1, np.arange(5)
+    zeros = np.zeros((5, dataset.shape[0] + 1) if is_text else (5, *dataset.shape), np.uint8)
+    held = [rows, rows]
+    data = FederatedData.from_arrays(zeros, rows % classes, held, held, *dataset.normalisation, classes, device)
+    return replace(data, boxes=torch.full((5, 1, 6), -1.0, device=device)) if dataset.detects else data

@@ -18,51 +18,31 @@ if TYPE_CHECKING:
 # Read with the code and not when they are needed: a stage answers for both alike.
 _TEMPLATES = {path.name: sources.read(path) for path in sorted(Path(__file__).parent.glob("templates/*.j2"))}
 
-# What a spreadsheet executes; a number is none.
-_FORMULA = re.compile(r"\s*[=@]|\t|[+-](?![\d.]+$)")
-
-# Where our drawings name an element, and where they refer to one.
-_IDS = re.compile(r'(\bid="|\bhref="#|\burl\(#)')
-
 
 def inline_svg(svg: str, name: str = "") -> Markup:
-    """An SVG document of our own as an element of an HTML page.
+    """Return an SVG document of our own as an element of an HTML page.
 
     Args:
         name: Goes before the ids in it, which must not be those of another drawing on the page.
     """
     element = svg[svg.index("<svg") :]
-    return Markup(_IDS.sub(rf"\g<1>{name}-", element) if name else element)
+    return Markup(re.sub(r'(\bid="|\bhref="#|\burl\(#)', rf"\g<1>{name}-", element) if name else element)
 
 
 def legible(name: str) -> str:
-    """A name that can be seen: the characters of a text are classes too, blanks and line ends among them."""
+    """Return a name that can be seen: the characters of a text are classes too, blanks and line ends among them."""
     return name if name.isprintable() and name.strip() else repr(name)
 
 
 def csv_text(frame: pd.DataFrame, index_label: str | None = None) -> str:
-    """A table as CSV, the same bytes for the same table; with its index if that has a label.
-
-    A text that a spreadsheet would take for a formula has an apostrophe before it, which is how they are told not to.
-    """
-    shown = frame.rename(columns=_inert)
-    for place, kind in enumerate(shown.dtypes):
-        if kind.kind not in "biuf":
-            shown.isetitem(place, shown.iloc[:, place].map(_inert).to_numpy())
+    """Return a table as CSV, the same bytes for the same table; with its index if that has a label."""
     index = index_label is not None
-    return str(shown.to_csv(float_format="%.6g", lineterminator="\n", index=index, index_label=index_label))
-
-
-def _inert(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    text = value.replace("\r", " ")  # which would begin a line of the file
-    return f"'{text}" if _FORMULA.match(text) else text
+    return str(frame.to_csv(float_format="%.6g", lineterminator="\n", index=index, index_label=index_label))
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
-    """A Markdown table, its columns padded; the first `left` columns are left-aligned. The first row is the header."""
-    widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
+    """Return a Markdown table, its columns padded; the first `left` ones are left-aligned. The first row heads it."""
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     marks = [":" + "-" * (w - 1) if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
     padded = [
         [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
@@ -72,11 +52,9 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
 
 
 def environment(*, autoescape: bool, angled: bool = False) -> Environment:
-    """A strict environment; `angled` delimiters (<< >>, <% %>) are for LaTeX, where braces mean something else."""
-    delimiters: dict[str, Any] = {}
-    if angled:
-        for kind, (start, end) in {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")}.items():
-            delimiters |= {f"{kind}_start_string": start, f"{kind}_end_string": end}
+    """Return a strict environment; `angled` delimiters (<< >>, <% %>) are for LaTeX, where braces mean something."""
+    kinds = {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")} if angled else {}
+    delimiters: dict[str, Any] = {f"{kind}_start_string": start for kind, (start, _) in kinds.items()}
     return Environment(
         loader=DictLoader(_TEMPLATES),
         autoescape=autoescape,
@@ -84,5 +62,5 @@ def environment(*, autoescape: bool, angled: bool = False) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        **delimiters,
+        **delimiters | {f"{kind}_end_string": end for kind, (_, end) in kinds.items()},
     )

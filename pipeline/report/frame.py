@@ -5,10 +5,14 @@ The evaluate stage writes it from what training left, and everything that a repo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +23,14 @@ import pyarrow.compute as pc
 from pflcore.artifacts import read_meta, read_table, write_table
 from pflcore.data.assignment_files import SCHEMA as PARTITION_SCHEMA
 from pflcore.errors import UserError
+from pflcore.files import write_text
 from pflcore.protocols import Figures, curve, final_clients, rounds_trained, summarise
 from pipeline.ledger import Entry
-from pipeline.report.quantities import quantities_of
-from pipeline.spec.run import Run
+from pipeline.spec.catalog import fingerprint
+from pipeline.spec.metrics import BACKBONE, PERCENT, Quantity
+from pipeline.spec.run import Run, canonical_json
 from pipeline.spec.table import ResolvedTable, read_runs
-from pipeline.workspace import partition_path, run_path, selection_path
+from pipeline.workspace import COUNTING, COUNTS, partition_path, run_path, selection_path
 
 ALL = -1
 """In the column `client`: all clients of a run together."""
@@ -33,28 +39,76 @@ LAST_TEN, LAST = "last_ten", 10
 """The protocol of papers that name no round: the mean over so many measurements at the end of a run."""
 
 _TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
+_AS_JSON = ("diverged", "chosen", "noise")
 _FACTS = {
     **dict.fromkeys(("device", "torch", "dataset_hash", "partition_hash", "code", "figure", "kept"), _TEXT),
     **dict.fromkeys(("parameters", "communicated_up", "communicated_down", "stored", "received", "server"), _INT),
-    **dict.fromkeys(("macs", "positions"), _INT),
-    **dict.fromkeys(("diverged", "chosen", "noise"), _TEXT),
+    **{"macs": _INT, "positions": _INT, **dict.fromkeys(_AS_JSON, _TEXT)},
 }
-FACTS_AS_JSON = ("diverged", "chosen", "noise")
-_FINDING = ["analysis", "client", "item", "index", "value"]
-_NO_FINDINGS = pd.DataFrame(columns=_FINDING)
-Row = dict[Any, Any]
+_FINDING = {"analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
+_CLIENT, _SCORES = {"run": _TEXT, "client": _INT}, {"accuracy": _FLOAT, "loss": _FLOAT}
 _SCHEMAS = {
     "runs": pa.schema({"run": _TEXT, "seed": _INT, "state": _TEXT, "settings": _TEXT, **_FACTS}),
-    "values": pa.schema({"run": _TEXT, "client": _INT, "metric": _TEXT, "mean": _FLOAT, "std": _FLOAT, "n": _INT}),
-    "rounds": pa.schema({"run": _TEXT, "client": _INT, "round": _INT, "accuracy": _FLOAT, "loss": _FLOAT}),
-    "clients": pa.schema(
-        {"run": _TEXT, "client": _INT, "correct": _INT, "total": _INT, "accuracy": _FLOAT, "loss": _FLOAT}
-    ),
-    "findings": pa.schema(
-        {"run": _TEXT, "analysis": _TEXT, "client": _INT, "item": _TEXT, "index": _INT, "value": _FLOAT}
-    ),
+    "values": pa.schema({**_CLIENT, "metric": _TEXT, "mean": _FLOAT, "std": _FLOAT, "n": _INT}),
+    "rounds": pa.schema({**_CLIENT, "round": _INT, **_SCORES}),
+    "clients": pa.schema({**_CLIENT, "correct": _INT, "total": _INT, **_SCORES}),
+    "findings": pa.schema({"run": _TEXT, **_FINDING}),
     "selections": pa.schema({"selection": _TEXT, "content": _TEXT}),
 }
+Row = dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A mean and, where one is defined, a standard deviation, in percent or another unit of `pipeline.spec.metrics`.
+
+    Attributes:
+        n: Of a run's value: how many measurements, or clients, both are taken over.
+        printed: What is written in its place: a published quantity as the paper has it.
+    """
+
+    mean: float
+    std: float | None = None
+    n: int | None = field(default=None, compare=False)
+    unit: str = field(default=PERCENT, compare=False)
+    printed: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a frame: what was asked for, its state and facts, and by client (or :data:`ALL`) its values by metric
+    and its curve, the accuracy in percent by measured round. A run that is missing has no facts."""
+
+    id: str
+    resolved: Run
+    state: str
+    facts: dict[str, Any]
+    by_client: dict[int, dict[str, Value]]
+    curves: dict[int, pd.Series[float]]
+
+    @property
+    def made(self) -> bool:
+        return self.state != "missing"
+
+    @property
+    def diverged(self) -> bool:
+        return self.state == "diverged"
+
+    @property
+    def kept(self) -> str:
+        """The day on which it was obtained, if it comes from the ledger; else ""."""
+        return str(self.facts.get("kept") or "")
+
+    @property
+    def values(self) -> dict[str, Value]:
+        return self.values_of(None)
+
+    def values_of(self, client: int | None) -> dict[str, Value]:
+        """Return values by metric, of one client or of all; no accuracy where it is missing or diverged."""
+        return self.by_client.get(ALL if client is None else client, {})
+
+    def curve(self, client: int | None) -> pd.Series[float]:
+        return self.curves.get(ALL if client is None else client, pd.Series(dtype=float))
 
 
 @dataclass(frozen=True)
@@ -81,17 +135,34 @@ class Frame:
     findings: pd.DataFrame
     selections: pd.DataFrame
 
+    @cached_property
+    def measured(self) -> dict[str, Measured]:
+        """The runs by id, sorted."""
+        values = dict[str, dict[int, dict[str, Value]]]()
+        for run, client, metric, mean, std, n in self.values.to_numpy().tolist():
+            value = Value(mean, None if math.isnan(std) else std, n)
+            values.setdefault(run, {}).setdefault(client, {})[metric] = value
+        curves: dict[str, dict[int, pd.Series[float]]] = {}
+        by_client: Iterable[Any] = self.rounds.groupby(["run", "client"], sort=False)
+        for (run, client), rows in by_client:
+            curves.setdefault(run, {})[client] = rows.set_index("round")["accuracy"].rename_axis(None).rename(None)
+        runs = {}
+        for row in self.runs.to_dict("records"):
+            facts = {str(name): value for name, value in row.items() if not pd.isna(value)}
+            run, _, state, settings = (facts.pop(name) for name in ("run", "seed", "state", "settings"))
+            facts |= {name: json.loads(facts[name]) for name in _AS_JSON if name in facts}
+            known = {} if state == "missing" else facts
+            runs[run] = Measured(run, Run(json.loads(settings)), state, known, values.get(run, {}), curves.get(run, {}))
+        return runs
+
 
 def write_frame(table: ResolvedTable, root: Path, folder: Path) -> None:
     """Write the frame of a table's runs into a folder, a Parquet file per attribute of :class:`Frame`.
 
     The same artifacts give the same bytes. Runs that have not been made are there as missing.
 
-    Args:
-        root: The workspace, under which records of runs and their artifacts lie.
-
     Raises:
-        UserError: A record or an artifact is damaged.
+        UserError: A record of a run or an artifact, which lie in the workspace `root`, is damaged.
     """
     for name, rows in _collect(table, read_runs(table, root), root, {}).items():
         write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1", spec=table.spec)
@@ -106,11 +177,10 @@ def read_frame(folder: Path) -> Frame:
 def collect_frame(
     table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry] | None = None
 ) -> Frame:
-    """Return the frame of a table's runs as far as they have been made.
+    """Return the frame of a table's runs as far as they have been made in the workspace `root`.
 
     Args:
         runs: These and maybe more, by id.
-        root: The workspace.
         kept: By run id what stands for artifacts that are not there.
 
     Raises:
@@ -120,21 +190,17 @@ def collect_frame(
 
 
 def _frame(tables: Mapping[str, pa.Table]) -> Frame:
-    integers = {pa.int64(): pd.Int64Dtype()}.get
-    frames = {name: pd.DataFrame(rows.to_pandas(types_mapper=integers)) for name, rows in tables.items()}
-    for name in ("values", "rounds", "clients", "findings"):  # of which none is missing, but maybe an index
-        whole = [column for column in frames[name].select_dtypes("Int64") if not frames[name][column].hasnans]
-        frames[name] = frames[name].astype(dict.fromkeys(whole, "int64"))
-    return Frame(**frames)
+    """Read tables into DataFrames; facts of runs may be missing and stay whole numbers."""
+    whole = {"runs": {pa.int64(): pd.Int64Dtype()}.get}
+    return Frame(**{name: pd.DataFrame(rows.to_pandas(types_mapper=whole.get(name))) for name, rows in tables.items()})
 
 
 def _collect(
     table: ResolvedTable, runs: Mapping[str, Run], root: Path, kept: Mapping[str, Entry]
 ) -> dict[str, pa.Table]:
-    """Return the rows of each attribute of a frame."""
     rows: dict[str, list[Row]] = {name: [] for name in _SCHEMAS}
     for id_ in sorted(table.runs):
-        for name, own in _of_run(table, id_, runs[id_], root, kept).items():
+        for name, own in _of_run(table, id_, runs[id_], root, kept.get(id_)).items():
             rows[name] += own
     for name in sorted(set(table.tuned.values())):
         path = root / selection_path(name)
@@ -143,65 +209,48 @@ def _collect(
     return {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in _SCHEMAS.items()}
 
 
-def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Mapping[str, Entry]) -> dict[str, list[Row]]:
+def _of_run(table: ResolvedTable, id_: str, run: Run, root: Path, kept: Entry | None) -> dict[str, list[Row]]:
     """Return the rows that are about one run."""
-    path, measured, facts, findings = root / run_path(id_, "rounds.parquet"), None, dict[str, Any](), _NO_FINDINGS
+    path, measured, facts = root / run_path(id_, "rounds.parquet"), None, dict[str, Any]()
+    findings = pd.DataFrame(columns=[*_FINDING])
     if path.is_file() and not table.counted:
         measured, facts = read_table(path, "rounds/2")
         findings = _findings(table, id_, root)
-    elif id_ in kept and not table.counted:
-        entry = kept[id_]
-        measured, facts = entry.rounds(), {**entry.facts, "kept": entry.obtained}
-        measured = measured.replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # which protocols read
+    elif kept and not table.counted:
+        facts = {**kept.facts, "kept": kept.obtained}
+        measured = kept.rounds().replace_schema_metadata({b"pfl": json.dumps(facts).encode()})  # for protocols
     state = "missing" if measured is None else "measured" if facts.get("diverged") is None else "diverged"
-    facts = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
-    facts |= {name: json.dumps(facts[name]) for name in FACTS_AS_JSON if facts.get(name) is not None}
-    settings = json.dumps(run.record, ensure_ascii=False)
-    rows: dict[str, list[Row]] = {
-        "runs": [{**facts, "run": id_, "seed": run.seed, "state": state, "settings": settings}],
-        "values": [],
-        "rounds": [],
-        "clients": [],
-        "findings": findings.assign(run=id_).to_dict("records"),
-    }
-    for client in [ALL, *sorted(_single_clients(table, id_))]:
-        about: Row = {"run": id_, "client": client}
-        points, figures = pd.DataFrame(columns=["round", "accuracy", "loss"]), Figures()
+    about: Row = {**facts, "noise": _noise(run, root) if "noise" in table.drawn else None}
+    about |= {name: json.dumps(about[name]) for name in _AS_JSON if about.get(name) is not None}
+    about |= {"run": id_, "seed": run.seed, "state": state, "settings": json.dumps(run.record, ensure_ascii=False)}
+    rows: dict[str, list[Row]] = {"runs": [about], "values": [], "rounds": [], "clients": []}
+    rows["findings"] = findings.assign(run=id_).to_dict("records")
+    single = {cell.client for cell in table.cells if cell.client is not None and id_ in cell.runs}
+    for client in [ALL, *sorted(single)]:
+        points, figures, at = pd.DataFrame(columns=["round", *_SCORES]), Figures(), {"run": id_, "client": client}
         if measured is not None:
             shown = measured if client == ALL else _of_client(measured, client)
             points = pd.DataFrame(dict(zip(points.columns, curve(shown), strict=True)))
             if state == "measured" and len(points):
                 figures = summarise(shown, run.evaluation, rounds_trained(measured, run.training))
-                figures |= last_ten(points["accuracy"]) if table.metric == LAST_TEN else {}  # no other table needs it
+                last = points["accuracy"].to_numpy()[-LAST:]
+                if table.metric == LAST_TEN:  # no other table needs it
+                    figures[LAST_TEN] = {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}
         if client == ALL or len(points):
-            weights = findings[findings["analysis"] == "mixing"]
-            mixing = weights if client == ALL else weights[weights["client"] == client]
-            accuracy = points.set_index("round")["accuracy"]
-            counted = quantities_of(
-                table, run, root, facts if measured else {}, accuracy, None if weights.empty else mixing
-            )
+            mixing = findings[findings["analysis"] == "mixing"]
+            own = None if mixing.empty else mixing if client == ALL else mixing[mixing["client"] == client]
+            counted = _quantities(table, run, root, facts, points.set_index("round")["accuracy"], own)
             figures |= {key: {"mean": value, "std": 0.0, "n": 1} for key, value in counted.items()}
-        rows["rounds"] += [about | point for point in points.to_dict("records")]
+        rows["rounds"] += [at | point for point in points.to_dict("records")]
         rows["values"] += [
-            {**about, **figure, "metric": metric, "std": figure["std"] if figure["n"] > 1 else None}
+            {**at, **figure, "metric": metric, "std": figure["std"] if figure["n"] > 1 else None}
             for metric, figure in figures.items()
             if math.isfinite(figure["mean"])
         ]
     if measured is not None and state == "measured":
-        last = final_clients(measured).to_pandas()
-        rows["clients"] = last.assign(run=id_, accuracy=100.0 * last["accuracy"]).to_dict("records")
+        clients = final_clients(measured).to_pandas()
+        rows["clients"] = clients.assign(run=id_, accuracy=100.0 * clients["accuracy"]).to_dict("records")
     return rows
-
-
-def last_ten(accuracy: pd.Series[float]) -> Figures:
-    """Return the figures of the protocol of this name, of pooled accuracies by round."""
-    last = accuracy.to_numpy()[-LAST:]
-    return {LAST_TEN: {"mean": float(last.mean()), "std": float(last.std()), "n": len(last)}}
-
-
-def _single_clients(table: ResolvedTable, run: str) -> set[int]:
-    """Return the clients of a run that have cells of their own."""
-    return {cell.client for cell in table.cells if cell.client is not None and run in cell.runs}
 
 
 def _of_client(rounds: pa.Table, client: int) -> pa.Table:
@@ -215,18 +264,74 @@ def _findings(table: ResolvedTable, run: str, root: Path) -> pd.DataFrame:
     path = root / run_path(run, "analysis.parquet")
     shown = table.analyses.keys() & set(table.drawn) or any(cell.quantity for cell in table.cells)
     if not shown or not path.is_file():
-        return _NO_FINDINGS
+        return pd.DataFrame(columns=[*_FINDING])
     found = read_table(path, "analysis/1")[0]
     if not set(_FINDING) <= set(found.column_names):
         raise UserError(f"{path}: expected the columns {', '.join(_FINDING)}; delete it and run `dvc repro`")
-    return pd.DataFrame(found.select(_FINDING).to_pandas())
+    return pd.DataFrame(found.select([*_FINDING]).to_pandas())
 
 
 def _noise(run: Run, root: Path) -> list[float] | None:
     """Return the standard deviation of the noise of each client; None where the partition has none, or is not here."""
     path = root / partition_path(run.federation_id)
     noise = read_meta(path, PARTITION_SCHEMA).get("noise") if path.is_file() else None
-    try:
-        return None if noise is None else [float(std) for std in noise["std"]]
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path}: damaged metadata, noise: {noise}; delete it and run `dvc repro`") from None
+    return None if noise is None else [float(std) for std in noise["std"]]
+
+
+# Numbers of runs that are no accuracies: counted from what a run is, told by it, or found in its measurements.
+
+
+def _quantities(
+    table: ResolvedTable,
+    run: Run,
+    root: Path,
+    facts: Mapping[str, Any],
+    accuracy: pd.Series[float],
+    mixing: pd.DataFrame | None,
+) -> dict[str, float]:
+    """Return a run's value of every quantity that the cells of a table show, under the quantity's key.
+
+    Args:
+        facts: Those of the run's artifact; empty while there is none.
+        accuracy: In percent, indexed by round.
+        mixing: Rows of the analysis ``mixing``, those of one client or all; None where there are none.
+    """
+    wanted = {cell.quantity.key: cell.quantity for cell in table.cells if cell.quantity}
+    flops = any((quantity.metric or "").endswith("flops") for quantity in wanted.values())
+    values: dict[str, float | None] = {}
+    for key, quantity in wanted.items():
+        match quantity.known and quantity.known.source:
+            case "plan":
+                counts = _count(run, root, flops)
+                values |= {key: counts.get(key), BACKBONE: counts.get(BACKBONE)}
+            case "run":
+                values[key] = facts.get({"bytes_up": "communicated_up", "bytes_down": "communicated_down"}[key])
+            case "curve":
+                reached = accuracy.index[accuracy >= (quantity.accuracy or 0.0)]
+                values[key] = reached[0] if facts and len(reached) else None
+            case "mixing":
+                values[key] = None if mixing is None else _weight(mixing, quantity, run)
+    return {key: float(value) for key, value in values.items() if value is not None}
+
+
+def _count(run: Run, root: Path, flops: bool) -> dict[str, float]:
+    """Return what is counted of a run by name, from the file that remembers it as long as pflcore is the same."""
+    parts = {name: run.record[name] for name in ("dataset", "backbone", "method", "training")}
+    key = hashlib.sha256(f"{fingerprint()}{flops}{canonical_json(parts)}".encode()).hexdigest()[:16]
+    path = root / COUNTS / f"{key}.json"
+    if not path.is_file():
+        write_text(path, json.dumps(import_module(COUNTING).count_run(run, flops=flops)))
+    return dict(json.loads(path.read_bytes()))
+
+
+def _weight(mixing: pd.DataFrame, quantity: Quantity, run: Run) -> float | None:
+    """Return the mean weight of a kind of attention at one position of the network, or over all of them."""
+    names = mixing["item"].str.rpartition(".")
+    at = list(dict.fromkeys(names[0]))
+    if quantity.position is not None:
+        if quantity.position > len(at):
+            message = f"{len(at)} positions, so none has the number {quantity.position}"
+            raise UserError(f"{run.id}: attention_weight: {message}")
+        at = [at[quantity.position - 1]]
+    weights = mixing["value"][(names[2] == quantity.kind) & names[0].isin(at)].tolist()
+    return statistics.fmean(weights) if weights else None

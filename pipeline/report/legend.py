@@ -6,63 +6,61 @@ from collections.abc import Iterable
 
 from pipeline.report.frame import LAST, LAST_TEN
 from pipeline.report.statistics import LEGEND
-from pipeline.report.table.cells import DIFFERS, MATCH, PRECISION, TIES
+from pipeline.report.table.cells import DIFFERS, MATCH, PRECISION
 from pipeline.report.table.printed import BESIDE, MISPRINT, NO_VALUE, TIED, UNPLANNED
 from pipeline.report.table.results import Results
 
+_POOLED = "test accuracy (%) pooled over the samples of all clients"
+_WITHIN = "the ± of one run is over these, its own fluctuation"
 PROTOCOLS = {
-    "last_rounds": "last_rounds: test accuracy (%) pooled over the samples of all clients, mean over n measurements in "
-    "the last rounds of training; the ± of one run is over these, its own fluctuation (FedTP, section IV-B).",
-    "last_ten": f"last_ten: test accuracy (%) pooled over the samples of all clients, mean over the last {LAST} "
-    "measurements; the ± of one run is over these, its own fluctuation.",
+    "last_rounds": f"last_rounds: {_POOLED}, mean over n measurements in the last rounds of training; {_WITHIN} "
+    "(FedTP, section IV-B).",
+    "last_ten": f"last_ten: {_POOLED}, mean over the last {LAST} measurements; {_WITHIN}.",
     "last_position": "last_position: accuracy (%) of the character after each test text, pooled over all clients, mean "
-    "over n measurements in the last rounds of training; the ± of one run is over these, its own fluctuation.",
+    f"over n measurements in the last rounds of training; {_WITHIN}.",
     "clients": "clients: mean of the test accuracies (%) of n clients after the last round, each counting the same; "
     "the ± of one run is over these (FedPerfix).",
     "worst_tenth": "worst_tenth: mean test accuracy (%) after the last round of the n clients that fare worst, a tenth "
     "of all, rounded up; the ± of one run is over these.",
-    "final": "final: test accuracy (%) pooled over the samples of all clients, after the last round.",
-    "best_by_validation": "best_by_validation: test accuracy (%) pooled over the samples of all clients, after the "
-    "measured round that is best on validation samples, the earliest of equal ones.",
+    "final": f"final: {_POOLED}, after the last round.",
+    "best_by_validation": f"best_by_validation: {_POOLED}, after the measured round that is best on validation "
+    "samples, the earliest of equal ones.",
 }
 TWO_NUMBERS = f"a {BESIDE} b: a over the last {LAST} measurements, b after the last round; the paper names no round."
-
-
 _MARKS = (
-    "Bold: the best of its column.",
+    "Personalised models of all clients are measured after aggregation. Bold: the best of its column.",
     f"{TIED}: not told apart from the best of its column (moderated paired t tests over the seeds, at 5 % over all "
     "comparisons of a column, Holm); cells that do not share two seeds are not judged and have no mark.",
-    f"{NO_VALUE}: not run yet, not reached, or not to be counted before training.",
-    "diverged: training of at least one run of the cell ended in non-finite numbers.",
-    "[n/m]: n of the cell's m runs are done.",
+    f"{NO_VALUE}: not run yet, not reached, or not to be counted before training; diverged: training of at least one "
+    "run of the cell ended in non-finite numbers; [n/m]: n of the cell's m runs are done.",
     "± of a cell of several runs: population standard deviation over them.",
-)
-_PUBLISHED = (
     "Published values are in parentheses and have a best of their own; *: the paper quotes it from an earlier paper; "
     f"{MISPRINT}: printed so, though it cannot be (see Notes); {UNPLANNED}: no run is planned.",
     LEGEND,
+)
+_RANKS = (
+    "Rank: within a column, 1 the best; rows that cannot be told apart by their seeds, or are equal as printed, share "
+    "the mean of their ranks: from the best downwards as many as cannot be told apart from it, then anew from the next."
+)
+_PRECISION = (
+    "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
+    "objects do not count), the mean over clients."
+)
+_COUNTED = (
+    f"Numbers are counted, or of runs; {MATCH}: apart by less than one in the last digit printed; else {DIFFERS}."
 )
 
 
 def legend(results: Results) -> list[str]:
     """Return the sentences under a table: on its protocol, and on marks."""
-    table, cells = results.table, results.cells
-    accuracies = not any(cell.quantity for cell in cells)
+    counted = any(cell.quantity for cell in results.cells)
     applies = {
-        PROTOCOLS.get(table.metric, ""): accuracies,
-        "mAP in place of accuracy: mean average precision at an overlap of one half (COCO's, 101 recalls; difficult "
-        "objects do not count), the mean over clients.": results.layout.figure == PRECISION,
-        "Personalised models of all clients are measured after aggregation.": accuracies,
-        "Counted on the models of a cell's runs; nothing is trained for it.": table.counted,
-        "Single clients: the same on the test samples of one client.": bool(results.layout.client_names),
-        "Early stopping: a run ends when its pooled accuracy on validation samples has not improved for so many "
-        "measurements.": any(run.resolved.training.patience for run in results.runs.values()),
-        TWO_NUMBERS: table.metric == LAST_TEN,
-        f"{MATCH}: apart by less than one in the last digit that is printed; else {DIFFERS}.": not accuracies,
-        f"Rank: within a column, 1 the best; {TIES}.": bool(table.derived),
+        _COUNTED if counted else PROTOCOLS[results.table.metric]: True,
+        _PRECISION: results.layout.figure == PRECISION,
+        TWO_NUMBERS: results.table.metric == LAST_TEN,
+        _RANKS: bool(results.table.derived),
     }
-    published = _PUBLISHED if table.claims or any(cell.published or cell.misprint for cell in cells) else ()
-    return [*(sentence for sentence, does in applies.items() if does and sentence), *_MARKS, *published]
+    return [*(sentence for sentence, does in applies.items() if does), *_MARKS]
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
@@ -70,29 +68,25 @@ def facts(results: Results) -> list[tuple[str, str]]:
     quantities, metric = _quantities(results), results.table.metric
     if results.table.counted:
         return quantities
-    runs = [run.resolved for run in results.runs.values()]
-    cells = [cell for cell in results.cells if cell.runs]
-    windows = {(run.evaluation.window, run.evaluation.every) for run in runs}
-    runs_per_cell = {len(cell.runs) for cell in cells}
-    seeds = {len({results.runs[run].resolved.seed for run in cell.runs}) for cell in cells}
-    days = sorted(run.kept for run in results.runs.values() if run.kept)
+    runs, made = results.runs.values(), [run.resolved for run in results.runs.values()]
+    cells = [[results.runs[run] for run in cell.runs] for cell in results.cells if cell.runs]
+    per_cell, seeds = {len(own) for own in cells}, {len({run.resolved.seed for run in own}) for own in cells}
+    windows = sorted({(run.evaluation.window, run.evaluation.every) for run in made})
+    last_rounds = ", ".join(f"last {window} rounds, every {every}" for window, every in windows)
+    days = sorted(run.kept for run in runs if run.kept)
     found = {
         "protocol": "" if quantities else metric,
-        "n": _listed(value.n for run in results.runs.values() if (value := run.values.get(metric)) and value.n),
-        "measured": ", ".join(f"last {window} rounds, every {every}" for window, every in sorted(windows))
-        if metric in ("last_rounds", "last_position")
-        else "",
-        "rounds": _listed(run.training.rounds for run in runs),
-        "clients": _listed(run.clients for run in runs),
+        "n": _listed(value.n for run in runs if (value := run.values.get(metric)) and value.n),
+        "measured": last_rounds if metric in ("last_rounds", "last_position") else "",
+        "rounds": _listed(run.training.rounds for run in made),
+        "clients": _listed(run.clients for run in made),
         "seeds per cell": _listed(seeds),
-        "runs per cell": "" if runs_per_cell == seeds else _listed(runs_per_cell),
-        "early stopping": _listed(run.training.patience for run in runs if run.training.patience),
+        "runs per cell": "" if per_cell == seeds else _listed(per_cell),
+        "early stopping": _listed(run.training.patience for run in made if run.training.patience),
         "single clients": ", ".join(results.layout.client_names.values()),
-        "kept results": f"{len(days)} of {len(runs)} runs, {' to '.join(dict.fromkeys([days[0], days[-1]]))}"
-        if days
-        else "",
+        "kept results": days and f"{len(days)} of {len(made)} runs, {' to '.join(sorted({days[0], days[-1]}))}",
     }
-    return [*quantities, *((name, value) for name, value in found.items() if value)]
+    return [*quantities, *((name, str(value)) for name, value in found.items() if value)]
 
 
 def _quantities(results: Results) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -15,10 +14,12 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.data.samples import Samples
 from pflcore.files import write_text
-from pipeline.escape import escape_markdown
-from pipeline.report.drawing.sections import Picture, figure_style
-from pipeline.report.formats import aligned, csv_text, environment, inline_svg, legible
+from pipeline.report.drawing.sections import Picture, PlainTable, figure_style
+from pipeline.report.formats import csv_text, legible
+from pipeline.report.render import Document, html, markdown
+from pipeline.report.study import Part
 from pipeline.spec.run import describe_component
+from pipeline.workspace import PAPER
 
 MAX_CLIENTS = 100
 _MAX_NAMES = 24  # values of an attribute that are worth a panel, and classes that are worth their names
@@ -33,8 +34,6 @@ _NOTES = {
     "split distance": "of its training labels to its test labels, likewise; chance alone gives some",
 }
 
-Rows = list[tuple[str, ...]]
-
 
 def write_partition_page(record: dict[str, Any], samples: Samples, assignment: Assignment, out: Path) -> None:
     """Write ``index.md``, ``index.html``, ``picture.svg`` and ``clients.csv`` into the folder `out`.
@@ -44,42 +43,33 @@ def write_partition_page(record: dict[str, Any], samples: Samples, assignment: A
     """
     measures = heterogeneity(samples, assignment)
     clients = client_frame(measures, assignment)
-    shown = clients.iloc[_shown_clients(len(clients))]
+    count, shown = len(clients), _shown_clients(len(clients))
     with figure_style():
-        picture = Picture(_draw(samples, assignment, measures), _alt(samples, measures), photos=True)
-    novel = f", {len(assignment.novel)} of them novel" if assignment.novel else ""
+        picture = Picture(_draw(samples, assignment, measures, shown), _alt(samples, measures), photos=True)
+    facts = {
+        "dataset": f"{describe_component(record['dataset'])}, from {samples.source}",
+        "partition": describe_component(record["partition"]),
+        "clients": f"{count:,}{f', {len(assignment.novel)} of them novel' if assignment.novel else ''}",
+        "seed": str(record["seed"]),
+        "samples": f"{measures.used:,} held, {len(samples) - measures.used:,} left out",
+    }
     by_class = zip(measures.holders, measures.train.sum(axis=0), measures.test.sum(axis=0), strict=True)
-    page = {
-        "title": f"{record['partition']['name']} on {samples.name}, {len(clients):,} clients, seed {record['seed']}",
-        "alt": picture.alt,
-        "width": round(108 * picture.figure.get_figwidth()),  # pixels; as drawings on other pages
-        "facts": [
-            ("dataset", f"{describe_component(record['dataset'])}, from {samples.source}"),
-            ("partition", describe_component(record["partition"])),
-            ("clients", f"{len(clients):,}{novel}"),
-            ("seed", str(record["seed"])),
-            ("samples", f"{measures.used:,} held, {len(samples) - measures.used:,} left out"),
-        ],
-        "notes": [(name, words) for name, words in _NOTES.items() if name in clients],
-        "left_out": len(clients) - len(shown),
-        "shown": len(shown),
-    }
-    tables: dict[str, Rows] = {
-        "Over clients": [("", "smallest", "median", "mean", "largest"), *summarise(clients)],
-        "Classes": [
-            ("class", "clients", "training samples", "test samples"),
-            *((legible(name), *map(_number, own)) for name, own in zip(samples.class_names, by_class, strict=True)),
-        ],
-        "Clients": [tuple(map(str, clients)), *(tuple(map(_number, own)) for own in shown.itertuples(index=False))],
-    }
-    plain = {
-        title: aligned([rows[0], *(tuple(map(escape_markdown, row)) for row in rows[1:])], left=1)
-        for title, rows in tables.items()
-    }
-    markdown = environment(autoescape=False).get_template("partition.md.j2")
-    write_text(out / "index.md", markdown.render(page | {"tables": plain, "md": escape_markdown}))
-    html = environment(autoescape=True).get_template("partition.html.j2")
-    write_text(out / "index.html", html.render(page | {"tables": tables, "svg": inline_svg(picture.svg)}))
+    classes = [(legible(name), *map(_number, own)) for name, own in zip(samples.class_names, by_class, strict=True)]
+    some = [f"{len(shown)} of them, evenly spaced; all are in clients.csv."] if len(shown) < count else []
+    lines = [tuple(map(_number, own)) for own in clients.iloc[shown].itertuples(index=False)]
+    over = PlainTable(("", "smallest", "median", "mean", "largest"), summarise(clients), 1)
+    by_name = PlainTable(("class", "clients", "training samples", "test samples"), classes, 1)
+    notes = "; ".join(f"{name}: {words}" for name, words in _NOTES.items() if name in clients)
+    parts = [
+        Part(picture=picture, facts=list(facts.items()), name="picture"),
+        Part("Over clients", table=over, note=f"{notes}."),
+        Part("Classes", table=by_name),
+        Part("Clients", text=some, table=PlainTable(tuple(map(str, clients)), lines, 1)),
+    ]
+    title = f"{record['partition']['name']} on {samples.name}, {count:,} clients, seed {record['seed']}"
+    page = Document(title, PAPER, own=parts)
+    write_text(out / "index.md", markdown("page.md.j2", page=page))
+    write_text(out / "index.html", html("page.html.j2", page=page))
     write_text(out / "picture.svg", picture.svg)
     write_text(out / "clients.csv", csv_text(clients))
 
@@ -101,7 +91,7 @@ def client_frame(measures: Heterogeneity, assignment: Assignment) -> pd.DataFram
     return clients
 
 
-def summarise(clients: pd.DataFrame) -> Rows:
+def summarise(clients: pd.DataFrame) -> list[tuple[str, ...]]:
     """Return for each measure of the clients its smallest, median, mean and largest value, as text."""
     measures = clients.drop(columns=["client", "novel"], errors="ignore").agg(["min", "median", "mean", "max"])
     return [(str(name), *map(_number, values)) for name, values in measures.items()]
@@ -117,26 +107,38 @@ def _shown_clients(clients: int) -> np.ndarray:
     return np.unique(np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64))
 
 
-def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Figure:
+def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity, shown: np.ndarray) -> Figure:
     """Draw clients as rows: a heat map over classes, one over each attribute with few values, and bars of their sizes
-    and noise."""
-    shown = _shown_clients(measures.clients)
+    and noise. Heat maps show shares, so that a large client does not bleach the others."""
     maps = [("class", measures.train[shown], samples.class_names)]
     for name, counts in measures.attributes.items():
         if 1 < counts.shape[1] <= _MAX_NAMES:
             maps.append((name, counts[shown], samples.attributes[name].names))
-    bars = 1 + (assignment.noise is not None)
-    widths = [float(np.clip(1.4 + 0.2 * counts.shape[1], 2.4, 6.0)) for _, counts, _ in maps] + [1.7] * bars
+    widths = [float(np.clip(1.4 + 0.2 * counts.shape[1], 2.4, 6.0)) for _, counts, _ in maps]
+    widths += [1.7] * (1 + (assignment.noise is not None))
     named = [len(name) for _, _, names in maps if len(names) <= _MAX_NAMES for name in names]
     height = float(np.clip(0.16 * len(shown), 1.4, 8.0)) + 1.2 + 0.075 * max(named, default=0)
     figure = Figure(figsize=(sum(widths) + 1.2, height), layout="constrained")
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     for panel in panels:
         panel.grid(visible=False)
-    for panel, (name, counts, names) in zip(panels, maps, strict=False):
-        _heat_map(figure, panel, counts, names, name)
-    position = np.arange(len(shown))
-    _sizes(panels[len(maps)], position, measures, shown)
+    for panel, (title, counts, names) in zip(panels, maps, strict=False):
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        image = panel.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+        panel.set_xlabel(title)
+        if len(names) <= _MAX_NAMES:
+            panel.set_xticks(range(len(names)), [legible(name) for name in names], rotation=90, parse_math=False)
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01, label="share of the samples")
+    position, sizes, left = np.arange(len(shown)), panels[len(maps)], np.zeros(len(shown))
+    for name, colour in _SPLITS.items():
+        if (counts := getattr(measures, name)) is not None:
+            sizes.barh(position, counts[shown].sum(axis=1), left=left, height=0.8, color=colour, label=name)
+            left += counts[shown].sum(axis=1)
+    sizes.set_xlabel("samples")
+    sizes.xaxis.set_major_locator(MaxNLocator(3))
+    sizes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8, handlelength=1.0)
     if assignment.noise:
         panels[-1].barh(position, np.array(assignment.noise.std)[shown], color="#555555", height=0.8)
         panels[-1].set_xlabel("noise (std)")
@@ -148,30 +150,6 @@ def _draw(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> 
     first.set_yticks(ticks, [str(client) for client in shown[ticks]])
     first.set_ylim(len(shown) - 0.5, -0.5)
     return figure
-
-
-def _heat_map(figure: Figure, panel: Axes, counts: np.ndarray, names: tuple[str, ...], title: str) -> None:
-    # Shares, so that a large client does not bleach the others; sizes have a panel of their own.
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    image = panel.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
-    panel.set_xlabel(title)
-    if len(names) <= _MAX_NAMES:
-        panel.set_xticks(range(len(names)), [legible(name) for name in names], rotation=90, parse_math=False)
-    else:
-        panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01, label="share of the samples")
-
-
-def _sizes(panel: Axes, position: np.ndarray, measures: Heterogeneity, shown: np.ndarray) -> None:
-    left = np.zeros(len(shown))
-    for name, colour in _SPLITS.items():
-        if (counts := getattr(measures, name)) is not None:
-            size = counts[shown].sum(axis=1)
-            panel.barh(position, size, left=left, height=0.8, color=colour, label=name)
-            left += size
-    panel.set_xlabel("samples")
-    panel.xaxis.set_major_locator(MaxNLocator(3))
-    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8, handlelength=1.0)
 
 
 def _alt(samples: Samples, measures: Heterogeneity) -> str:

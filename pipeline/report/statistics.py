@@ -1,22 +1,16 @@
 """Statistics over seeds: intervals and tests of paired differences, the one rule for noise, ranks over data sets.
 
 The clients of a run share one training: its initial weights, its order of batches, its server. What another seed would
-change therefore shows between seeds alone, however many clients there are, and so the seed is what is counted: each
-gives one number. A test over clients would ask whether other clients of this very training agree. One seed decides
-nothing.
-
-Over seeds it is the t test. Three of them cannot reach 5 % by flipping signs: there are eight ways, so the smallest p
-is 2/8. What t asks for in return is that the differences of seeds are about normal, which means over clients and test
-samples are. Where signs can be flipped often enough their p stands beside it, as a check of that.
+change shows between seeds alone, so the seed is what is counted: each gives one number, and one seed decides nothing.
+It is the t test, as three seeds cannot reach 5 % by flipping signs; it asks that differences of seeds, which are means
+over clients and test samples, are about normal. SciPy is imported by functions: it takes longer than most reports.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -28,12 +22,8 @@ BySeed = Mapping[int, float]
 
 LEVEL = 0.05
 """The error that is allowed: how often chance alone is called a difference."""
-POWER = 0.8
-"""How often a difference is to be noticed that is there."""
-RESAMPLES = 9999
 FEWEST_SEEDS = 3
 """Of our own, below which no verdict is given beside a published value."""
-_FEWEST_COMPARISONS = 3  # whose variances say something of a common one
 
 WITHIN, BEYOND, NO_VERDICT = "within noise", "beyond noise", "no verdict"
 LEGEND = (
@@ -41,8 +31,6 @@ LEGEND = (
     "within noise otherwise; the interval is by t over our seeds, a printed ± counts as the standard deviation of the "
     f"printed value, and beside a published value fewer than {FEWEST_SEEDS} seeds of ours have no verdict."
 )
-
-# SciPy's statistics take longer to import than most reports to write, so functions import them.
 
 
 @dataclass(frozen=True)
@@ -55,10 +43,6 @@ class Effect:
         p: Two-sided; 1 where the spread is not known. Of printed values 0 where the interval leaves out what is asked.
         n: Seeds; None of printed values.
         spread: The standard deviation between seeds of the difference; NaN for fewer than two.
-        least: The difference that so many seeds of that spread detect in four of five cases; infinite where unknown.
-        flipped: The p of the sign-flip test, which assumes no normality; NaN for so few seeds that it cannot reach 5 %.
-        clients: Of a single seed how many clients there are, and the interval over these.
-        between_clients: Whether the deviation of printed values is the one between a run's clients.
     """
 
     difference: float
@@ -67,22 +51,17 @@ class Effect:
     p: float = 1.0
     n: int | None = None
     spread: float = math.nan
-    least: float = math.inf
-    flipped: float = math.nan
-    clients: tuple[int, float, float] | None = None
-    between_clients: bool = False
 
 
 def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
     """Return half the width of the 95 % interval of a difference; infinite where the spread of seeds is not known.
 
-    What papers print after ± means different things, mostly unsaid: a spread over seeds, over rounds of one run, over
-    clients. It is taken as the standard deviation of the printed value itself. If it is that of one of n seeds, this is
-    too wide by √n, so it errs towards *within*. Half widths of both sides are added in squares (MOVER, Zou and Donner
-    2008): with three seeds it errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
+    What papers print after ± is taken as the standard deviation of the printed value; if it is that of one of n seeds,
+    this is too wide by √n, so it errs towards *within*. Half widths of both sides are added in squares (MOVER, Zou and
+    Donner 2008): with three seeds it errs in at most 5 of 100 cases, where Welch's degrees of freedom err in up to 8.
 
     Args:
-        seeds: The difference under each of our seeds [seeds]; none where both of its values are printed.
+        seeds: The difference under each of our seeds; none where both of its values are printed.
         deviation: The ± of the printed values in it; 0 where none is printed.
     """
     printed = NormalDist().inv_cdf(1 - LEVEL / 2) * deviation
@@ -93,17 +72,11 @@ def half_interval(seeds: Sequence[float], deviation: float = 0.0) -> float:
         return math.inf
     from scipy import stats
 
-    error = float(stats.sem(seeds))
-    return math.hypot(float(stats.t.ppf(1 - LEVEL / 2, len(seeds) - 1)) * error, printed)
+    return math.hypot(float(stats.t.ppf(1 - LEVEL / 2, len(seeds) - 1) * stats.sem(seeds)), printed)
 
 
 def beside_published(seeds: Sequence[float], published: float, deviation: float | None) -> tuple[str, float | None]:
-    """Return the verdict on what is obtained beside a published value, and by how much the two may differ by chance.
-
-    Args:
-        seeds: What is obtained under each seed [seeds], in percent.
-        deviation: The ± of the published value; None where none is printed.
-    """
+    """Return the verdict on values per seed beside a published one, and by how much the two may differ by chance."""
     differences = [value - published for value in seeds]
     bound = half_interval(differences, deviation or 0.0) if len(seeds) >= FEWEST_SEEDS else math.inf
     if math.isinf(bound):
@@ -112,45 +85,32 @@ def beside_published(seeds: Sequence[float], published: float, deviation: float 
 
 
 def compare(differences: Array) -> Effect:
-    """Return the mean of paired differences, judged over the seeds by a t test.
-
-    Seeds are assumed to be exchangeable, and their differences to be normal. Where all seeds differ by the same to the
-    last digit their spread is that of rounding and not of chance, so it counts as not known.
-
-    Args:
-        differences: [seeds].
-    """
+    """Return the mean of paired differences [seeds], judged by a t test over exchangeable seeds."""
     n = len(differences)
-    if not n:
-        return Effect(math.nan, n=0)
-    mean = float(differences.mean())
+    mean = float(differences.mean()) if n else math.nan
     spread = float(differences.std(ddof=1)) if n > 1 else math.nan
-    reach = half_interval(differences.tolist())
+    reach = half_interval(differences.tolist()) if n else math.inf
     if math.isinf(reach):
         return Effect(mean, n=n, spread=spread)
     from scipy import stats
 
-    p, least = float(stats.ttest_1samp(differences, 0.0).pvalue), least_detectable(n, spread)
-    return Effect(mean, mean - reach, mean + reach, p, n, spread, least, sign_flips(differences))
+    p = float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return Effect(mean, mean - reach, mean + reach, p, n, spread)
 
 
-def compare_printed(difference: float, asked: float, deviation: float, *, between_clients: bool = False) -> Effect:
+def compare_printed(difference: float, asked: float, deviation: float) -> Effect:
     """Return the effect of printed values, of which their ± is all that is known, against an `asked` difference."""
     size = half_interval((), deviation)
     p = 0.0 if round(abs(difference - asked), 9) > size else 1.0
-    return Effect(difference, difference - size, difference + size, p, between_clients=between_clients)
+    return Effect(difference, difference - size, difference + size, p)
 
 
 def compare_spreads(first: Array, second: Array, asked: float = 0.0) -> Effect:
-    """Return by how much the first of two paired samples spreads more, by the test of Pitman and Morgan.
+    """Return by how much the first of two paired samples [seeds] spreads more, by the test of Pitman and Morgan.
 
-    Values are assumed to be jointly normal and exchangeable over seeds. Then sum and difference of the two sides are
-    correlated exactly if one side varies more, which is what is tested; other ratios are tested after scaling. A ratio
-    of deviations is turned into a difference at their geometric mean, so that of no difference p is exact.
-
-    Args:
-        first, second: [seeds]. Fewer than three say nothing.
-        asked: The difference of population standard deviations that p is about.
+    Sum and difference of two normal sides are correlated exactly if one varies more, which is what is tested; other
+    ratios are tested after scaling. A ratio of deviations is turned into a difference at their geometric mean, so that
+    of no difference p is exact. p is about the difference `asked`. Fewer than three seeds say nothing.
     """
     n = len(first)
     ours, theirs = (float(side.std()) if n else 0.0 for side in (first, second))
@@ -167,69 +127,6 @@ def compare_spreads(first: Array, second: Array, asked: float = 0.0) -> Effect:
     scaled = first * theirs * shift**2 / ours
     p = float(stats.pearsonr(scaled + second, scaled - second).pvalue)
     return Effect(ours - theirs, ours / factor - theirs * factor, ours * factor - theirs / factor, p, n)
-
-
-def least_detectable(n: int, spread: float) -> float:
-    """Return the true difference that a two-sided paired t test at :data:`LEVEL` detects with :data:`POWER`.
-
-    It is infinite for fewer than two pairs.
-
-    Args:
-        n: Pairs, such as seeds.
-        spread: The standard deviation of their differences.
-    """
-    return spread * _least(n) if n > 1 else math.inf
-
-
-@cache
-def _least(n: int) -> float:
-    """Return the least detectable difference in standard deviations of a pair."""
-    from scipy import optimize, stats
-
-    bar = float(stats.t.ppf(1 - LEVEL / 2, n - 1))
-    # The other tail counts next to nothing where the power is large.
-    shift = optimize.brentq(lambda shift: float(stats.nct.sf(bar, n - 1, shift)) - POWER, 0.0, 10 * (bar + 1))
-    return float(shift) / math.sqrt(n)
-
-
-def sign_flips(differences: Array) -> float:
-    """Return the two-sided p of the test that flips signs of paired differences [seeds].
-
-    If neither method were better, each seed could as well have had the opposite difference; nothing else is assumed.
-    NaN where the seeds are so few that no differences whatever could reach :data:`LEVEL`.
-    """
-    if 2.0 ** (1 - len(differences)) > LEVEL:
-        return math.nan
-    from scipy import stats
-
-    found = stats.permutation_test(
-        (differences,), np.mean, permutation_type="samples", n_resamples=RESAMPLES, rng=np.random.default_rng(0)
-    )
-    return float(found.pvalue)
-
-
-def bootstrap_interval(values: Array) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of some values, by the bootstrap (BCa; by percentiles where undefined).
-
-    Of the clients of a single seed it says what other clients of the same training would change, and nothing about
-    another seed, so verdicts do not go by it. The same input gives the same interval.
-
-    Args:
-        values: [clients]; fewer than two have an infinite interval.
-    """
-    if len(values) < 2:
-        return -math.inf, math.inf
-    from scipy import stats
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # that BCa is not defined shows in what it gives
-        for method in ("BCa", "percentile"):
-            low, high = stats.bootstrap(
-                (values,), np.mean, n_resamples=RESAMPLES, method=method, rng=np.random.default_rng(0)
-            ).confidence_interval
-            if np.isfinite((low, high)).all():
-                break
-    return float(low), float(high)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -256,14 +153,13 @@ def significant(pairs: Sequence[tuple[BySeed, BySeed]]) -> list[bool | None]:
 def moderated_ps(effects: Sequence[Effect]) -> list[float]:
     """Return the two-sided p of each comparison, where those with a known spread share what they know of it.
 
-    Moderated t tests (Smyth, 2004): of three seeds a spread is known so badly that t asks for differences of many times
-    its size. But the comparisons of a table are alike: their variances scatter about something that all of them
-    together tell well, and each is drawn towards it. A variance above the common one is left as it is, since one method
-    may be less steady than all others. Fewer than three comparisons are judged each by itself.
+    Moderated t tests (Smyth, 2004): three seeds tell a spread badly, but the variances of a table's comparisons scatter
+    about something that all together tell well, and each is drawn towards it. One above it is left as it is, since one
+    method may be less steady than all others. Fewer than three comparisons are judged each by itself.
     """
     known = [at for at, one in enumerate(effects) if math.isfinite(one.low)]
     ps = [one.p for one in effects]
-    if len(known) < _FEWEST_COMPARISONS:
+    if len(known) < 3:
         return ps
     from scipy import stats
 
@@ -278,15 +174,11 @@ def moderated_ps(effects: Sequence[Effect]) -> list[float]:
 
 
 def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
-    """Return variances drawn towards a common one, and the degrees of freedom that they have then.
+    """Return variances [comparisons] drawn towards a common one, and the degrees of freedom that they have then.
 
     True variances are taken for draws from a scaled inverse χ², whose scale s² and degrees d are found by the mean and
     variance of the logarithms; what is observed with its own degrees and s² with d are averaged (Smyth, 2004, section
-    6). Where they scatter no more than chance explains, all are the same. There are never more degrees than all
-    comparisons have together.
-
-    Args:
-        variances, degrees: [comparisons], positive; three or more.
+    6). Where they scatter no more than chance explains, all are the same. There are never more degrees than all have.
     """
     from scipy import optimize, special
 
@@ -309,15 +201,8 @@ def moderated(variances: Array, degrees: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by their mean ranks.
-
-    Attributes:
-        mean_ranks: [methods]; 1 is the best.
-        p: Of the Friedman test that all have the same rank.
-        critical: The difference of mean ranks beyond which two methods differ (Nemenyi).
-        groups: The largest sets of methods, best first, that do not differ; all of them where `p` is above 5 %. Methods
-            that stand alone are in none.
-    """
+    """Methods by their mean ranks, 1 the best: p of the Friedman test that all have the same; the difference beyond
+    which two of them differ (Nemenyi); and the largest sets of methods that do not, all where p is above 5 %."""
 
     mean_ranks: Array
     p: float
@@ -328,10 +213,8 @@ class Ranking:
 def rank_methods(scores: Array) -> Ranking:
     """Rank methods on each data set and compare the mean ranks (Demšar, 2006); equal scores share their mean rank.
 
-    The data sets are what is counted: each gives one rank per method, and they are assumed to be independent.
-
     Args:
-        scores: [data sets, methods], two methods at least; the highest is the best.
+        scores: [data sets, methods], two methods at least; the highest is the best. Data sets count as independent.
     """
     from scipy import stats
 

@@ -13,7 +13,7 @@ from typing import Any
 from pflcore.artifacts import write_table
 from pflcore.files import atomic_path, write_text
 from pipeline.escape import escape_markdown
-from pipeline.report.claims_table import claims_csv
+from pipeline.report.claims import claims_csv
 from pipeline.report.formats import csv_text
 from pipeline.report.frame import read_frame
 from pipeline.report.render import Document, html, latex, markdown
@@ -27,10 +27,7 @@ _META = {"spec", "title", "profile", "rows", "columns", "metric", "better", "dec
 
 
 def build_report(table: ResolvedTable, root: Path, out: Path) -> None:
-    """Write ``report.md .tex .html`` and ``table.csv .parquet`` into `out`, and pictures into its folder ``figures``.
-
-    These are ``claims.csv`` where there are claims, and ``<figure>.svg .png .csv`` of the curves and of every figure
-    that the table asks for, as far as it has a picture and numbers.
+    """Write ``report.md .tex .html``, ``table.csv .parquet`` and the folders ``figures`` and ``metrics`` into `out`.
 
     Runs that have not been made are reported as missing, so a report can be built at any time. The same frame gives the
     same bytes. Durations, which do not repeat, go to ``root/.pfl/timings/<spec>.md`` instead.
@@ -79,10 +76,8 @@ def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
     Args:
         tidy: Remove pictures that the study no longer has.
     """
-    files: dict[str, str | bytes] = {}
+    files: dict[str, str | bytes] = {"claims.csv": claims_csv(study.judgements)} if study.judgements else {}
     out.mkdir(parents=True, exist_ok=True)
-    if study.judgements:
-        files["claims.csv"] = claims_csv(study.judgements)
     for section in study.sections:
         if section.picture:
             files |= {f"{section.name}.svg": section.picture.svg, f"{section.name}.png": section.picture.png}
@@ -90,10 +85,9 @@ def write_pictures(study: Study, out: Path, *, tidy: bool = False) -> None:
             files[f"{section.name}.csv"] = csv_text(section.data)
     for name, content in files.items():
         put(out / name, content)
-    if tidy:
-        for path in (path for kind in ("svg", "png", "csv") for path in out.glob(f"*.{kind}")):
-            if path.name not in files:
-                path.unlink(missing_ok=True)
+    for path in out.iterdir() if tidy else ():
+        if path.suffix in (".svg", ".png", ".csv") and path.name not in files:
+            path.unlink(missing_ok=True)
 
 
 def write_metrics(results: Results, out: Path) -> None:
@@ -123,16 +117,11 @@ def write_metrics(results: Results, out: Path) -> None:
 
 
 def write_timings(table: ResolvedTable, root: Path) -> None:
-    """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any.
-
-    Durations are the only facts that differ when a run is repeated, so they stay out of the report, which can then be
-    reproduced byte for byte.
-    """
-    lines, total = [], 0.0
-    for run in sorted(table.runs):
-        if timing := read_timing(root / ".pfl" / "timings" / f"{run}.json"):
-            total += timing.seconds
-            lines.append(f"| {run} | {escape_markdown(timing.device)} | {timing.seconds:.1f} |\n")
+    """Collect ``.pfl/timings/<run id>.json`` into one table, if there are any."""
+    timings = {run: read_timing(root / ".pfl" / "timings" / f"{run}.json") for run in sorted(table.runs)}
+    made = {run: timing for run, timing in timings.items() if timing}
+    lines = [f"| {run} | {escape_markdown(one.device)} | {one.seconds:.1f} |\n" for run, one in made.items()]
     if lines:
         head = f"# Training time of {table.spec}\n\n| run | device | seconds |\n|:---|:---|---:|\n"
-        write_text(root / timings_path(table.spec), head + "".join(lines) + f"| **all** | | {total:.1f} |\n")
+        total = f"| **all** | | {sum(one.seconds for one in made.values()):.1f} |\n"
+        write_text(root / timings_path(table.spec), head + "".join(lines) + total)

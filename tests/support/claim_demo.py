@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.claims import Judgement, judge_claims
-from pipeline.report.claims_table import print_claim
+from pipeline.report.claims import Judgement, judge_claims, weakest_pairs
 from pipeline.spec.table import ResolvedTable, TableClaim
 from support.report_demo import RECORD, cell, claim, results_of, table, with_records, write_metrics
 
@@ -20,19 +19,10 @@ def a_and_b(form: str = "better", **changes: Any) -> TableClaim:
     return claim({"method": ["A"]}, {"method": ["B"]}, form, **changes)
 
 
-def within(margin: float, over: str, **changes: Any) -> TableClaim:
-    """A claim that cells along an axis are close together."""
-    return claim({}, {}, "within", margin=margin, over=[over], **changes)
-
-
-Printed = list[dict[str, str]]
-"""Pairs of a claim as pages print them, by column; the columns in which none has anything are left out."""
-
-
-def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, Printed]:
-    """What becomes of a table's only claim, and its pairs as they are printed."""
+def judge(resolved: ResolvedTable, root: Path) -> tuple[Judgement, list[dict[str, str]]]:
+    """What becomes of a table's only claim, and its weakest pairs as pages print them, without empty columns."""
     (judgement,) = judge_claims(results_of(resolved, root))
-    pairs = print_claim(judgement, resolved.decimals).pairs
+    pairs = weakest_pairs([judgement], resolved.decimals)
     return judgement, [dict(zip(pairs.header, row, strict=True)) for row in pairs.rows]
 
 

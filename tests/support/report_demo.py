@@ -14,18 +14,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pflcore.artifacts import read_table, write_table
+from pflcore.artifacts import write_table
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import Figures, summarise
 from pflcore.settings import Evaluation
 from pipeline.compile.serialise import to_json
-from pipeline.report.frame import ALL, Frame, collect_frame, write_frame
+from pipeline.report.frame import ALL, Frame, collect_frame
 from pipeline.report.table.results import Results
 from pipeline.report.write import build_report
 from pipeline.spec.run import Run
 from pipeline.spec.table import Published, ResolvedTable, TableCell, TableClaim, read_runs
-from pipeline.workspace import RECORDS, frame_path, run_path
+from pipeline.workspace import RECORDS, run_path
 
 PUBLISHED = {  # FedTP, Table II, CIFAR-10
     "Local-T": [(84.55, 0.15), (82.21, 0.08), (69.94, 0.13), (66.68, 0.13)],
@@ -37,20 +37,13 @@ PUBLISHED = {  # FedTP, Table II, CIFAR-10
 }
 COLUMNS = [("Pathological", "50"), ("Pathological", "100"), ("Dirichlet", "50"), ("Dirichlet", "100")]
 HEADINGS = {
-    "adaptation": "Adaptation to novel clients",
-    "embeddings": "Client embeddings",
-    "mixing": "How local attention is mixed",
-    "rollout": "Attention rollout",
+    **{"adaptation": "Adaptation to novel clients", "embeddings": "Client embeddings"},
+    **{"mixing": "How local attention is mixed", "rollout": "Attention rollout"},
 }
 EVALUATION = Evaluation(every=5, window=20, curve_every=10)
 RECORD: dict[str, Any] = {
-    "dataset": {"name": "digits"},
-    "partition": {"name": "iid"},
-    "clients": 3,
-    "seed": 0,
-    "backbone": {"name": "convnet"},
-    "method": {"name": "fedavg"},
-    "training": {"rounds": 100},
+    **{"dataset": {"name": "digits"}, "partition": {"name": "iid"}, "clients": 3, "seed": 0},
+    **{"backbone": {"name": "convnet"}, "method": {"name": "fedavg"}, "training": {"rounds": 100}},
     "evaluation": {"every": 5, "window": 20, "curve_every": 10},
 }
 """What a run is of which a test says nothing else."""
@@ -59,11 +52,7 @@ CODE = "c0de00c0de00"
 
 
 def cell(
-    labels: dict[str, str],
-    runs: list[str],
-    published: Any = None,
-    client: int | None = None,
-    note: str = "",
+    labels: dict[str, str], runs: list[str], published: Any = None, client: int | None = None, note: str = ""
 ) -> TableCell:
     """A cell of a resolved table; `published` is (mean, std) or (mean, std, "quoted")."""
     if published is not None:
@@ -73,28 +62,14 @@ def cell(
 
 def table(cells: list[TableCell], rows: list[str], columns: list[str], **changes: Any) -> ResolvedTable:
     """A resolved table whose labels and runs are those of its cells; the runs are those of :data:`RECORD`."""
-    labels = {axis: list(dict.fromkeys(entry.labels[axis] for entry in cells)) for axis in (*rows, *columns)}
-    runs = {run: Run(RECORD).federation_id for entry in cells for run in entry.runs}
     base = {
-        "spec": "demo/table2",
-        "title": "A demonstration",
-        "profile": "paper",
-        "paper": None,
-        "notes": [],
-        "caption": "Average test accuracy.",
-        "rows": rows,
-        "columns": columns,
-        "clients": {},
-        "metric": "last_rounds",
-        "better": "higher",
-        "decimals": 2,
-        "labels": labels,
-        "cells": cells,
-        "runs": runs,
+        **{"spec": "demo/table2", "title": "A demonstration", "profile": "paper", "paper": None, "notes": []},
+        **{"caption": "Average test accuracy.", "rows": rows, "columns": columns, "clients": {}, "cells": cells},
+        **{"metric": "last_rounds", "better": "higher", "decimals": 2},
+        "labels": {axis: list(dict.fromkeys(entry.labels[axis] for entry in cells)) for axis in (*rows, *columns)},
+        "runs": {run: Run(RECORD).federation_id for entry in cells for run in entry.runs},
         "partitions": [{"federation": "digits-iid-n3-s0-00000000", "words": "iid on digits, 3 clients, seed 0"}],
-        "claims": [],
-        "figures": None,
-        "analyses": HEADINGS,
+        **{"claims": [], "figures": None, "analyses": HEADINGS},
     }
     return ResolvedTable.model_validate({**base, **changes})
 
@@ -143,24 +118,18 @@ def frame_of(resolved: ResolvedTable, root: Path) -> Frame:
     """The frame of a table's runs, with the figures that :func:`write_evaluation` has stated."""
     with patch("pipeline.report.frame.summarise", _summarised):
         frame = collect_frame(resolved, runs_of(resolved, root), root)
-    for run in resolved.runs:
-        path = root / run_path(run, "figures.json")
-        if path.is_file():
-            rows = [
-                {
-                    "run": run,
-                    "client": ALL,
-                    "metric": metric,
-                    **figure,
-                    "std": figure["std"] if figure["n"] > 1 else None,
-                }
-                for metric, figure in json.loads(path.read_text()).items()
-            ]
-            others = frame.values[(frame.values["run"] != run) | (frame.values["client"] != ALL)]
-            state = frame.runs["state"].where(frame.runs["run"] != run, "measured" if rows else "diverged")
-            values = pd.concat([others, pd.DataFrame(rows, columns=others.columns).astype(others.dtypes.to_dict())])
-            frame = replace(frame, runs=frame.runs.assign(state=state), values=values)
-    return frame
+    paths = {run: root / run_path(run, "figures.json") for run in resolved.runs}
+    stated = {run: json.loads(path.read_text()) for run, path in paths.items() if path.is_file()}
+    rows = [
+        {"run": run, "client": ALL, "metric": metric, **figure, "std": figure["std"] if figure["n"] > 1 else None}
+        for run, figures in stated.items()
+        for metric, figure in figures.items()
+    ]
+    others = frame.values[~frame.values["run"].isin(stated) | (frame.values["client"] != ALL)]
+    values = pd.concat([others, pd.DataFrame(rows, columns=others.columns).astype(others.dtypes.to_dict())])
+    states = {run: "measured" if figures else "diverged" for run, figures in stated.items()}
+    state = [states.get(run, known) for run, known in frame.runs[["run", "state"]].itertuples(index=False)]
+    return replace(frame, runs=frame.runs.assign(state=state), values=values)
 
 
 def _summarised(rounds: pa.Table, evaluation: Evaluation, count: int) -> Figures:
@@ -178,21 +147,15 @@ def results_of(resolved: ResolvedTable, root: Path) -> Results:
 
 def report(resolved: ResolvedTable, root: Path, out: Path) -> None:
     """The report of a table."""
-    folder = root / frame_path(resolved.spec)
-    runs_of(resolved, root)
-    with patch("pipeline.report.frame.summarise", _summarised):
-        write_frame(resolved, root, folder)
-    for name, rows in vars(frame_of(resolved, root)).items():
-        kept = read_table(folder / f"{name}.parquet", f"frame.{name}/1")[0]
-        rows = pa.Table.from_pandas(rows, schema=kept.schema.remove_metadata(), preserve_index=False)
-        write_table(folder / f"{name}.parquet", rows, f"frame.{name}/1")
-    build_report(resolved, root, out)
+    frame = frame_of(resolved, root)
+    with patch("pipeline.report.write.read_frame", lambda folder: frame):
+        build_report(resolved, root, out)
 
 
 def write_metrics(root: Path, run: str, mean: float, std: float | None = 0.0) -> None:
     """A run of which only its figures are of interest; its clients are those of its rounds, if there are any."""
-    figures = {"mean": mean, "std": std, "n": 5}
-    write_evaluation(root, run, dict.fromkeys(("last_rounds", "clients", "final"), figures))
+    figure = {"mean": mean, "std": std, "n": 5}
+    write_evaluation(root, run, dict.fromkeys(("last_rounds", "clients", "final"), figure))
 
 
 def write_evaluation(root: Path, run: str, figures: dict[str, Any]) -> None:
@@ -204,16 +167,13 @@ def rounds_table(
     rounds: Sequence[int], clients: Sequence[int], correct: Sequence[int], total: Sequence[int], loss: Sequence[float]
 ) -> pa.Table:
     """Measurements of test clients after aggregation."""
+    counts = {"correct": correct, "total": total, "last_correct": correct}
     return pa.table(
         {
-            "round": pa.array(rounds, pa.int32()),
-            "client": pa.array(clients, pa.int32()),
-            "population": pa.array(["test"] * len(rounds), pa.string()),
-            "moment": pa.array(["after_aggregation"] * len(rounds), pa.string()),
-            "correct": pa.array(correct, pa.int64()),
-            "total": pa.array(total, pa.int64()),
+            **{name: pa.array(own, pa.int32()) for name, own in (("round", rounds), ("client", clients))},
+            **{name: [own] * len(rounds) for name, own in (("population", "test"), ("moment", "after_aggregation"))},
+            **{name: pa.array(own, pa.int64()) for name, own in counts.items()},
             "loss": pa.array(loss, pa.float64()),
-            "last_correct": pa.array(correct, pa.int64()),
         }
     )
 
@@ -222,7 +182,6 @@ def write_run(
     root: Path, run: str, target: float, *, clients: int = 8, rounds: int = 100, diverged: bool = False
 ) -> None:
     """All artifacts of a run whose accuracy rises towards `target` percent, with noise seeded by its id."""
-    folder = root / "artifacts" / "runs" / run
     random = np.random.default_rng(list(run.encode()))
     due = [r for r in range(1, rounds + 1) if EVALUATION.is_due(r, rounds)]
     due = due[: len(due) // 2] if diverged else due
@@ -232,69 +191,39 @@ def write_run(
             share = target * (1 - 0.8 * np.exp(-r / (rounds / 5))) + random.normal(0, 1.5)
             correct = int(np.clip(round(500 * share / 100), 0, 500))
             rows.append((r, client, correct, 500, 2.0 - share / 60))
-    columns = list(zip(*rows, strict=True))
-    measured = rounds_table(*columns)
     meta = {
-        "run": run,
-        "device": "cpu",
-        "torch": "2.11.0",
-        "code": CODE,
-        "dataset_hash": "d" * 64,
-        "partition_hash": "e" * 64,
-        "parameters": 1234567,
-        "communicated_up": 10**9,
-        "communicated_down": 2 * 10**9,
-        "stored": 1250,
-        "received": 1234567,
-        "server": 2345678,
-        "macs": 3456789,
-        "positions": 1,
+        **{"run": run, "device": "cpu", "torch": "2.11.0", "code": CODE},
+        **{"dataset_hash": "d" * 64, "partition_hash": "e" * 64, "parameters": 1234567},
+        **{"communicated_up": 10**9, "communicated_down": 2 * 10**9, "stored": 1250, "received": 1234567},
+        **{"server": 2345678, "macs": 3456789, "positions": 1},
         "diverged": {"round": due[-1] + 1, "client": 3} if diverged else None,
     }
-    write_table(folder / "rounds.parquet", measured, "rounds/2", **meta)
+    write_table(root / run_path(run, "rounds.parquet"), rounds_table(*zip(*rows, strict=True)), "rounds/2", **meta)
 
 
 def demo(root: Path, **changes: Any) -> ResolvedTable:
     """Six methods on four settings with published values, one quoted row without runs, and every kind of cell."""
     cells = []
-    for method, values in PUBLISHED.items():
+    for method, values in {**PUBLISHED, "pFedGP": [(mean, 0.3, "quoted") for mean in (89.2, 88.8, 63.3, 61.3)]}.items():
         for (setting, clients), published in zip(COLUMNS, values, strict=True):
             run = f"{method.lower().replace(' ', '-')}-{setting[0].lower()}{clients}"
             labels = {"method": method, "dataset": "CIFAR-10", "setting": setting, "clients": clients}
-            cells.append(cell(labels, [run], published))
-            if method == "pFedMe-T" and clients == "100":
-                continue  # not run yet
-            shift = 6.0 if method == "FedAvg-T" else 0.8
-            write_run(root, run, published[0] + shift, diverged=method == "Local-T" and clients == "100")
-    for (setting, clients), mean in zip(COLUMNS, (89.20, 88.80, 63.30, 61.30), strict=True):
-        labels = {"method": "pFedGP", "dataset": "CIFAR-10", "setting": setting, "clients": clients}
-        cells.append(cell(labels, [], (mean, 0.3, "quoted")))
-    others = [method for method in PUBLISHED if method != "FedTP"]
-    claims = [
-        claim({"method": ["FedTP"]}, {"method": others}, text="FedTP beats every other method in every setting."),
-        claim(
-            {"method": ["Vanilla Personalized-T"]},
-            {"method": ["FedAvg-T"]},
-            text="Vanilla personalisation beats FedAvg.",
-        ),
-    ]
-    paper = {
-        "name": "FedTP",
-        "citation": "Li et al., Federated Learning by Transformer Personalization",
-        "table": "Table II",
+            cells.append(cell(labels, [run] if method in PUBLISHED else [], published))
+            if method in PUBLISHED and (method, clients) != ("pFedMe-T", "100"):  # which is not run yet
+                shift = 6.0 if method == "FedAvg-T" else 0.8
+                write_run(root, run, published[0] + shift, diverged=method == "Local-T" and clients == "100")
+    sides = {
+        "FedTP beats every other method in every setting.": ("FedTP", [one for one in PUBLISHED if one != "FedTP"]),
+        "Vanilla personalisation beats FedAvg.": ("Vanilla Personalized-T", ["FedAvg-T"]),
     }
-    return table(
-        cells,
-        ["method"],
-        ["dataset", "setting", "clients"],
-        **{
-            "title": "Transformer-based methods on image data",
-            "paper": paper,
-            "notes": ["Local epochs are 5 in all runs."],
-            "claims": claims,
-            **changes,
-        },
-    )
+    citation = "Li et al., Federated Learning by Transformer Personalization"
+    more = {
+        "title": "Transformer-based methods on image data",
+        "paper": {"name": "FedTP", "citation": citation, "table": "Table II"},
+        "notes": ["Local epochs are 5 in all runs."],
+        "claims": [claim({"method": [one]}, {"method": others}, text=text) for text, (one, others) in sides.items()],
+    }
+    return table(cells, ["method"], ["dataset", "setting", "clients"], **{**more, **changes})
 
 
 if __name__ == "__main__":

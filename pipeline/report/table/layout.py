@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.report.table.cells import ACCURACY, Cell, Key
@@ -23,7 +25,6 @@ class Layout:
 
     Attributes:
         rows, columns: Label tuples in the order of the table's labels; ``[()]`` for a side without axes.
-        headers: One list of spans per column axis, outer to inner.
         client_names: What clients are called that have cells of their own.
     """
 
@@ -33,7 +34,6 @@ class Layout:
         self._cells = {(cell.key(self.row_axes), cell.key(self.column_axes)): cell for cell in cells}
         self.rows = _ordered(table, self.row_axes, {row for row, _ in self._cells})
         self.columns = _ordered(table, self.column_axes, {column for _, column in self._cells})
-        self.headers = [self._spans(level) for level in range(len(self.column_axes))] or [[Span(self._heading, 0, 1)]]
         named = [(client, label) for labels in table.clients.values() for label, client in labels.items()]
         self.client_names: dict[int, str] = dict(sorted(dict(reversed(named)).items()))
 
@@ -43,44 +43,16 @@ class Layout:
         return next((cell.figure for cell in self._cells.values() if cell.figure != ACCURACY), ACCURACY)
 
     @property
-    def _heading(self) -> str:
-        """What heads the only column of a table."""
+    def heads(self) -> list[Key]:
+        """The texts over each column, outer to inner."""
+        if self.column_axes:
+            return [tuple(map(headed, self.column_axes, column)) for column in self.columns]
         quantity = self._table.cells[0].quantity if self._table.cells else None
-        return quantity.heading if quantity else self.figure
+        return [(quantity.heading if quantity else self.figure,)]
 
     def cell(self, row: Key, column: Key) -> Cell | None:
-        """The cell at a row and a column; None where the study has none."""
+        """Return the cell at a row and a column; None where the study has none."""
         return self._cells.get((row, column))
-
-    def of_runs(self) -> Layout:
-        """The same for what is told of a run once: without the cells that are about one client.
-
-        Where there are no others, their axis is taken away, and cells that differ in nothing else become one; so is an
-        axis that chooses quantities.
-        """
-        table = self._table
-        apart = {*table.clients, *table.quantities}
-        if not apart:
-            return self
-        whole = [cell for cell in self._cells.values() if cell.client is None]
-        if not table.quantities and any(cell.runs for cell in whole):
-            return Layout(table, whole)
-        rows, columns = ([axis for axis in axes if axis not in apart] for axes in (table.rows, table.columns))
-        merged: dict[Key, Cell] = {}
-        for cell in self._cells.values():
-            labels = {axis: label for axis, label in cell.labels.items() if axis not in apart}
-            key = tuple(labels.values())
-            runs = (*merged[key].runs, *cell.runs) if key in merged else cell.runs
-            merged[key] = replace(cell, labels=labels, runs=tuple(dict.fromkeys(runs)), client=None)
-        return Layout(table.model_copy(update={"rows": rows, "columns": columns}), list(merged.values()))
-
-    def column_title(self, column: Key) -> str:
-        """The whole header of one column in one line, or of all columns that begin with these labels."""
-        return _title(self.column_axes, column)
-
-    def settings(self, columns: list[Key]) -> str:
-        """Words for some columns, given in their order; "" for all of them."""
-        return "" if columns == self.columns else "; ".join(map(self.column_title, self._merged(columns)))
 
     @property
     def places(self) -> list[tuple[Key, Key]]:
@@ -92,44 +64,54 @@ class Layout:
         """All cells, row by row."""
         return [self._cells[place] for place in self.places if place in self._cells]
 
-    def place(self, row: Key, column: Key) -> tuple[str, ...]:
-        """The labels of a cell in a list of cells: its row's, and its column's as one where there are several."""
-        return (*row, *([self.column_title(column)] if len(self.columns) > 1 else []))
+    def of_runs(self) -> Layout:
+        """Return the same for what is said of a run once: without the cells that are about one client.
 
-    def whereabouts(self, cells: list[Cell]) -> str:
-        """Words for a set of cells: whole rows and whole columns by name, the rest one by one."""
+        Where there are no others, their axis is taken away, and cells that differ in nothing else become one; so is an
+        axis that chooses quantities.
+        """
+        table = self._table
+        dropped = {*table.clients, *table.quantities}
+        whole = [cell for cell in self._cells.values() if cell.client is None]
+        if not table.quantities and (not dropped or any(cell.runs for cell in whole)):
+            return Layout(table, whole) if dropped else self
+        rows, columns = ([axis for axis in axes if axis not in dropped] for axes in (table.rows, table.columns))
+        merged: dict[Key, Cell] = {}
+        for cell in self._cells.values():
+            labels = {axis: label for axis, label in cell.labels.items() if axis not in dropped}
+            key = tuple(labels.values())
+            runs = (*merged[key].runs, *cell.runs) if key in merged else cell.runs
+            merged[key] = replace(cell, labels=labels, runs=tuple(dict.fromkeys(runs)), client=None)
+        return Layout(table.model_copy(update={"rows": rows, "columns": columns}), list(merged.values()))
+
+    def column_title(self, column: Key) -> str:
+        """Return the whole header of one column in one line."""
+        return titled(self.column_axes, column)
+
+    def whereabouts(self, cells: Iterable[Cell]) -> str:
+        """Name some cells: by their rows, and by their columns where not all cells of a row are meant."""
         chosen = {(cell.key(self.row_axes), cell.key(self.column_axes)) for cell in cells}
-        whole_rows = [r for r in self.rows if all(at in chosen for at in self._cells if at[0] == r)]
-        rest = {at for at in chosen if at[0] not in whole_rows}
-        whole_columns = [
-            c
-            for c in self.columns
-            if any(at[1] == c for at in rest) and all(at in chosen for at in self._cells if at[1] == c)
-        ]
-        single = [at for at in self._cells if at in rest and at[1] not in whole_columns]
-        words = [_title(self.row_axes, row) for row in whole_rows]
-        words += [self.column_title(column) for column in self._merged(whole_columns)]
-        titles = ((_title(self.row_axes, row), self.column_title(column)) for row, column in single)
-        return "; ".join(words + [" · ".join(filter(None, pair)) for pair in titles])
+        rows_of = defaultdict[str, list[str]](list)
+        for row in self.rows:
+            own = [column for column in self.columns if (row, column) in self._cells]
+            some = [column for column in own if (row, column) in chosen]
+            if some:
+                columns = "" if some == own else ", ".join(map(self.column_title, some))
+                rows_of[columns].append(titled(self.row_axes, row))
+        return "; ".join(" · ".join(filter(None, (", ".join(rows), at))) for at, rows in rows_of.items())
 
-    def _merged(self, columns: list[Key]) -> list[Key]:
-        """The columns, with the labels that a whole group of them shares in place of the group."""
-        for length in range(1, len(self.column_axes)):
-            for prefix in dict.fromkeys(column[:length] for column in columns if len(column) > length):
-                group = [column for column in self.columns if column[:length] == prefix]
-                if len(group) > 1 and set(group) <= set(columns):
-                    at = columns.index(group[0])
-                    columns = [column for column in columns if column not in group]
-                    columns.insert(at, prefix)
-        return columns
 
-    def _spans(self, level: int) -> list[Span]:
-        spans, start = [], 0
-        for prefix, group in itertools.groupby(self.columns, key=lambda column: column[: level + 1]):
+def spans(heads: Sequence[Key]) -> list[list[Span]]:
+    """Return the headers over columns whose texts are given outer to inner: a list per level."""
+    levels = []
+    for level in range(len(heads[0])):
+        row, start = [], 0
+        for prefix, group in itertools.groupby(heads, key=lambda head: head[: level + 1]):
             width = len(list(group))
-            spans.append(Span(headed(self.column_axes[level], prefix[level]), start, width))
+            row.append(Span(prefix[level], start, width))
             start += width
-        return spans
+        levels.append(row)
+    return levels
 
 
 def _ordered(table: ResolvedTable, axes: list[str], keys: set[Key]) -> list[Key]:
@@ -138,7 +120,7 @@ def _ordered(table: ResolvedTable, axes: list[str], keys: set[Key]) -> list[Key]
 
 
 def headed(axis: str, label: str) -> str:
-    """A label where its axis is not in sight: a bare number is printed as ``clients = 50``."""
+    """Return a label where its axis is not in sight: a bare number is printed as ``clients = 50``."""
     try:
         float(label)
     except ValueError:
@@ -146,10 +128,11 @@ def headed(axis: str, label: str) -> str:
     return f"{short(axis)} = {label}"
 
 
+def titled(axes: Iterable[str], labels: Iterable[str]) -> str:
+    """Return labels in one line."""
+    return " · ".join(map(headed, axes, labels))
+
+
 def short(axis: str) -> str:
     """``backbone.mlp_dim`` as ``mlp dim``."""
     return axis.rpartition(".")[2].replace("_", " ")
-
-
-def _title(axes: list[str], labels: Key) -> str:
-    return " · ".join(map(headed, axes, labels))  # `labels` may be the first few

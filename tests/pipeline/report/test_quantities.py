@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-import pandas as pd
 import pytest
 import yaml
 from support.fake_catalog import write_specs
 from support.figure_demo import write_analysis
-from support.report_demo import RECORD, cell, report, results_of, table, with_records, write_run
+from support.report_demo import RECORD, cell, report, results_of, table, with_records, write_evaluation, write_run
 
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
-from pipeline.report.frame import ALL as ALL_CLIENTS
-from pipeline.report.frame import Frame
-from pipeline.report.table.cells import Value, collect_cells
+from pipeline.report.table.cells import Value
 from pipeline.report.table.printed import format_value, signed
 from pipeline.running.request import Request, Wish
 from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
-from pipeline.spec.table import Published
+from pipeline.spec.table import Published, TableCell
 from pipeline.workspace import Workspace
 
 # A convolution has a weight per filter, channel and place of its kernel and a bias per filter; of the 8 x 8 pixels of
@@ -71,14 +67,17 @@ table:
 """
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def test_counts_are_those_by_hand_and_nothing_is_trained(tmp_path: Path) -> None:
     write_specs(tmp_path, {"specs/costs.yaml": SPEC})
-    return Workspace(tmp_path, tmp_path)
-
-
-def test_counts_are_those_by_hand(workspace: Workspace) -> None:
+    workspace = Workspace(tmp_path, tmp_path)
     compilation = compile_workspace(workspace)
+    assert {stage.kind for stage in compilation.stages} == {"guard", "evaluate", "report", "index"}
+    file = yaml.safe_load(compilation.files["stages/dvc.yaml"])
+    made = next(one["cmd"] for name, one in file["stages"].items() if name.startswith("evaluate-"))
+    # An edit of a method or of what counts makes its numbers stale.
+    assert {"${method.ditto}", "${stage.counting}", "${engine}"} <= set(made.split()[-1].split("-"))
+    with pytest.raises(UserError, match=r"^costs: what it shows is counted, .*; type `pfl run costs`, without"):
+        Request.compiled(workspace, Wish(("costs",), seeds=(0,)))
     for name, text in compilation.files.items():
         path = workspace.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,143 +86,91 @@ def test_counts_are_those_by_hand(workspace: Workspace) -> None:
     found = {tuple(one.labels.values()): one.obtained.mean for one in results.cells if one.obtained}
     assert len(found) == len(results.cells)
     for method, numbers in BY_HAND.items():
-        for quantity, number in zip(("parameters", "shared", "personal", "stored", "sent"), numbers, strict=True):
-            assert found[method, quantity] == number, (method, quantity)
-    assert found["FedAvg", "forward"] == 2 * FORWARD
-    assert found["FedAvg", "step"] == 2 * STEP * BATCH
-    assert found["Ditto", "step"] == 2 * found["FedAvg", "step"]
-    assert found["Ditto", "more"] == 100
+        assert tuple(found[method, name] for name in ("parameters", "shared", "personal", "stored", "sent")) == numbers
+    assert (found["FedAvg", "forward"], found["FedAvg", "step"]) == (2 * FORWARD, 2 * STEP * BATCH)
+    assert found["Ditto", "step"] == 2 * found["FedAvg", "step"] and found["Ditto", "more"] == 100
     assert found["FedPer", "share"] == pytest.approx(100 * (ALL - HEAD) / ALL)
     assert not any(one.best_obtained or one.tied for one in results.cells)
 
 
-def test_nothing_is_trained_for_what_is_counted(workspace: Workspace) -> None:
-    compilation = compile_workspace(workspace)
-    assert {stage.kind for stage in compilation.stages} == {"guard", "evaluate", "report", "index"}
-    assert (compilation.runs, compilation.slots, len(compilation.counted)) == ({}, 0, 4)
-    file = yaml.safe_load(compilation.files["stages/dvc.yaml"])
-    made = next(one["cmd"] for name, one in file["stages"].items() if name.startswith("evaluate-"))
-    # An edit of a method or of what counts makes its numbers stale.
-    assert {"${method.ditto}", "${stage.counting}", "${engine}"} <= set(made.split()[-1].split("-"))
-    base = SPEC.partition("  axes:")[0]
-    write_specs(workspace.root, {"specs/more.yaml": f"{base}  axes: {{method: [fedavg]}}\n"})
-    trained = {stage.subject for stage in compile_workspace(workspace).stages if stage.kind == "train"}
-    assert len(trained) == 1  # of the same runs, as another table shows accuracies
+def shows(quantity: Quantity, label: str = "A", **more: object) -> TableCell:
+    return cell({"m": label}, ["run"]).model_copy(update={"quantity": quantity, **more})
 
 
-def test_there_is_no_run_to_choose_of_what_is_counted(workspace: Workspace) -> None:
-    with pytest.raises(UserError, match=r"^costs: what it shows is counted, .*; type `pfl run costs`, without"):
-        Request.compiled(workspace, Wish(("costs",), seeds=(0,)))
-
-
-def test_the_added_parameters_of_a_method_are_told_from_the_backbone(tmp_path: Path) -> None:
+def test_the_added_parameters_of_a_method(tmp_path: Path) -> None:
     vit = {"name": "tiny_vit", "depth": 2, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 12, "patch": 4}
     record = {**RECORD, "backbone": vit, "method": {"name": "prompts", "count": 3}, "training": {"rounds": 1}}
-    quantity = Quantity(metric="parameters", added_to="backbone")
-    plain = Quantity(metric="parameters")
-    cells = [
-        cell({"quantity": name}, ["a"]).model_copy(update={"quantity": one})
-        for name, one in {"added": quantity, "all": plain}.items()
-    ]
-    made = with_records(tmp_path, table(cells, [], ["quantity"], quantities=["quantity"]), {"a": record})
+    cells = [shows(Quantity(metric="parameters", added_to="backbone")), shows(Quantity(metric="parameters"), "B")]
+    made = with_records(tmp_path, table(cells, [], ["m"], quantities=["m"]), {"run": record})
     added, every = (one.obtained for one in results_of(made, tmp_path).cells)
-    assert added and every
     prompts = 2 * 3 * 8  # in each of two blocks three of eight numbers
-    assert added.mean == pytest.approx(100 * prompts / (every.mean - prompts))
+    assert added and every and added.mean == pytest.approx(100 * prompts / (every.mean - prompts))
 
 
-def shown(root: Path, quantity: Quantity, **more: Any) -> Value | None:
-    """The obtained value of a cell of one trained run."""
-    made = table([cell({"m": "A"}, ["run"], **more).model_copy(update={"quantity": quantity})], ["m"], [])
-    write_run(root, "run", 80.0)
-    return (
-        results_of(with_records(root, made, {"run": {**RECORD, "training": {"rounds": 100}}}), root).cells[0].obtained
-    )
-
-
-def test_what_runs_tell_and_find(tmp_path: Path) -> None:
-    assert shown(tmp_path, Quantity(metric="bytes_up")) == Value(1e9)
-    assert shown(tmp_path, Quantity(metric="bytes_down")) == Value(2e9)
-    assert shown(tmp_path, Quantity(metric="rounds_to", accuracy=100.0)) is None
-    early = shown(tmp_path, Quantity(metric="rounds_to", accuracy=20.0))
-    late = shown(tmp_path, Quantity(metric="rounds_to", accuracy=75.0))
+def test_what_runs_say_and_find(tmp_path: Path) -> None:
+    asked = [
+        {"metric": "bytes_up"},
+        *({"metric": "rounds_to", "accuracy": accuracy} for accuracy in (100.0, 20.0, 75.0)),
+    ]
+    cells = [shows(Quantity.model_validate(one), str(at)) for at, one in enumerate(asked)]
+    write_run(tmp_path, "run", 80.0)
+    up, never, early, late = (one.obtained for one in results_of(table(cells, ["m"], []), tmp_path).cells)
     # It rises as 80 (1 - 0.8 exp(-r / 20)), give or take a point.
-    assert early and late and early.mean == 10 and 40 <= late.mean <= 60
+    assert up == Value(1e9) and never is None and early and late and early.mean == 10 and 40 <= late.mean <= 60
 
 
 def test_learned_weights_by_client_kind_and_position(tmp_path: Path) -> None:
     weights = {0: {"one.se": 0.2, "one.eca": 0.8, "two.se": 0.4, "two.eca": 0.6}, 1: {"one.se": 0.6, "two.se": 1.0}}
-    rows = [("mixing", client, item, 0, value) for client, own in weights.items() for item, value in own.items()]
     write_run(tmp_path, "run", 80.0, clients=2)
+    rows = [("mixing", client, item, 0, value) for client, own in weights.items() for item, value in own.items()]
     write_analysis(tmp_path, "run", rows)
-    asked = {
-        "first": Quantity(metric="attention_weight", kind="se", position=1),
-        "second": Quantity(metric="attention_weight", kind="se", position=2),
-        "mean": Quantity(metric="attention_weight", kind="se"),
-    }
     cells = [
-        cell({"client": name, "at": at}, ["run"], client=client).model_copy(update={"quantity": quantity})
+        cell({"client": name, "at": str(at)}, ["run"], client=client).model_copy(
+            update={"quantity": Quantity(metric="attention_weight", kind="se", position=at)}
+        )
         for name, client in {"A": 0, "B": 1, "all": None}.items()
-        for at, quantity in asked.items()
+        for at in (1, 2, None)
     ]
     made = table(cells, ["client"], ["at"], clients={"client": {"A": 0, "B": 1}}, quantities=["at"])
-    made = with_records(tmp_path, made, {"run": {**RECORD, "clients": 2, "training": {"rounds": 100}}})
+    made = with_records(tmp_path, made, {"run": {**RECORD, "clients": 2}})
     found = [one.obtained.mean for one in results_of(made, tmp_path).cells if one.obtained]
     assert found == pytest.approx([0.2, 0.4, 0.3, 0.6, 1.0, 0.8, 0.4, 0.7, 0.55])
 
 
-def published(text: str, mean: float) -> str:
-    """The verdict on a count beside what a paper prints."""
+@pytest.mark.parametrize(
+    ("text", "counted", "verdict"),
+    [
+        ("45.17 K", 45_178, "match"),  # cut off
+        ("45.17 K", 45_180, "differs"),
+        ("0", 0, "match"),
+    ],
+)
+def test_verdicts_go_by_the_printed_digits(tmp_path: Path, text: str, counted: float, verdict: str) -> None:
     number, step = read_printed(text)
     printed = Published(mean=number, std=None, quoted=False, note="", printed=text, step=step)
-    planned = cell({"m": "A"}, ["run"]).model_copy(
-        update={"quantity": Quantity(metric="parameters"), "published": printed}
-    )
-    made = table([planned], ["m"], [])
-    about = {"run": "run", "seed": 0, "state": "missing", "figure": None}
-    value = {"run": "run", "client": ALL_CLIENTS, "metric": "parameters", "mean": mean, "std": math.nan, "n": 1}
-    nothing = pd.DataFrame()
-    frame = Frame(pd.DataFrame([about]), pd.DataFrame([value]), nothing, nothing, nothing, nothing)
-    (one,) = collect_cells(made, frame)
-    return one.verdict
+    made = table([shows(Quantity(metric="parameters"), published=printed)], ["m"], [])
+    backbone = {"name": "convnet", "channels": [1, 1], "kernel": 3, "padding": 1}
+    made = with_records(tmp_path, made, {"run": {**RECORD, "backbone": backbone}})
+    write_evaluation(tmp_path, "run", {"parameters": {"mean": counted, "std": 0.0, "n": 1}})
+    assert [one.verdict for one in results_of(made, tmp_path).cells] == [verdict]
 
 
-def test_verdicts_go_by_the_printed_digits() -> None:
-    assert published("45.17 K", 45_178) == "match"  # cut off
-    assert published("45.18 K", 45_178) == "match"
-    assert published("45.17 K", 45_180) == "differs"
-    assert published("21.03M", 21_704_164) == "differs"
-    assert published("0", 0) == "match"
-
-
-def test_numbers_as_papers_print_them() -> None:
-    assert read_printed("45.17 K") == (45_170.0, pytest.approx(10.0))
-    assert read_printed("21.03M") == (21_030_000.0, pytest.approx(10_000.0))
-    assert read_printed("45.6 MB") == (45_600_000.0, pytest.approx(100_000.0))
-    assert read_printed("< 0.01") == (0.01, pytest.approx(0.01))
-    assert read_printed("116%") == (116.0, 1.0)
+def test_numbers_in_print() -> None:
+    texts = {"45.17 K": (45_170, 10), "21.03M": (21_030_000, 1e4), "45.6 MB": (45_600_000, 1e5), "< 0.01": (0.01, 0.01)}
+    assert all(read_printed(text) == pytest.approx(number) for text, number in texts.items())
     for wrong in ("", "many", "1,000", "1.5 P", "1e3"):
         with pytest.raises(UserError):
             read_printed(wrong)
 
 
 def test_printing_in_units(tmp_path: Path) -> None:
-    def text(number: float, unit: str) -> str:
-        return format_value(Value(number, unit=unit), 2)
-
-    assert [text(number, "n") for number in (0, 692, 45_178, 999_999, 1_234_567, 1.2e10, 1.76e12)] == [
-        "0", "692", "45.18 K", "1.00 M", "1.23 M", "12.00 G", "1.76 T",
-    ]  # fmt: skip
-    assert [text(number, "B") for number in (12, 45_600, 45_600_000)] == ["12 B", "45.60 kB", "45.60 MB"]
+    numbers = {"n": (0, 692, 45_178, 999_999, 1.2e10, 1.76e12), "B": (12, 45_600, 45_600_000)}
+    texts = [format_value(Value(number, unit=unit), 2) for unit, own in numbers.items() for number in own]
+    assert texts == ["0", "692", "45.18 K", "1.00 M", "12.00 G", "1.76 T", "12 B", "45.60 kB", "45.60 MB"]
     assert signed(-670_000, 2, "n") == "−670.00 K" and signed(-0.5, 2) == "−0.50"
-    made = table([cell({"m": "A"}, ["run"]).model_copy(update={"quantity": Quantity(metric="bytes_up")})], ["m"], [])
     write_run(tmp_path, "run", 80.0)
-    report(made, tmp_path, tmp_path / "out")
+    report(table([shows(Quantity(metric="bytes_up"))], ["m"], []), tmp_path, tmp_path / "out")
     page = (tmp_path / "out/report.md").read_text()
     assert "| bytes up |" in page and " 1.00 GB |" in page
     assert "- each number: bytes that a client sends in a round" in page
-    assert "1.00 GB" in (tmp_path / "out/report.tex").read_text()
-
-
-def test_every_metric_is_a_protocol_or_has_an_entry() -> None:
     assert set(get_args(Metric)) == {*get_args(Protocol), *QUANTITIES}
