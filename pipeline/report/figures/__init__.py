@@ -64,11 +64,10 @@ def _numbers(name: str, data: TableData) -> Section:
     found = data.findings(name)
     axes = data.axes(found)
     values = found.groupby([*axes, "item"], observed=True, sort=False)["value"]
-    summary = values.agg(numbers="size", mean="mean", std=lambda own: own.std(ddof=0), least="min", greatest="max")
+    summary = values.agg(["mean", lambda own: own.std(ddof=0), "min", "max"]).map("{:.4g}".format)
+    summary.columns = ["mean", "std", "least", "greatest"]
+    summary.insert(0, "numbers", values.size().map("{:,}".format))
     lines = summary.reset_index().sort_values(axes, kind="stable")
-    lines["numbers"] = lines["numbers"].map("{:,}".format)
-    for number in ("mean", "std", "least", "greatest"):
-        lines[number] = lines[number].map("{:.4g}".format)
     text = "Numbers of each item over the clients, and over its series where it has one, of all runs of a cell."
     if len(lines) > MAX_LINES:
         text += f" The first {MAX_LINES} of {counted(len(lines), 'line')}; the others are in {name}.csv."

@@ -10,16 +10,11 @@ import pandas as pd
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
 from pipeline.report.figures._data import TableData
 
-_TEXT = (
-    "The weights that clients give to the kinds of attention at each position in the network; those of a position sum "
-    "to one. Mean and population standard deviation over the clients of all runs of a cell."
-)
-_BY_CLIENT = (
-    "The weights that each client gives to the kinds of attention at each position in the network, and their mean over "
-    "positions; those of a position sum to one. Mean over the runs of a cell, and population standard deviation where "
-    "there are several."
-)
-_AVERAGE = "average"
+_TEXT = "The weights that {clients} to the kinds of attention at each position in the network; those of a position sum to one. "
+_SPREAD = {
+    False: "Mean and population standard deviation over the clients of all runs of a cell.",
+    True: "Average: over positions. Mean over the runs of a cell, and population standard deviation where there are several.",
+}
 
 
 def draw(data: TableData) -> Section:
@@ -29,31 +24,26 @@ def draw(data: TableData) -> Section:
     Items are called ``<position>.<kind>``.
     """
     found = data.findings("mixing")
-    axes, by_client = data.axes(found), bool(data.table.clients)
+    axes, single = data.axes(found), bool(data.table.clients)
     names = found["item"].str.rpartition(".")
     found = found.assign(position=names[0], kind=names[2])
-    lines, columns, count = ("kind", "position", "runs") if by_client else ("position", "kind", "clients")
-    labels = ["client", lines] if by_client else [lines]
-    if by_client:
+    labels, columns, count = (["client", "kind"], "position", "runs") if single else (["position"], "kind", "clients")
+    if single:
         average = found.groupby([*axes, "run", "client", "kind"], observed=True, sort=False)["value"].mean()
-        found = pd.concat([found, average.reset_index().assign(position=_AVERAGE)])
-        labels_of = {client: label for of in data.table.clients.values() for label, client in of.items()}
-        names_of = {client: labels_of.get(client, f"client {client}") for client in sorted(found["client"].unique())}
-        found["client"] = pd.Categorical(
-            found["client"].map(names_of), list(dict.fromkeys(names_of.values())), ordered=True
+        found = pd.concat([found, average.reset_index().assign(position="average")]).sort_values(
+            "client", kind="stable"
         )
-    for name in ("position", "kind"):
+        called = {client: label for of in data.table.clients.values() for label, client in of.items()}
+        found["client"] = [called.get(client, f"client {client}") for client in found["client"]]
+    for name in ("client", "position", "kind"):
         found[name] = pd.Categorical(found[name], found[name].unique(), ordered=True)
-    place = [*axes, *labels, columns]
-    weights = found.groupby(place, observed=True)["value"]
-    spread = weights.std(ddof=0)
-    summary = pd.DataFrame({"mean": weights.mean(), "std": spread, count: weights.size()}).reset_index()
-    if by_client:
-        summary["std"] = summary["std"].where(summary["runs"] > 1)
-    deviations = summary["std"].map("±{:.3f}".format).where(summary["std"].notna(), "")
-    printed = summary.assign(printed=summary["mean"].map("{:.3f}".format) + deviations)
+    weights = found.groupby([*axes, *labels, columns], observed=True)["value"]
+    summary = pd.DataFrame({"mean": weights.mean(), "std": weights.std(ddof=0), count: weights.size()}).reset_index()
+    summary["std"] = summary["std"].where((summary[count] > 1) | (not single))
+    spread = summary["std"].map("±{:.3f}".format, na_action="ignore").fillna("")
+    printed = summary.assign(printed=summary["mean"].map("{:.3f}".format) + spread)
     wide = printed.pivot(index=[*axes, *labels], columns=columns, values="printed").astype(object).fillna(NO_VALUE)
-    wide.columns = wide.columns.astype(str)
-    table = PlainTable.of(wide.sort_index().reset_index(), axes, *labels)
-    of_cell = [*(labels[:1] if by_client else []), "position", "kind", "mean", "std", count]
-    return Section(_BY_CLIENT if by_client else _TEXT, table=table, data=summary[[*axes, *of_cell]])
+    table = PlainTable.of(wide.sort_index().rename(columns=str).reset_index(), axes, *labels)
+    text = _TEXT.format(clients="each client gives" if single else "clients give") + _SPREAD[single]
+    of_cell = [name for name in ("client", "position", "kind", "mean", "std", count) if name in summary]
+    return Section(text, table=table, data=summary[[*axes, *of_cell]])
