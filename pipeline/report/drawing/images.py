@@ -31,7 +31,7 @@ def draw_images(
 ) -> Section:
     """Draw at most `most` images, evenly chosen: a line called `first` of the images, then a line per row of the table.
 
-    Items are called ``<kind>.<row of the image>``. Shown is the first column that has any, and of each cell the first run.
+    Items are called ``<kind>.<row of the image>``. Of columns the first is shown, and of a cell the first run.
 
     Args:
         draw: Called with a panel, what is known of its image by kind, and whether the panel is in the first line.

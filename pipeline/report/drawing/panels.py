@@ -36,8 +36,8 @@ def draw_panels(
 ) -> Figure:
     """Draw a panel for each ``panel`` and within it each ``series``, both categoricals, and a legend.
 
-    The style of a series goes by its place among all categories: a row looks the same in every figure. At most
-    :data:`MAX_PANELS` panels are drawn. Elements of a series have ids by which the page finds them: :func:`mark_series`.
+    The style of a series goes by its place among all categories: a row looks the same in every figure. Panels beyond
+    :data:`MAX_PANELS` are left out. Elements of a series have ids by which the page finds them: :func:`mark_series`.
 
     Args:
         draw: Called with a panel's axes, the lines of `data` of a series, and its style.

@@ -48,8 +48,7 @@ class TableData:
         self.sign = -1.0 if self.table.better == "lower" else 1.0
 
     def axes(self, frame: pd.DataFrame) -> list[str]:
-        """Return the axes that a frame has, or ``series`` of a table without any: frames of runs lack those that choose
-        one client or one quantity."""
+        """Return the axes that a frame has, or ``series``; frames of runs lack what chooses a client or quantity."""
         return [axis for axis in (*self.rows, *self.columns) if axis in frame] or ["series"]
 
     @cached_property
@@ -73,8 +72,7 @@ class TableData:
         return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results.layout)
 
     def place(self, rows: pd.DataFrame, *, single: bool = False, diverged: bool = False) -> pd.DataFrame:
-        """Return the rows of a frame with a column ``run`` once for each cell that has this run, and ``made``, how many of
-        the cell's runs there are.
+        """Return rows, which have a column ``run``, once for each cell of the run; ``made``: how many runs that has.
 
         Args:
             single: Whether they have a column ``client``, which is that of the cell or :data:`ALL`; else cells that

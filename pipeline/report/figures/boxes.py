@@ -39,7 +39,7 @@ def draw(data: TableData) -> Section:
 
     drawn = draw_chart(data, "boxes", series, boxed=True)
     if drawn is None:
-        return Section(NOTHING)
+        return NOTHING
     words, picture = drawn
     five = by_cell.describe()
     few = five["count"] < FEWEST

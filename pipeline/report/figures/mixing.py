@@ -10,11 +10,10 @@ import pandas as pd
 from pipeline.report.drawing.sections import NO_VALUE, PlainTable, Section
 from pipeline.report.figures._data import TableData
 
-_TEXT = "The weights that {clients} to the kinds of attention at each position in the network; those of a position sum to one. "
-_SPREAD = {
-    False: "Mean and population standard deviation over the clients of all runs of a cell.",
-    True: "Average: over positions. Mean over the runs of a cell, and population standard deviation where there are several.",
-}
+_TEXT = (
+    "The weights that clients give to the kinds of attention at each position in the network; those of a position sum "
+    "to one. Mean and population standard deviation over {values}."
+)
 
 
 def draw(data: TableData) -> Section:
@@ -44,6 +43,6 @@ def draw(data: TableData) -> Section:
     printed = summary.assign(printed=summary["mean"].map("{:.3f}".format) + spread)
     wide = printed.pivot(index=[*axes, *labels], columns=columns, values="printed").astype(object).fillna(NO_VALUE)
     table = PlainTable.of(wide.sort_index().rename(columns=str).reset_index(), axes, *labels)
-    text = _TEXT.format(clients="each client gives" if single else "clients give") + _SPREAD[single]
+    text = _TEXT.format(values="the runs of a cell" if single else "the clients of all runs of a cell")
     of_cell = [name for name in ("client", "position", "kind", "mean", "std", count) if name in summary]
     return Section(text, table=table, data=summary[[*axes, *of_cell]])

@@ -6,7 +6,6 @@ side by side and nothing is trained for it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,17 +48,21 @@ _TEXT = (
 def draw(data: TableData) -> Section:
     """Draw ranks under each protocol; one line when nothing has been measured. CSV: protocol, mean, std, rank, tied."""
     measured = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
-    names = [name for name in dict.fromkeys((data.table.metric, *NAMES, *sorted(measured))) if name in measured]
-    under = {name: data.results.under(name) for name in names}
-    frames = {name: TableData(results).cells for name, results in under.items()}
-    # Of images the last position is the whole, so there it is left out.
-    if {"last_position", "last_rounds"} <= measured and data.table.metric != "last_position":
-        if frames["last_position"]["mean"].equals(frames["last_rounds"]["mean"]):
-            names.remove("last_position")
-    frame = pd.concat([frames[name].assign(protocol=name) for name in names] or [data.cells[:0].assign(protocol="")])
-    frame = frame[frame["complete"] & frame["mean"].notna()].reset_index(drop=True)
-    if frame.empty:
+    order = dict.fromkeys((data.table.metric, *NAMES, *sorted(measured)))
+    under = {name: data.results.under(name) for name in order if name in measured}
+    frames: dict[str, pd.DataFrame] = {}
+    for name, results in under.items():
+        cells = TableData(results).cells
+        cells = cells[cells["complete"] & cells["mean"].notna()].assign(protocol=name)
+        # Of images the last position is the whole, so there it is left out.
+        whole = (
+            name == "last_position" and "last_rounds" in frames and cells["mean"].equals(frames["last_rounds"]["mean"])
+        )
+        if len(cells) and not whole:
+            frames[name] = cells
+    if not frames:
         return Section("No run of this table has been measured yet.")
+    frame, names = pd.concat(frames.values(), ignore_index=True), list(frames)
     frame["protocol"] = pd.Categorical(frame["protocol"], names, ordered=True)
     scores = data.sign * frame["mean"].round(data.table.decimals)
     frame["rank"] = scores.groupby([frame["panel"], frame["protocol"]], observed=True).rank(ascending=False)
@@ -70,7 +73,7 @@ def draw(data: TableData) -> Section:
         panel.yaxis.set_major_locator(MaxNLocator(integer=True))
         panel.invert_yaxis()
     verdicts = [{judged.claim.text: judged.obtained.verdict for judged in judge_claims(under[name])} for name in names]
-    text = " ".join([_TEXT, _changes(frame), *_claims(pd.DataFrame(verdicts, list(map(_short, names))))])
+    text = " ".join([_TEXT, *_claims(pd.DataFrame(verdicts, list(map(_short, names))))])
     rows, columns = frame["series"].nunique(), frame["panel"].nunique()
     alt = f"Ranks of {counted(rows, 'row')} in {counted(columns, 'column')} under each protocol."
     lines = frame[[*data.axes(frame), "protocol", "mean", "std", "rank", "tied"]]
@@ -87,9 +90,9 @@ def _table(data: TableData, frame: pd.DataFrame, names: Sequence[str]) -> PlainT
     values = zip(frame["mean"], frame["std"].replace(np.nan, None), strict=True)
     printed = [format_value(Value(mean, std), data.table.decimals) for mean, std in values]
     marks = frame["tied"].map(lambda tied: TIED if tied is True else "")
-    wide = frame.assign(printed=printed + marks).pivot(index=["panel", "series"], columns="protocol")
-    ranks = wide["rank"]
-    lines = wide["printed"] + " (" + _ranks_printed(ranks) + ")"
+    ranks = frame.pivot(index=["panel", "series"], columns="protocol", values="rank")
+    cells = frame.assign(printed=printed + marks).pivot(index=["panel", "series"], columns="protocol", values="printed")
+    lines = cells + " (" + _ranks_printed(ranks) + ")"
     if columns > 1:
         by_row = ranks.groupby("series", observed=True)
         below = _ranks_printed(by_row.mean().where(by_row.count() == columns).dropna(how="all"))
@@ -108,20 +111,6 @@ def _ranks_printed(ranks: pd.DataFrame) -> pd.DataFrame:
 
 def _short(protocol: str) -> str:
     return NAMES.get(protocol, protocol.replace("_", " "))
-
-
-def _changes(frame: pd.DataFrame) -> str:
-    """Say in how many columns the order and the best row depend on the protocol."""
-    turned, others_ahead = 0, []
-    for panel, own in frame.groupby("panel", observed=True):
-        ranks = own.pivot(index="protocol", columns="series", values="rank").dropna(axis="columns")
-        gaps = [ranks[a] - ranks[b] for a, b in itertools.combinations(ranks.columns, 2)]
-        turned += any(gap.min() < 0 < gap.max() for gap in gaps)
-        if not ranks.eq(ranks.min(axis="columns"), axis="index").all().any():
-            others_ahead.append(str(panel))
-    best = f"no row stays the best one in {len(others_ahead)}" if others_ahead else "in each, one row stays the best"
-    best += f": {'; '.join(others_ahead)}" if any(others_ahead) else ""
-    return f"Two rows change places in {turned} of {counted(frame['panel'].nunique(), 'column')}; {best}."
 
 
 def _claims(verdicts: pd.DataFrame) -> list[str]:

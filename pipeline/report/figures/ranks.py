@@ -36,7 +36,8 @@ def draw(data: TableData) -> Section:
     letters = ["".join(letter for letter, group in groups if at in group) for at in order]
     labels = cells.drop_duplicates("series").set_index("series").loc[names, data.rows].reset_index(drop=True)
     lines = labels.assign(mean_rank=ranking.mean_ranks[order])
-    printed = labels.assign(**{"mean rank": lines["mean_rank"].map("{:.2f}".format), "group": letters})
+    printed = labels.assign(rank=lines["mean_rank"].map("{:.2f}".format), group=letters)
+    printed = printed.rename(columns={"rank": "mean rank"})
     text = (
         f"Ranks of the numbers as printed, 1 the best, their mean over {len(whole.columns)} columns; rows that tie"
         f" share the mean of theirs. Friedman's test that all are alike: p = {ranking.p:.2g}. By Nemenyi's test at 5 %"

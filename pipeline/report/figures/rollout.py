@@ -33,8 +33,7 @@ def _show(panel: Axes, kinds: dict[str, NDArray[np.float64]], first: bool) -> No
 
 
 def overlaid(image: NDArray[np.uint8], mask: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return half the image [H, W, 3] in grey and half the mask [h, w], 0 to 1, as heat, which is lighter where there is
-    more of it; the mask is interpolated between the centres of its patches."""
+    """Return half the image [H, W, 3] in grey and half the mask [h, w], 0 to 1, as heat, smoothed between patches."""
     for axis, size in enumerate(image.shape[:2]):
         centres = (np.arange(mask.shape[axis]) + 0.5) * size / mask.shape[axis]
         at = np.arange(size) + 0.5

@@ -22,7 +22,7 @@ def draw(data: TableData) -> Section:
         boxed=False,
     )
     if drawn is None:
-        return Section(NOTHING)
+        return NOTHING
     words, picture = drawn
     cells = data.cells.dropna(subset=["mean", "published_mean"], how="all")
     cells = cells.rename(columns={"mean": "obtained_mean", "std": "obtained_std"})
