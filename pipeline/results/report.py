@@ -17,9 +17,8 @@ from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.escape import escape_markdown
 from pipeline.ledger import Entry, Ledger, difference
-from pipeline.papers.contents import read_contents
 from pipeline.papers.obtained import Obtained, count_published
-from pipeline.papers.paper import Brief, Paper, Summary, papers_of
+from pipeline.papers.paper import Brief, Paper, Summary, papers_of, read_contents
 from pipeline.report.agreement import LEGEND as AGREEMENT_LEGEND
 from pipeline.report.agreement import WITHIN_POINTS, Agreement, count_within
 from pipeline.report.drawing.sections import Picture

@@ -15,7 +15,7 @@ from support.project import Project, make_project, spec
 from pflcore.artifacts import read_meta, read_table
 from pipeline.dvc.program import read_lock
 from pipeline.ledger import Ledger
-from pipeline.papers.contents import read_contents
+from pipeline.papers.paper import read_contents
 from pipeline.results.keep import keep
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published

@@ -42,10 +42,9 @@ from pflcore.files import write_text
 from pflcore.protocols import summarise as summary_of
 from pipeline.compile.compiler import compile_workspace
 from pipeline.papers import pages as papers_module
-from pipeline.papers.contents import Place, read_contents
 from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.papers.pages import Papers, summarise, write_paper
-from pipeline.papers.paper import Brief, Paper, Summary, papers_of
+from pipeline.papers.paper import Brief, Paper, Place, Summary, papers_of, read_contents
 from pipeline.papers.refresh import refresh
 from pipeline.report.agreement import Agreement
 from pipeline.report.coverage import cover
