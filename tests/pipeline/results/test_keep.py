@@ -274,6 +274,6 @@ def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path: 
     for more, seconds in (("", 30.9), (', "core_seconds": 8.0', 20.0)):  # of cores, whatever else the machine did
         write_text(path, f'{{"seconds": 12.34, "device": "cpu", "rounds": 40{more}}}')
         os.utime(path, (0, 86_400 * 365.25 * 50))
-        assert module._time(path, read_timing(path), 100) == ("2020-01-01", seconds)
+        assert module.time_of(path, 100) == ("2020-01-01", seconds)
     write_text(path, '{"seconds": 12.34, "device": "cpu", "rounds": 0}')
-    assert [module._time(one, read_timing(one), 100)[1] for one in (path, tmp_path / "none")] == [None, None]
+    assert [module.time_of(one, 100)[1] for one in (path, tmp_path / "none")] == [None, None]
