@@ -130,6 +130,6 @@ def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
 
 
 def _flowing(doc: str) -> str:
-    """Return a docstring whose paragraphs and items (``- …``) are one line each; other indented lines stay as they are."""
+    """Return a docstring whose paragraphs and items (``- …``) are one line each; other indented lines stay."""
     parts = (re.sub(r"\n(?!- ) *", " ", part) if part.startswith("- ") else part for part in doc.split("\n\n"))
     return re.sub(r"(?<=\S)\n(?!- )(?=\S)", " ", "\n\n".join(parts))

@@ -132,6 +132,7 @@ def _picture(samples: Samples, assignment: Assignment, measures: Heterogeneity) 
     size, noise = measures.train.sum(axis=1), assignment.noise
     alone = [name for name, counts in measures.attributes.items() if ((counts > 0).sum(axis=1) == 1).all()]
     table = plain_table("client", "classes", "training samples", *alone, *(["noise"] if noise else []))
+    table.columns[0].justify = "right"
     shares = np.stack([np.bincount(bins, weights=measures.train[client]) / max(size[client], 1) for client in clients])
     shades = np.array(list(_SHADES))[np.ceil(shares / shares.max() * (len(_SHADES) - 1) - 1e-9).astype(int)]
     for client, row in zip(clients, shades, strict=True):
