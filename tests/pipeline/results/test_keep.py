@@ -29,7 +29,6 @@ from pipeline.results.listing import CURRENT, lines
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
 from pipeline.spec.run import Run
-from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
 
 
