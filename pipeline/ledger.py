@@ -124,11 +124,8 @@ class Ledger:
         return [entry for id_ in self.lines if (entry := self.get(id_))]
 
     def get(self, id_: str) -> Entry | None:
-        """Return what is kept of a run, current or not; None if it is not kept.
-
-        Raises:
-            UserError: The line was edited by hand, or is cut.
-        """
+        """Return what is kept of a run, current or not; None if it is not kept. Raises :class:`UserError`: the line
+        was edited by hand, or is cut."""
         content = self._content(id_, "run")
         if content is None:
             return None

@@ -32,11 +32,8 @@ def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> N
 
 
 def show_facts(name: str, home: Path, console: Console, options: Mapping[str, Any] | None = None) -> None:
-    """Print what there is to know of a dataset, with some options, beside its docstring and its options.
-
-    Raises:
-        UserError: An option that the dataset does not have, or a value that does not suit it.
-    """
+    """Print what there is to know of a dataset, with some options, beside its docstring and its options. Raises
+    :class:`UserError`: an option that the dataset does not have, or a value that does not suit it."""
     dataset = DATASETS.create(name, **options or {})
     parts = dataset.data_files(raw_data_folder(home) / name)
     here = f"; {sum(part.here is not None for part in parts)} of {len(parts)} parts are here" if len(parts) > 1 else ""
@@ -55,11 +52,9 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
 
 
 def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -> None:
-    """Download what a dataset needs with some options, as far as its address and its hash are known; say what is not.
-
-    Raises:
-        UserError: An unknown dataset or option, a download that fails, or parts that a person has to get.
-    """
+    """Download what a dataset needs with some options, as far as its address and its hash are known; say what is
+    not. Raises :class:`UserError`: an unknown dataset or option, a download that fails, or parts that a person has
+    to get."""
     by_hand = []
     for part in DATASETS.create(name, **options).data_files(raw_data_folder(home) / name):
         if part.here is None and part.source and part.source.direct:

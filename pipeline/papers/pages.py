@@ -82,11 +82,8 @@ class Papers:
 
     @classmethod
     def compiled(cls, workspace: Workspace, only: Iterable[str] = ()) -> Papers:
-        """Return all papers of a workspace, or `only` some of them, compiled in memory.
-
-        Raises:
-            UserError: A spec is invalid.
-        """
+        """Return all papers of a workspace, or `only` some of them, compiled in memory. Raises :class:`UserError`: a
+        spec is invalid."""
         wanted = set(only)
         names = [name for name in find_specs(workspace.specs) if not wanted or name.split("/")[0] in wanted]
         papers = cls.of(workspace, compile_workspace(workspace, names))
@@ -94,11 +91,8 @@ class Papers:
         return papers
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """Return the papers that are meant by their names or by specs of theirs; all for no names.
-
-        Raises:
-            UserError: There is no such paper or spec.
-        """
+        """Return the papers that are meant by their names or by specs of theirs; all for no names. Raises
+        :class:`UserError`: there is no such paper or spec."""
         words = [name.removeprefix("specs/").removesuffix(".yaml").rstrip("/") for name in names]
         known = list(dict.fromkeys([*self.papers, *(spec for paper in self.papers.values() for spec in paper.tables)]))
         if unknown := [name for name in words if name not in known]:

@@ -191,11 +191,8 @@ class Summary:
 
 
 def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> dict[str, Paper]:
-    """Group resolved tables and their runs by paper: those that are published first, then one's own, by name.
-
-    Raises:
-        UserError: A folder has the name of something else that lies in ``reports/``.
-    """
+    """Group resolved tables and their runs by paper: those that are published first, then one's own, by name. Raises
+    :class:`UserError`: a folder has the name of something else that lies in ``reports/``."""
     groups: dict[str, dict[str, ResolvedTable]] = {}
     for spec in sorted(tables, key=_reading):
         groups.setdefault(spec.split("/")[0], {})[spec] = tables[spec]

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
 from support.project import Project, spec
-from support.report_demo import RECORD, write_run
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.protocols import curve
 from pipeline.compile.compiler import compile_workspace
-from pipeline.compile.graph import Stage
 from pipeline.ledger import Entry, Ledger
-from pipeline.results import keep as module
 from pipeline.results.keep import Recorded, keep, time_of
 from pipeline.results.listing import CURRENT, lines
-from pipeline.spec.run import Run
-from pipeline.workspace import Workspace, run_path
+from pipeline.workspace import run_path
 
 
 def pfl(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -67,14 +60,34 @@ def test_a_clone_shows_the_table_without_training(kept: Project, tmp_path: Path)
     assert again.code == 0 and again.ran == [], again.output
 
 
-def test_what_is_not_up_to_date_is_not_kept(reproduced: Project) -> None:
-    rounds = next(reproduced.root.glob("artifacts/runs/fedper-*/rounds.parquet"))
+def test_what_was_made_otherwise_or_is_not_there_is_not_kept(reproduced: Project) -> None:
+    workspace = reproduced.workspace()
+    compilation = compile_workspace(workspace, ["tiny"])
+    (lock,) = reproduced.root.glob("stages/federations/*/dvc.lock")
+    recorded, text = Recorded(workspace.root, compilation), lock.read_text(encoding="utf-8")
+    runs = {run.method: run for run in compilation.runs.values()}
+    rounds = workspace.root / run_path(runs["fedper"].id, "rounds.parquet")
+
+    def current() -> list[str]:
+        found = Recorded(workspace.root, compilation)
+        return [name for name, run in sorted(runs.items()) if found.is_current(run)]
+
+    assert current() == ["fedavg", "fedper"] and not recorded.holds("stages/guard.txt"), "which is never the same"
+    stages = yaml.safe_load(text)["stages"]
+    train = next(stage for name, stage in stages.items() if "fedper" in name)
+    partition = next(dep for dep in train["deps"] if dep["path"].startswith("artifacts/partitions/"))
+    for old, new in ((train["cmd"], f"{train['cmd']} --seal 1"), (partition["md5"], "0" * 32)):
+        lock.write_text(text.replace(old, new), encoding="utf-8")
+        assert "fedper" not in current(), old
+    lock.write_text(text, encoding="utf-8")
     rounds.chmod(0o644)
     rounds.write_bytes(rounds.read_bytes()[:-1] + b"x")
-    kept = keep(reproduced.workspace(), "tiny")
-    assert [run.partition("-")[0] for run in kept.runs] == ["fedavg"] and kept.left == {"are not up to date here": 1}
-    reproduced.write("specs/tiny.yaml", spec(training=", momentum: 0.5"))  # asks for other runs
-    assert not keep(reproduced.workspace(), "tiny").runs
+    assert current() == ["fedavg"]
+    kept = keep(workspace, "tiny")
+    assert kept.runs == [runs["fedavg"].id] and kept.left == {"are not up to date here": 1}
+    assert keep(workspace, "tiny").before == 1
+    reproduced.write("specs/weights.yaml", spec(training=", save_weights: true"))
+    assert keep(workspace, "weights").left == {"have more to keep than accuracies (analyses, weights)": 2}
 
 
 def test_other_settings_and_other_code_are_not_shown(kept: Project) -> None:
@@ -123,80 +136,6 @@ def test_commands(reproduced: Project) -> None:
     # It had been trained here, and DVC remembers.
     again = reproduced.repro()
     assert again.code == 0 and not [stage for stage in again.ran if stage.startswith("train-")], again.output
-
-
-class ByHand:
-    """A compilation of a run whose lock files are written by hand: data → train, and a guard before both."""
-
-    def __init__(self, root: Path, **record: Any) -> None:
-        self.root, self.run = root, Run(RECORD | record)
-        self.out = run_path(self.run.id, "rounds.parquet")
-        guard = Stage("dvc.yaml", "guard", "pfl stage guard", (), ("guard.txt",))
-        data = Stage("stages/data/dvc.yaml", "d", "pfl stage data", ("guard.txt", "in"), ("data.parquet",))
-        train = Stage("stages/f/dvc.yaml", "t", "pfl stage train", ("data.parquet", "guard.txt"), (self.out, "b"))
-        self.compilation: Any = SimpleNamespace(
-            stages=[guard, data, train],
-            runs={self.run.id: self.run},
-            tables={"tiny": SimpleNamespace(runs=[self.run.id])},
-            kept=set[str](),
-            made_by={self.run.id: {"engine": "abc"}},
-        )
-        write_run(root, self.run.id, 80.0)
-        self.lock("data", "d", "pfl stage data", {"in": "0", "guard.txt": "2"}, {"data.parquet": "1"})
-        self.trained()
-
-    def trained(self, command: str = "pfl stage train", **deps: str) -> None:
-        made = hashlib.md5((self.root / self.out).read_bytes()).hexdigest()
-        self.lock("f", "t", command, deps or {"data.parquet": "1"}, {self.out: made})
-
-    def lock(self, folder: str, name: str, cmd: str, deps: dict[str, str], outs: dict[str, str]) -> None:
-        """What DVC recorded of a stage when it last ran."""
-        sides = {"deps": deps, "outs": outs}
-        entry = {name: [{"path": path, "md5": md5} for path, md5 in own.items()] for name, own in sides.items()}
-        write_text(self.root / f"stages/{folder}/dvc.lock", yaml.safe_dump({"stages": {name: {"cmd": cmd, **entry}}}))
-
-    @property
-    def current(self) -> bool:
-        return Recorded(self.root, self.compilation).is_current(self.run)
-
-
-def test_what_was_made_otherwise_or_is_not_there_is_not_current(tmp_path: Path) -> None:
-    study = ByHand(tmp_path)
-    assert study.current
-    recorded = Recorded(tmp_path, study.compilation)
-    assert not any(map(recorded.holds, ("b", "guard.txt", "data.parquet"))), "not recorded, or not there"
-    for deps in ({"data.parquet": "3"}, {"other": "1"}):
-        study.trained(**deps)
-        assert not study.current
-    study.trained("pfl stage train --seal 1")
-    assert not study.current
-    study.trained()
-    path = tmp_path / study.out
-    content = path.read_bytes()
-    path.write_bytes(content + b"x")
-    assert not study.current
-    path.write_bytes(content)
-    assert study.current
-    study.lock("data", "d", "pfl stage data other", {"in": "0"}, {"data.parquet": "1"})
-    assert not study.current, "what it was made of would be another now"
-
-
-@pytest.mark.parametrize(
-    "record", [{}, {"analyses": [{"name": "adaptation"}]}, {"training": {"rounds": 100, "save_weights": True}}]
-)
-def test_what_becomes_of_a_run(record: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, workspace = ByHand(tmp_path, **record), Workspace(tmp_path, tmp_path, "paper")
-    monkeypatch.setattr(module, "compile_workspace", lambda workspace, specs: study.compilation)
-    found, entry = keep(workspace, "tiny"), Ledger(tmp_path).get(study.run.id)
-    left = {"have more to keep than accuracies (analyses, weights)": 1} if record else {}
-    assert (found.runs, found.left, found.before) == ([] if record else [study.run.id], left, 0)
-    assert (entry is None) == bool(record)
-    if entry:
-        assert entry.run == study.run and entry.made_by == {"engine": "abc"} and entry.seconds is None
-        assert entry.facts["torch"] == "2.11.0" and entry.facts["macs"] == 3456789
-        assert entry.measurements["test"]["total"] == [500] * 8 and entry.measurements["test"]["round"][0] == 10
-    study.compilation.kept.add(study.run.id)
-    assert keep(workspace, "tiny").before == 1
 
 
 def test_the_time_of_a_run_that_was_resumed_is_that_of_all_its_rounds(tmp_path: Path) -> None:
