@@ -55,19 +55,11 @@ class TableData:
     def cells(self) -> pd.DataFrame:
         """A line per cell: mean, std, n (runs), complete (all that are planned), tied (with the best of its column by
         seeds), published_mean, published_std."""
-        numbers = ("mean", "std", "published_mean", "published_std")
+        axes, numbers = self.table.axes, ("mean", "std", "published_mean", "published_std")
         lines = [
-            (
-                *cell.labels.values(),
-                *_numbers(cell.obtained),
-                *_numbers(cell.published),
-                cell.n,
-                cell.complete,
-                cell.tied,
-            )
+            (*cell.key(axes), *_numbers(cell.obtained), *_numbers(cell.published), cell.n, cell.complete, cell.tied)
             for cell in self.results.layout.cells
         ]
-        axes = self.results.layout.cells[0].labels if lines else self.table.axes
         frame = pd.DataFrame(lines, columns=[*(f"axis.{axis}" for axis in axes), *numbers, "n", "complete", "tied"])
         return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results.layout)
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from support.report_demo import (
     cell,
     changed,
     demo,
-    report,
     results_of,
     rounds_table,
     runs_of,
@@ -49,7 +47,6 @@ from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
 CITED = {"name": "FedTP", "citation": "Li et al.", "table": "Table II"}
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def only_paper(root: Path, *tables: ResolvedTable) -> Paper:
@@ -212,32 +209,6 @@ def test_pages_of_a_long_paper_come_go_and_have_links_that_lead_somewhere(
     assert set(data_of(parts["t1.html"])["tables"]) == {"s1"} and not data_of(first)["tables"]
     write(tmp_path, *tables[:-1])
     assert not list(papers.glob("demo/*.html")) and (papers / "demo/t1/curves.svg").is_file()
-
-
-def test_the_page_can_read_values_off_the_curves(tmp_path: Path) -> None:
-    resolved = demo(tmp_path)
-    report(resolved, tmp_path, tmp_path / "out")
-    lines = (tmp_path / "out/figures/curves.csv").read_text("utf-8").splitlines()
-    last = dict(zip(lines[0].split(","), (float(one or "nan") for one in lines[-1].split(",")), strict=True))
-    root = ET.fromstring((tmp_path / "out/figures/curves.svg").read_text("utf-8"))
-    panels = [group for group in root.iter(f"{SVG}g") if group.get("id", "").startswith("panel,")]
-    assert len(panels) == 4
-    _, _, *scales, label = str(panels[2].get("id")).split(",")
-    assert (*scales[:2], label) == ("linear", "linear", "round")
-    x0, x1, y0, y1 = map(float, scales[2:])
-    across, down = zip(*_points(panels[2]), strict=True)
-    left, right, top, bottom = min(across), max(across), min(down), max(down)
-    (line,) = [group for group in panels[2] if re.fullmatch("line,.*,FedTP", group.get("id", ""))]
-    x, y = _points(line)[-1]
-    assert x0 + (x - left) / (right - left) * (x1 - x0) == pytest.approx(last["round"], abs=1e-2)
-    height = y1 - (y - top) / (bottom - top) * (y1 - y0)
-    assert height == pytest.approx(last["FedTP / CIFAR-10 / Dirichlet / 50"], abs=1e-2)
-
-
-def _points(group: ET.Element) -> list[tuple[float, float]]:
-    """The points of the first path in a group."""
-    numbers = [float(number) for number in re.findall(r"[\d.]+", next(group.iter(f"{SVG}path")).attrib["d"])]
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex here")

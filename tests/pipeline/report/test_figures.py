@@ -29,6 +29,7 @@ from support.figure_demo import (
 from support.pages import Document
 from support.project import CONVNET, make_project, spec
 from support.report_demo import HEADINGS, RECORD, cell, claim, results_of, table, with_records, write_metrics, write_run
+from support.report_demo import demo as table_demo
 from support.report_demo import report as write_report
 
 from pipeline.report.drawing.sections import PlainTable, Section
@@ -201,24 +202,6 @@ def test_weights_of_mixed_attention(tmp_path: Path) -> None:
     assert data["clients"] == [4] * 6
 
 
-def test_weights_of_mixed_attention_by_client(tmp_path: Path) -> None:
-    named = {"all": None, "Clinic": 2, "Lab": 0}
-    cells = [cell({"method": "A", "who": label}, ["a", "b"], client=client) for label, client in named.items()]
-    for seed, run in enumerate(("a", "b")):
-        write_rounds(tmp_path, run, [100, 100, 100])
-        weights = [(client, at, 0.2 * client + 0.1 * at + 0.04 * seed) for client in (2, 0, 1) for at in (1, 3)]
-        write_analysis(tmp_path, run, [("mixing", client, f"p{at}.se", 0, weight) for client, at, weight in weights])
-    resolved = table(cells, ["method"], ["who"], clients={"who": {"Clinic": 2, "Lab": 0}}, figures=["mixing"])
-    resolved = with_records(tmp_path, resolved, {run: record("fedtp", seed=seed) for seed, run in enumerate("ab")})
-    section = sections_of(resolved, tmp_path)["mixing"]
-    assert section.table and section.table.header == ("method", "client", "kind", "p1", "p3", "average")
-    assert section.table.rows == [
-        ("A", "Lab", "se", "0.120±0.020", "0.320±0.020", "0.220±0.020"),
-        ("A", "client 1", "se", "0.320±0.020", "0.520±0.020", "0.420±0.020"),
-        ("A", "Clinic", "se", "0.520±0.020", "0.720±0.020", "0.620±0.020"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("runs", "scales"),
     [
@@ -239,6 +222,28 @@ def test_axes_of_curves_show_what_differs(
     assert (axes.get_xscale(), axes.get_yscale()) == scales
     assert [len(line.get_xdata()) for line in axes.lines] == [section.data[run.upper()].notna().sum() for run in runs]
     assert (axes.get_ylim()[1] <= 100) == (scales[1] == "function")
+
+
+def test_the_page_can_read_values_off_the_curves(tmp_path: Path) -> None:
+    curves, path = sections_of(table_demo(tmp_path), tmp_path)["curves"], "{http://www.w3.org/2000/svg}path"
+    assert curves.picture is not None
+
+    def points(group: ET.Element) -> list[tuple[float, float]]:
+        numbers = [float(number) for number in re.findall(r"[\d.]+", next(group.iter(path)).attrib["d"])]
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    groups = ET.fromstring(curves.picture.svg).iter("{http://www.w3.org/2000/svg}g")
+    panels = [group for group in groups if group.get("id", "").startswith("panel,")]
+    _, _, *scales, label = str(panels[2].get("id")).split(",")
+    assert (len(panels), *scales[:2], label) == (4, "linear", "linear", "round")
+    x0, x1, y0, y1 = map(float, scales[2:])
+    across, down = zip(*points(panels[2]), strict=True)
+    (line,) = [group for group in panels[2] if re.fullmatch("line,.*,FedTP", group.get("id", ""))]
+    x, y = points(line)[-1]
+    share, height = (x - min(across)) / np.ptp(across), (y - min(down)) / np.ptp(down)
+    assert x0 + share * (x1 - x0) == pytest.approx(curves.data["round"].iloc[-1], abs=1e-3)
+    value = curves.data["FedTP / CIFAR-10 / Dirichlet / 50"].iloc[-1]
+    assert y1 - height * (y1 - y0) == pytest.approx(value, abs=1e-3)
 
 
 def test_adaptation_pools_novel_clients(tmp_path: Path) -> None:
