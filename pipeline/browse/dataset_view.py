@@ -13,7 +13,7 @@ from pflcore.data.preparation import preparing
 from pflcore.datasets import DATASETS, Dataset
 from pflcore.datasets._base import DOWNLOAD
 from pflcore.errors import UserError
-from pipeline.browse.listing import plain_table
+from pipeline.browse import plain_table
 from pipeline.progress import show_preparation
 from pipeline.spec.catalog import Catalog
 from pipeline.workspace import Workspace, raw_data_folder

@@ -8,25 +8,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean
+from pipeline.browse import plain_table
 from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace
 
 PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.items()}
-
-
-def plain_table(*columns: str, right: int | None = None, **named: Any) -> Table:
-    """Return a table without lines; the columns from number `right` on are aligned to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold", **named)
-    for at, column in enumerate(columns):
-        justify = "right" if right is not None and at >= right else "left"
-        style = {"style": "cyan", "no_wrap": True} if at == 0 and column == "name" else {"overflow": "fold"}
-        table.add_column(column, justify=justify, **style)  # type: ignore[arg-type]
-    return table
 
 
 def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:

@@ -18,8 +18,8 @@ from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS, stand_in, stand_in_counts
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
+from pipeline.browse import plain_table
 from pipeline.browse.given import given_options
-from pipeline.browse.listing import plain_table
 from pipeline.report.formats import legible
 from pipeline.spec.catalog import Catalog
 from pipeline.spec.fields import Fields, Invalid
