@@ -99,15 +99,15 @@ class Ledger:
         """Run or selection id → the file and the line that it is kept in. Raises :class:`UserError` for other lines."""
         lines = {}
         for path in self.files():
+            shown = path.relative_to(self.root).as_posix()
             try:
                 text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"{self._shown(path)}: cannot be read ({error})") from None
+                raise UserError(f"{shown}: cannot be read ({error})") from None
             for number, line in enumerate(filter(None, text.splitlines()), 1):
                 kind, _, rest = line.removeprefix('{"').partition('": "')
                 if kind not in ("run", "selection"):
-                    where = f"{self._shown(path)}:{number}"
-                    raise UserError(f"{where}: not a kept result; take it back with `git checkout`")
+                    raise UserError(f"{shown}:{number}: not a kept result; take it back with `git checkout`")
                 lines[rest.partition('"')[0]] = path, line
         return lines
 
@@ -134,9 +134,9 @@ class Ledger:
             name = entry.run.id
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(f"{self._where(id_)}: not a kept result ({what}); keep the run anew") from None
+            raise UserError(f"{self.path(id_)}: {id_}: not a kept result ({what}); keep the run anew") from None
         if name != id_:
-            raise UserError(f"{self._where(id_)}: its settings are those of {name}; keep the run anew")
+            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {name}; keep the run anew")
         return entry
 
     def find(self, run: Run, now: Mapping[str, str]) -> Entry | None:
@@ -192,14 +192,8 @@ class Ledger:
                 return content
         except (ValueError, KeyError, AttributeError, RecursionError):
             pass
-        where = self._where(id_)
+        where = f"{self.path(id_)}: {id_}"
         raise UserError(f"{where}: edited by hand, or cut; take it back with `git checkout`, or keep the run anew")
-
-    def _where(self, id_: str) -> str:
-        return f"{self._shown(self.lines[id_][0])}: {id_}"
-
-    def _shown(self, path: Path) -> str:
-        return path.relative_to(self.root).as_posix()
 
 
 def difference(made_by: Mapping[str, str], now: Mapping[str, str]) -> str:
