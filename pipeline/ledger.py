@@ -26,21 +26,10 @@ Versions = dict[str, str]
 """``engine``, or kind and name of an entry → its version; of an entry of a study, a digest of its source."""
 
 FACTS: dict[str, Any] = {
-    "device": str,
-    "torch": str,
-    "dataset_hash": str,
-    "partition_hash": str,
-    "code": str,
-    "parameters": int,
-    "communicated_up": int,
-    "communicated_down": int,
-    "stored": int,
-    "received": int,
-    "server": int,
-    "macs": int,
-    "positions": int,
-    "diverged": dict | None,
-    "chosen": dict | None,
+    **dict.fromkeys(("device", "torch", "dataset_hash", "partition_hash", "code"), str),
+    **dict.fromkeys(("parameters", "communicated_up", "communicated_down", "stored", "received", "server"), int),
+    **dict.fromkeys(("macs", "positions"), int),
+    **dict.fromkeys(("diverged", "chosen"), dict | None),
 }
 """Entries of the header of ``rounds.parquet`` that are kept, with their types."""
 
@@ -50,7 +39,6 @@ class Entry:
     """A kept run.
 
     Attributes:
-        run: The resolved run.
         made_by: The versions of the code that trained it.
         obtained: The day, as ``2026-11-22``.
         seconds: Duration on an accelerator, or seconds of work of CPU cores; None where that is not known.
@@ -82,14 +70,27 @@ class Entry:
         content |= {"machine": self.machine} if self.machine else {}
         return _line("run", self.run.id, {**content, "settings": self.run.record, "measurements": self.measurements})
 
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Entry:
+        """Return the entry of a line's content. Raises several errors for what is none."""
+        facts = {name: content["facts"].get(name) for name in FACTS}
+        for name, value in facts.items():
+            if not isinstance(value, FACTS[name]) or isinstance(value, bool):
+                raise TypeError(f"{name}: {value!r}")
+        return cls(
+            run=Run(content["settings"]),
+            made_by={str(name): str(version) for name, version in content["made_by"].items()},
+            obtained=str(content["obtained"]),
+            seconds=content["seconds"],
+            facts=facts,
+            measurements=dict(content["measurements"]),
+            machine=str(content.get("machine", "")),
+        )
+
 
 @dataclass(frozen=True)
 class Ledger:
-    """The kept results of a workspace.
-
-    Attributes:
-        root: The folder of the workspace.
-    """
+    """The kept results of the workspace in a folder."""
 
     root: Path
 
@@ -98,16 +99,15 @@ class Ledger:
         """Run or selection id → the file and the line that it is kept in. Raises :class:`UserError` for other lines."""
         lines = {}
         for path in self.files():
+            shown = path.relative_to(self.root).as_posix()
             try:
                 text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"{self._shown(path)}: cannot be read ({error})") from None
+                raise UserError(f"{shown}: cannot be read ({error})") from None
             for number, line in enumerate(filter(None, text.splitlines()), 1):
                 kind, _, rest = line.removeprefix('{"').partition('": "')
                 if kind not in ("run", "selection"):
-                    raise UserError(
-                        f"{self._shown(path)}:{number}: not a kept result; take it back with `git checkout`"
-                    )
+                    raise UserError(f"{shown}:{number}: not a kept result; take it back with `git checkout`")
                 lines[rest.partition('"')[0]] = path, line
         return lines
 
@@ -124,30 +124,19 @@ class Ledger:
         return [entry for id_ in self.lines if (entry := self.get(id_))]
 
     def get(self, id_: str) -> Entry | None:
-        """Return what is kept of a run, current or not; None if it is not kept.
-
-        Raises:
-            UserError: The line was edited by hand, or is cut.
-        """
+        """Return what is kept of a run, current or not; None if it is not kept. Raises :class:`UserError`: the line
+        was edited by hand, or is cut."""
         content = self._content(id_, "run")
         if content is None:
             return None
         try:
-            entry = Entry(
-                run=Run(content["settings"]),
-                made_by={str(name): str(version) for name, version in content["made_by"].items()},
-                obtained=str(content["obtained"]),
-                seconds=content["seconds"],
-                facts={name: _fact(name, content["facts"].get(name)) for name in FACTS},
-                measurements=dict(content["measurements"]),
-                machine=str(content.get("machine", "")),
-            )
+            entry = Entry.of(content)
             name = entry.run.id
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(f"{self._where(id_)}: not a kept result ({what}); keep the run anew") from None
+            raise UserError(f"{self.path(id_)}: {id_}: not a kept result ({what}); keep the run anew") from None
         if name != id_:
-            raise UserError(f"{self._where(id_)}: its settings are those of {name}; keep the run anew")
+            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {name}; keep the run anew")
         return entry
 
     def find(self, run: Run, now: Mapping[str, str]) -> Entry | None:
@@ -156,11 +145,7 @@ class Ledger:
         return entry if entry and not difference(entry.made_by, now) else None
 
     def selection(self, id_: str, now: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-        """Return the trials and the choice that are kept of a selection; raise as :meth:`get`.
-
-        Args:
-            now: None also returns what earlier versions made.
-        """
+        """Return what is kept of a selection, if versions `now`, or for None any, made it; raise as :meth:`get`."""
         content = self._content(id_, "selection")
         if content is None or (now is not None and difference(content["made_by"], now)):
             return None
@@ -168,7 +153,7 @@ class Ledger:
         return trials
 
     def write(self, spec: str, entries: Iterable[Entry], selections: Mapping[str, tuple[Versions, Any]]) -> Path:
-        """Add runs, and selections with their versions and content, to the file of a spec; return the file.
+        """Add runs, and selections with their versions and content, to the file of a spec, which is returned.
 
         What is kept already under the same id is replaced, in whatever file it lies.
         """
@@ -207,25 +192,15 @@ class Ledger:
                 return content
         except (ValueError, KeyError, AttributeError, RecursionError):
             pass
-        raise UserError(
-            f"{self._where(id_)}: edited by hand, or cut; take it back with `git checkout`, or keep the run anew"
-        )
-
-    def _where(self, id_: str) -> str:
-        return f"{self._shown(self.lines[id_][0])}: {id_}"
-
-    def _shown(self, path: Path) -> str:
-        return path.relative_to(self.root).as_posix()
+        where = f"{self.path(id_)}: {id_}"
+        raise UserError(f"{where}: edited by hand, or cut; take it back with `git checkout`, or keep the run anew")
 
 
 def difference(made_by: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Describe which versions have changed since a result was kept; "" when none has."""
-    changed = [
-        f"{name} ({made_by.get(name, 'none')} → {now.get(name, 'none')})"
-        for name in {**made_by, **now}
-        if made_by.get(name) != now.get(name)
-    ]
-    return f"made by other versions: {', '.join(changed)}" if changed else ""
+    changed = [name for name in {**made_by, **now} if made_by.get(name) != now.get(name)]
+    words = [f"{name} ({made_by.get(name, 'none')} → {now.get(name, 'none')})" for name in changed]
+    return f"made by other versions: {', '.join(words)}" if words else ""
 
 
 def _line(kind: str, id_: str, content: dict[str, Any]) -> str:
@@ -235,9 +210,3 @@ def _line(kind: str, id_: str, content: dict[str, Any]) -> str:
 def _digest(content: dict[str, Any]) -> str:
     """Return a short hash, which makes an edit by hand visible."""
     return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()[:16]
-
-
-def _fact(name: str, value: Any) -> Any:
-    if not isinstance(value, FACTS[name]) or isinstance(value, bool):
-        raise TypeError(f"{name}: {value!r}")
-    return value

@@ -17,14 +17,12 @@ from pflcore.errors import UserError
 from pflcore.protocols import curve
 
 _POPULATIONS = ["test", "novel", "validation"]
-_MOMENT = ["after_aggregation"]
 
 
 def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
-    """Return what is measured on test samples, on validation samples, and which clients are novel.
+    """Return what a ``rounds/2`` table measures on test and validation samples, and which clients are novel.
 
     Args:
-        rounds: A ``rounds/2`` table.
         positions: Predictions per sample; of more than one, counts at the last positions are kept, too.
 
     Raises:
@@ -64,8 +62,7 @@ def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], posit
 def to_table(kept: dict[str, Any]) -> pa.Table:
     """Return the ``rounds/2`` table again, with the mean loss of a round for each of its clients.
 
-    Raises:
-        ValueError, KeyError, TypeError, OverflowError: It is no such data.
+    Raises ``ValueError``, ``KeyError``, ``TypeError`` or ``OverflowError`` for other data.
     """
     if not kept:
         kept = {"novel": [], "test": {"total": [], "round": [], "loss": [], "correct": []}}
@@ -88,13 +85,12 @@ def _rows(
     shape = (len(counts["round"]), len(clients))
     correct = np.array(counts["correct"], np.int64).reshape(shape)
     last = np.array(counts.get("last", counts["correct"]), np.int64).reshape(shape)
-    moments = np.zeros(correct.size, np.int8)
     return pa.table(
         {
             "round": pa.array(np.repeat(np.array(counts["round"], np.int32), len(clients))),
             "client": pa.array(np.tile(clients, shape[0])),
             "population": pa.DictionaryArray.from_arrays(np.tile(population, shape[0]), populations),
-            "moment": pa.DictionaryArray.from_arrays(moments, _MOMENT),
+            "moment": pa.DictionaryArray.from_arrays(np.zeros(correct.size, np.int8), ["after_aggregation"]),
             "correct": pa.array(correct.ravel()),
             "total": pa.array(np.tile(np.array(counts["total"], np.int64), shape[0])),
             "loss": pa.array(np.repeat(np.array(counts["loss"], np.float64), len(clients))),

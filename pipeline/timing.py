@@ -15,7 +15,6 @@ class Timing:
 
     Attributes:
         seconds: What it took, from where it resumed.
-        device: On what.
         rounds: That were trained in them.
         core_seconds: For how long cores worked for it, which does not depend on what else the machine does; None on an
             accelerator.
@@ -28,25 +27,15 @@ class Timing:
     core_seconds: float | None = None
     machine: str = ""
 
-    @property
-    def finite(self) -> bool:
-        """Whether all of it can be."""
-        seconds = (self.seconds, self.core_seconds or 0.0)
-        return self.rounds >= 0 and all(math.isfinite(one) and one >= 0 for one in seconds)
-
 
 def read_timing(path: Path) -> Timing | None:
-    """A timing; None when there is none that can be read, since nothing depends on it but words."""
+    """Return a timing; None when there is none that can be read, since nothing depends on it but words."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
-        cores = content.get("core_seconds")
-        timing = Timing(
-            seconds=float(content["seconds"]),
-            device=str(content["device"]),
-            rounds=int(content["rounds"]),
-            core_seconds=None if cores is None else float(cores),
-            machine=str(content.get("machine", "")),
-        )
+        cores = None if content.get("core_seconds") is None else float(content["core_seconds"])
+        rounds, machine = int(content["rounds"]), str(content.get("machine", ""))
+        timing = Timing(float(content["seconds"]), str(content["device"]), rounds, cores, machine)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
-    return timing if timing.finite else None
+    possible = rounds >= 0 and all(math.isfinite(one) and one >= 0 for one in (timing.seconds, cores or 0.0))
+    return timing if possible else None

@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from pflcore.data.preparation import preparing
 from pflcore.datasets import DATASETS, Dataset
 from pflcore.datasets._base import DOWNLOAD
 from pflcore.errors import UserError
+from pipeline.browse import plain_table
 from pipeline.progress import show_preparation
 from pipeline.spec.catalog import Catalog
 from pipeline.workspace import Workspace, raw_data_folder
@@ -21,9 +21,7 @@ from pipeline.workspace import Workspace, raw_data_folder
 
 def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Print all datasets, whether each is here, and where data is looked for."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "what it is", "state", "size", "licence", "source"):
-        table.add_column(column, overflow="fold", style="cyan" if column == "name" else "", no_wrap=column == "name")
+    table = plain_table("name", "what it is", "state", "size", "licence", "source")
     for name in catalog.names("dataset"):
         dataset, entry = DATASETS.create(name), catalog.entry("dataset", name)
         source = " · ".join(filter(None, (entry.origin, entry.citation)))
@@ -34,46 +32,38 @@ def list_datasets(workspace: Workspace, catalog: Catalog, console: Console) -> N
 
 
 def show_facts(name: str, home: Path, console: Console, options: Mapping[str, Any] | None = None) -> None:
-    """Print what there is to know of a dataset, with some options, beside its docstring and its options.
-
-    Raises:
-        UserError: An option that the dataset does not have, or a value that does not suit it.
-    """
+    """Print what there is to know of a dataset, with some options, beside its docstring and its options. Raises
+    :class:`UserError`: an option that the dataset does not have, or a value that does not suit it."""
     dataset = DATASETS.create(name, **options or {})
-    folder = raw_data_folder(home) / name
-    kind = "images" if len(dataset.shape) == 3 else "texts"
-    shape = "×".join(map(str, dataset.shape))
-    parts = dataset.data_files(folder)
-    here = sum(part.here is not None for part in parts)
+    parts = dataset.data_files(raw_data_folder(home) / name)
+    here = f"; {sum(part.here is not None for part in parts)} of {len(parts)} parts are here" if len(parts) > 1 else ""
+    kind, shape = "images" if len(dataset.shape) == 3 else "texts", "×".join(map(str, dataset.shape))
     facts = {
-        "state": _state(dataset, home) + (f"; {here} of {len(parts)} parts are here" if len(parts) > 1 else ""),
+        "state": _state(dataset, home) + here,
         "samples": f"{_size(dataset)}; {kind} of {shape}, {dataset.classes or 'its own'} classes",
         "attributes": ", ".join(dataset.attributes) or "nothing",
         "licence": dataset.licence,
         "from": dataset.homepage or dataset.download_size,
         "needs": "" if parts else "nothing: it comes with a library",
+        **{f"  {part.what}": part.state() for part in parts},
     }
-    facts |= {f"  {part.what}": part.state() for part in parts}
     for key, text in facts.items():
         console.print(escape(f"{key}: {text}".rstrip()), highlight=False)
 
 
 def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -> None:
-    """Download what a dataset needs with some options, as far as its address and its hash are known; say what is not.
-
-    Raises:
-        UserError: An unknown dataset or option, a download that fails, or parts that a person has to get.
-    """
-    dataset = DATASETS.create(name, **options)
-    left = []
-    for part in dataset.data_files(raw_data_folder(home) / name):
+    """Download what a dataset needs with some options, as far as its address and its hash are known; say what is
+    not. Raises :class:`UserError`: an unknown dataset or option, a download that fails, or parts that a person has
+    to get."""
+    by_hand = []
+    for part in DATASETS.create(name, **options).data_files(raw_data_folder(home) / name):
         if part.here is None and part.source and part.source.direct:
             with show_preparation() as show, preparing(show, None):
                 part.source.obtain(part.folder)
-        elif part.here is None:
-            left.append(part)
+        elif part.here is None and not part.needed:
+            by_hand.append(part.what)
         console.print(escape(f"{part.what}: {part.state()}"), highlight=False)
-    if by_hand := [part.what for part in left if not part.needed]:
+    if by_hand:
         raise UserError(
             f"{name}: a person has to get {', '.join(by_hand)}; the lines above say from where and to where"
         )

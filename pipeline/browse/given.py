@@ -10,7 +10,7 @@ from pipeline.parsing import parse_yaml
 
 
 def given_options(words: Sequence[str], name: str) -> dict[str, Any]:
-    """The values by key. Raises :class:`UserError` for a word that is none, naming the entry `name` it is for."""
+    """Return the values by key. Raises :class:`UserError` for a word that is none; `name` is whose options they are."""
     values = {}
     for word in words:
         key, equals, value = word.partition("=")

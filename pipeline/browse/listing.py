@@ -8,38 +8,45 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean
+from pipeline.browse import plain_table
 from pipeline.spec.catalog import Catalog, EntryInfo
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace
 
-NOTHING = "nothing"
 PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.items()}
 
 
 def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Print the specs, or all entries of a kind (in the plural). Raises :class:`UserError` for anything else."""
-    if what == "specs":
-        return _list_specs(workspace, catalog, console)
-    if what not in PLURALS:
+    if what != "specs" and what not in PLURALS:
         raise UserError(f"cannot list {what!r}{did_you_mean(what, ['specs', *PLURALS])}")
-    kind = PLURALS[what]
+    kind = PLURALS.get(what, "")
     if kind == "dataset":
         from pipeline.browse.dataset_view import list_datasets
 
         return list_datasets(workspace, catalog, console)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("name", style="cyan", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column({"method": "parts", "backbone": "groups"}.get(kind, "options"))
-    table.add_column("source", overflow="fold")
-    for name in catalog.names(kind):
-        entry = catalog.entry(kind, name)
-        cells = (name, entry.summary, _third(kind, entry), _source(entry))
-        table.add_row(*map(escape, cells))
+    if what == "specs":
+        table = plain_table("spec", "title", "paper")
+        for name, path in find_specs(workspace.specs).items():
+            spec = load_spec(path, workspace.specs, catalog)
+            paper = spec.body.paper
+            where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
+            title = "(to be extended)" if spec.abstract else escape(spec.title)
+            table.add_row(f"[cyan]{name}[/]", title, escape(where))
+    else:
+        own = {"method": "parts", "backbone": "groups"}.get(kind, "options")
+        table = plain_table("name", "what it is", own, "source")
+        for name in catalog.names(kind):
+            entry = catalog.entry(kind, name)
+            facts = {fact: text for fact, text in _facts(kind, entry).items() if text}
+            about = ", ".join(option.name for option in entry.options) or "none"
+            if kind == "method":
+                about = "; ".join(f"{fact}: {text}" for fact, text in facts.items()) or "shares all"
+            about = facts["groups"] if kind == "backbone" else about
+            table.add_row(name, *map(escape, (entry.summary, about, _source(entry))))
     console.print(table)
 
 
@@ -73,7 +80,7 @@ def describe(
         console.print(f"[bold cyan]{name}[/] · {one} · {escape(_source(entry))}\n", highlight=False)
         console.print(_flowing(entry.doc) + "\n", markup=False, highlight=False)
         for fact, text in _facts(one, entry).items():
-            console.print(f"{fact}: {text}", markup=False, highlight=False)
+            console.print(f"{fact}: {text or 'nothing'}", markup=False, highlight=False)
         if one == "dataset":
             from pipeline.browse.dataset_view import show_facts
 
@@ -82,74 +89,37 @@ def describe(
 
 
 def _print_options(catalog: Catalog, kind: str, name: str, console: Console) -> None:
-    options = catalog.options(kind, name)
-    if not options:
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold", title="\noptions", title_justify="left")
-    for column in ("name", "type", "default", "meaning"):
-        table.add_column(column, overflow="fold")
-    for option in options:
+    table = plain_table("option", "type", "default", "meaning")
+    for option in catalog.options(kind, name):
         type_ = f"list of {option.type}" if option.many else option.type
         choices = f" One of {', '.join(map(str, option.choices))}." if option.choices else ""
         default = "required" if option.required else "null" if option.default is None else str(option.default)
         cells = (option.name, type_ + (" or null" if option.optional else ""), default, option.help + choices)
         table.add_row(*map(escape, cells))
-    console.print(table)
-
-
-def _list_specs(workspace: Workspace, catalog: Catalog, console: Console) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("spec", "title", "paper"):
-        table.add_column(column)
-    for name, path in find_specs(workspace.specs).items():
-        spec = load_spec(path, workspace.specs, catalog)
-        paper = spec.body.paper
-        where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
-        title = "(to be extended)" if spec.abstract else escape(spec.title)
-        table.add_row(f"[cyan]{name}[/]", title, escape(where))
-    console.print(table)
-
-
-def _third(kind: str, entry: EntryInfo) -> str:
-    """What is told of an entry in a list, beside its name, its purpose and its source."""
-    if kind == "method":
-        words = {"stays on the client": "keeps", "generated by the server": "is given", "also exchanged": "also sends"}
-        parts = [f"{words[fact]} {text}" for fact, text in _facts(kind, entry).items() if text != NOTHING]
-        return "; ".join(parts) or "shares all"
-    if kind == "backbone":
-        return _facts(kind, entry)["groups"]
-    return ", ".join(option.name for option in entry.options) or "none"
+    if table.row_count:
+        console.print("", table)
 
 
 def _source(entry: EntryInfo) -> str:
-    """Where an entry is from: a publication; a file of the study or a package; or both."""
+    """Return where an entry is from: a publication; a file of the study or a package; or both."""
     whose = "own" if entry.origin.endswith(".py") else "package"
     return " · ".join(filter(None, (entry.origin and f"{whose}: {entry.origin}", entry.citation)))
 
 
 def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
-    """What is told of an entry on its page, beside its docstring and its options."""
+    """Return what there is to say of a method or a backbone beside its docstring and its options."""
     facts = entry.facts
     if kind == "method":
-        kept = [*facts.get("personal", []), *facts.get("keeps", [])]
-        return {
-            "stays on the client": _names(kept),
-            "generated by the server": _names(facts.get("generated")),
-            "also exchanged": _names(facts.get("exchanges")),
+        found = {
+            "stays on the client": [*facts.get("personal", []), *facts.get("keeps", [])],
+            "generated by the server": facts.get("generated") or [],
+            "also exchanged": facts.get("exchanges") or [],
         }
-    if kind == "backbone":
-        return {"groups": _names(list(facts.get("groups", {}))), "takes": str(facts["takes"])}
-    return {}
+        return {fact: ", ".join(map(str, groups)) for fact, groups in found.items()}
+    return {"groups": ", ".join(facts["groups"]), "takes": str(facts["takes"])} if kind == "backbone" else {}
 
 
 def _flowing(doc: str) -> str:
-    """A docstring whose paragraphs and items are one line each, for the terminal to break.
-
-    An item begins with a hyphen, and its further lines are indented; other indented lines stay as they are.
-    """
+    """Return a docstring whose paragraphs and items (``- …``) are one line each; other indented lines stay."""
     parts = (re.sub(r"\n(?!- ) *", " ", part) if part.startswith("- ") else part for part in doc.split("\n\n"))
     return re.sub(r"(?<=\S)\n(?!- )(?=\S)", " ", "\n\n".join(parts))
-
-
-def _names(groups: object) -> str:
-    return ", ".join(map(str, groups)) if isinstance(groups, list | tuple) and groups else NOTHING

@@ -15,9 +15,10 @@ from pflcore.data.assignment import Assignment
 from pflcore.data.heterogeneity import Heterogeneity, heterogeneity
 from pflcore.data.sample_files import read_facts
 from pflcore.data.samples import Samples
-from pflcore.datasets import DATASETS, Dataset, stand_in, stand_in_counts
+from pflcore.datasets import DATASETS, stand_in, stand_in_counts
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
+from pipeline.browse import plain_table
 from pipeline.browse.given import given_options
 from pipeline.report.formats import legible
 from pipeline.spec.catalog import Catalog
@@ -27,17 +28,14 @@ from pipeline.spec.run import Run, describe_component, options
 from pipeline.spec.specs import find_specs, load_spec
 from pipeline.workspace import Workspace, dataset_path
 
-_ROWS = 24
-_COLUMNS = 40
-_BAR = 20
+_MAX_ROWS, _MAX_COLUMNS, _BAR = 24, 40, 20  # lines, and characters
 _SHADES = " ·░▒▓█"
 _FEW = (2_000, 500)  # samples of a stand-in for a dataset of which only the data tell the size
 
 
 def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Draw every partition of a spec, under the first of its seeds. Raises :class:`UserError` for an invalid spec."""
-    spec = load_spec(find_specs(workspace.specs)[name], workspace.specs, catalog)
-    resolved = resolve(spec, catalog)
+    resolved = resolve(load_spec(find_specs(workspace.specs)[name], workspace.specs, catalog), catalog)
     if not resolved.table:
         raise UserError(f"specs/{name}.yaml: is only to be extended, it has no runs")
     records = {run.federation_id: run.federation for run in resolved.runs}
@@ -46,7 +44,7 @@ def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Consol
 
 
 def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]:
-    """The record of a federation to show a partition with: the one that its entry suggests, with changes.
+    """Return the record of a federation to show a partition with: the one that its entry suggests, with changes.
 
     Args:
         chosen: dataset (a name), clients and seed, each None to take the suggestion; options, as ``key=value`` words.
@@ -54,14 +52,12 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
     Raises:
         UserError: An unknown dataset or option, or a value that does not suit it.
     """
-    fields = Fields(catalog)
+    fields, at = Fields(catalog), ""
     dataset, clients = catalog.entry("partition", name).facts["example"]
     values = {"name": name, **given_options(chosen["options"], name)}
     try:
         fields.check_name("dataset", chosen["dataset"] or dataset)
-    except Invalid as error:
-        raise UserError(error.message) from None
-    try:
+        at = f"{name}."
         return {
             "dataset": fields.validate("dataset", {"name": chosen["dataset"] or dataset}),
             "partition": fields.validate("partition", values),
@@ -69,7 +65,7 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
             "seed": chosen["seed"],
         }
     except Invalid as error:
-        raise UserError(f"{f'{name}.{error.option}: ' if error.option else ''}{error.message}") from None
+        raise UserError(f"{f'{at}{error.option}: ' if at and error.option else ''}{error.message}") from None
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,15 @@ class Drawing:
         Raises:
             UserError: The partition does not suit the dataset.
         """
-        samples, real = _samples(record, root)
+        artifact = root / dataset_path(Run(record).data_id)
+        if real := artifact.is_file():
+            samples = read_facts(artifact)
+        else:
+            chosen = options(record["dataset"])
+            size = chosen.pop("stand_in", None)
+            dataset = DATASETS.create(record["dataset"]["name"], **chosen)
+            counts = stand_in_counts(size) if size else dataset.expected or _FEW
+            samples = stand_in(dataset, *counts, with_images=False)
         scheme = PARTITIONS.create(record["partition"]["name"], **options(record["partition"]))
         return cls(record, samples, partition(scheme, samples, record["clients"], record["seed"]), real)
 
@@ -106,13 +110,11 @@ class Drawing:
         title = f"{describe_component(self.record['partition'])} on {samples.name}, seed {self.record['seed']}"
         console.print(f"\n[bold]{escape(title)}[/]")
         console.print(_picture(samples, self.assignment, measures))
-        width = -(-samples.classes // _COLUMNS)
+        width = -(-samples.classes // _MAX_COLUMNS)
         each = "a class" if width == 1 else f"{width} classes"
         first, last = (escape(legible(samples.class_names[end])) for end in (0, -1))
         console.print(f"[dim]a column is {each}, from {first} to {last}[/]")
-        figures = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("over clients", "smallest", "median", "mean", "largest"):
-            figures.add_column(column, justify="left" if column == "over clients" else "right")
+        figures = plain_table("over clients", "smallest", "median", "mean", "largest", right=1)
         from pipeline.report.partitions import client_frame, summarise  # with matplotlib, which takes time to import
 
         for row in summarise(client_frame(measures, self.assignment)):
@@ -125,39 +127,21 @@ class Drawing:
 
 
 def _picture(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Table:
-    clients = np.unique(np.linspace(0, measures.clients - 1, min(measures.clients, _ROWS)).round().astype(int))
-    bins = np.arange(samples.classes) // -(-samples.classes // _COLUMNS)
-    size = measures.train.sum(axis=1)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("client", "classes", "training samples"):
-        table.add_column(column, no_wrap=True, justify="right" if column == "client" else "left")
+    clients = np.unique(np.linspace(0, measures.clients - 1, min(measures.clients, _MAX_ROWS)).round().astype(int))
+    bins = np.arange(samples.classes) // -(-samples.classes // _MAX_COLUMNS)
+    size, noise = measures.train.sum(axis=1), assignment.noise
     alone = [name for name, counts in measures.attributes.items() if ((counts > 0).sum(axis=1) == 1).all()]
-    for name in alone:
-        table.add_column(name)
-    if assignment.noise:
-        table.add_column("noise", justify="right")
+    table = plain_table("client", "classes", "training samples", *alone, *(["noise"] if noise else []))
+    table.columns[0].justify = "right"
     shares = np.stack([np.bincount(bins, weights=measures.train[client]) / max(size[client], 1) for client in clients])
     shades = np.array(list(_SHADES))[np.ceil(shares / shares.max() * (len(_SHADES) - 1) - 1e-9).astype(int)]
     for client, row in zip(clients, shades, strict=True):
         bar = "█" * max(1, round(_BAR * size[client] / size.max()))
         cells = [f"{client}{'*' if client in assignment.novel else ''}", "".join(row), f"{bar} {size[client]:,}"]
         cells += [samples.attributes[name].names[int(measures.attributes[name][client].argmax())] for name in alone]
-        if assignment.noise:
-            cells.append(f"{assignment.noise.std[client]:.1f}")
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(escape, cells), *([f"{noise.std[client]:.1f}"] if noise else []))
     notes = [f"{_SHADES[-1]} is {shares.max():.0%} of the client's training samples"]
     notes += [f"{len(clients)} of {measures.clients:,} clients are shown"] if len(clients) < measures.clients else []
     notes += ["* is novel: takes no part in training"] if assignment.novel else []
     table.caption, table.caption_justify = "; ".join(notes), "left"
     return table
-
-
-def _samples(record: dict[str, Any], root: Path) -> tuple[Samples, bool]:
-    artifact = root / dataset_path(Run(record).data_id)
-    if artifact.is_file():
-        return read_facts(artifact), True
-    chosen = options(record["dataset"])
-    size = chosen.pop("stand_in", None)
-    dataset: Dataset = DATASETS.create(record["dataset"]["name"], **chosen)
-    train, test = stand_in_counts(size) if size else dataset.expected or _FEW
-    return stand_in(dataset, train, test, with_images=False), False

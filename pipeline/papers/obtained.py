@@ -60,21 +60,21 @@ def collect_obtained(results: Results) -> list[Obtained]:
 
 def count_published(table: ResolvedTable) -> int:
     """Count the accuracies that are published of a table, whether a run is planned for them or not."""
-    return sum(
-        cell.published is not None and cell.published.mean is not None and cell.quantity is None for cell in table.cells
-    )
+    cells = (cell.published for cell in table.cells if cell.quantity is None)
+    return sum(published is not None and published.mean is not None for published in cells)
 
 
 def _obtained(cell: Cell, results: Results) -> Obtained:
     assert cell.obtained and cell.published and cell.difference is not None
-    runs = [run for run in (results.runs[name] for name in cell.runs) if run.values_of(cell.client)]
-    curves, published = [run.curve(cell.client) for run in runs], cell.published.mean
-    reached = [int(curve.index[curve >= published][0]) for curve in curves if (curve >= published).any()]
+    runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.values_of(cell.client)]
+    curves = [run.curve(cell.client) for run in runs]
+    reached = [int(curve.index[at][0]) for curve in curves if (at := curve >= cell.published.mean).any()]
+    decimals = results.table.decimals
     return Obtained(
         labels=tuple(cell.labels.values()),
-        published=format_value(cell.published, results.table.decimals),
-        obtained=format_value(cell.obtained, results.table.decimals),
-        last=format_value(cell.last, results.table.decimals),
+        published=format_value(cell.published, decimals),
+        obtained=format_value(cell.obtained, decimals),
+        last=format_value(cell.last, decimals),
         difference=round(cell.difference, 6),
         verdict=cell.verdict,
         noise=cell.noise,
@@ -88,19 +88,14 @@ def _obtained(cell: Cell, results: Results) -> Obtained:
 
 
 def _elsewhere(runs: list[Measured], client: int | None, metric: str) -> dict[str, float]:
-    """Return the mean over runs under other protocols than those that the table shows.
-
-    Args:
-        client: The one whose test samples count; None for all clients.
-    """
+    """Return the mean over runs under protocols that the table does not show, of a client or, for None, of all."""
     shown = {metric, "last_position", *(["final"] if metric == LAST_TEN else [])}
     if not any(run.resolved.evaluation.window for run in runs):
         shown.add("last_rounds")  # which is the last round
-    found: dict[str, list[float]] = {}
+    found = []
     for run in runs:
         curve = run.curve(client)
-        figures = {name: value.mean for name, value in run.values_of(client).items()}
-        figures |= {"best_by_test": float(curve.max()), LAST_TEN: float(curve.iloc[-LAST:].mean())}
-        for name in (name for name in NAMES if name in figures and name not in shown):
-            found.setdefault(NAMES[name], []).append(figures[name])
-    return {name: round(statistics.fmean(several), 6) for name, several in found.items() if len(several) == len(runs)}
+        more = {"best_by_test": float(curve.max()), LAST_TEN: float(curve.iloc[-LAST:].mean())}
+        found.append({name: value.mean for name, value in run.values_of(client).items()} | more)
+    names = [name for name in NAMES if name not in shown and all(name in own for own in found)]
+    return {NAMES[name]: round(statistics.fmean(own[name] for own in found), 6) for name in names}

@@ -12,19 +12,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-import pipeline.report
+import pipeline
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.registry import did_you_mean
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
-from pipeline.papers.contents import PLACES, read_contents
-from pipeline.papers.paper import Brief, Paper, Summary, in_order, papers_of
+from pipeline.papers.paper import PLACES, Brief, Paper, Summary, in_order, papers_of, read_contents
 from pipeline.report.agreement import Agreement
 from pipeline.report.frame import collect_frame
 from pipeline.report.render import Document, Overview, html, latex, mark_of, markdown
@@ -50,12 +48,7 @@ MOST_TABLES = 4
 
 @dataclass(frozen=True)
 class Known:
-    """What is remembered of a paper in ``.pfl/papers.json``.
-
-    Attributes:
-        state: What its page depends on, as a hash.
-        page: Whether the page shows that.
-    """
+    """What is remembered of a paper: a hash of what its page depends on, and whether the page shows that."""
 
     state: str
     page: bool
@@ -67,12 +60,7 @@ _REMEMBERED = TypeAdapter(dict[str, Known])
 
 @dataclass
 class Papers:
-    """The papers of a workspace, as compiled.
-
-    Attributes:
-        compilation: What it was compiled to.
-        partial: There are more, of which the index says what was known of them last.
-    """
+    """The papers of a workspace, as compiled; if `partial` there are more, of which the index says what was known."""
 
     workspace: Workspace
     papers: dict[str, Paper]
@@ -94,28 +82,21 @@ class Papers:
 
     @classmethod
     def compiled(cls, workspace: Workspace, only: Iterable[str] = ()) -> Papers:
-        """Return all papers of a workspace, or `only` some of them, compiled in memory.
-
-        Raises:
-            UserError: A spec is invalid.
-        """
-        specs, wanted = find_specs(workspace.specs), set(only)
-        names = [name for name in specs if not wanted or name.split("/")[0] in wanted]
+        """Return all papers of a workspace, or `only` some of them, compiled in memory. Raises :class:`UserError`: a
+        spec is invalid."""
+        wanted = set(only)
+        names = [name for name in find_specs(workspace.specs) if not wanted or name.split("/")[0] in wanted]
         papers = cls.of(workspace, compile_workspace(workspace, names))
         papers.partial = bool(wanted)
         return papers
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """Return the papers that are meant by their names or by specs of theirs; all for no names.
-
-        Raises:
-            UserError: There is no such paper or spec.
-        """
+        """Return the papers that are meant by their names or by specs of theirs; all for no names. Raises
+        :class:`UserError`: there is no such paper or spec."""
         words = [name.removeprefix("specs/").removesuffix(".yaml").rstrip("/") for name in names]
-        known = [*self.papers, *(spec for paper in self.papers.values() for spec in paper.tables)]
-        for name in words:
-            if name not in known:
-                raise UserError(f"unknown paper {name!r}{did_you_mean(name, list(dict.fromkeys(known)))}")
+        known = list(dict.fromkeys([*self.papers, *(spec for paper in self.papers.values() for spec in paper.tables)]))
+        if unknown := [name for name in words if name not in known]:
+            raise UserError(f"unknown paper {unknown[0]!r}{did_you_mean(unknown[0], known)}")
         return list(dict.fromkeys(name.split("/")[0] for name in words)) or list(self.papers)
 
     def page(self, name: str) -> Path:
@@ -129,35 +110,30 @@ class Papers:
     def write(self, names: Iterable[str]) -> list[str]:
         """Bring the pages of some papers and the index up to date; return the papers whose pages were made anew.
 
-        A page is made anew when any of its inputs is another file than last time, which is remembered in
-        ``.pfl/papers.json``. Of other papers only the index tells.
+        A page is made anew when any of its inputs is another file than last time. Of other papers only the index tells.
 
         Raises:
             UserError: An artifact is damaged.
         """
         path, wanted, written = self.workspace.private / "papers.json", set(names), list[str]()
-        known = _remembered(path)
+        try:
+            known = _REMEMBERED.validate_json(path.read_bytes())
+        except (OSError, ValidationError):  # which costs no more than time
+            known = {}
         now = dict(known) if self.partial else {}
         for name, paper in self.papers.items():
             state, before = self._state(paper), known.get(name)
-            same = before is not None and before.state == state
-            if before and same and (name not in wanted or (before.page and self._complete(paper))):
+            if before and before.state == state and (name not in wanted or (before.page and self.page(name).is_file())):
                 now[name] = before
-            elif name not in wanted:
-                now[name] = Known(state, False, summarise(paper, self.workspace.root, self._kept(paper)))
-            else:
-                now[name] = Known(state, True, write_paper(paper, self.workspace.root, self._kept(paper)))
-                written.append(name)
-        if now != known:
-            write_text(path, _REMEMBERED.dump_json(now).decode())
+                continue
+            ids = {run for table in paper.tables.values() for run in table.runs} & self.compilation.kept
+            kept = {run: entry for run in sorted(ids) if (entry := self.ledger.get(run))}
+            make = write_paper if name in wanted else summarise
+            now[name] = Known(state, name in wanted, make(paper, self.workspace.root, kept))
+            written += [name] if name in wanted else []
+        write_text(path, _REMEMBERED.dump_json(now).decode())
         self._write_index(sorted((entry.summary for entry in now.values()), key=in_order))
         return written
-
-    def _kept(self, paper: Paper) -> dict[str, Entry]:
-        """Return the kept results that stand for artifacts of a paper's runs."""
-        runs = {run for table in paper.tables.values() for run in table.runs}
-        ids = runs & self.compilation.kept & self.ledger.lines.keys()
-        return {run: entry for run in sorted(ids) if (entry := self.ledger.get(run))}
 
     def _write_index(self, summaries: list[Summary]) -> None:
         published = sum(entry.published for entry in summaries)
@@ -174,34 +150,23 @@ class Papers:
         )
         put(self.index, text)
 
-    def _complete(self, paper: Paper) -> bool:
-        """Return whether all files of a paper are there."""
-        parts = [href for spec in paper.tables if not (href := _href(paper, spec)).startswith("#")]
-        files = [*(f"{paper.name}.{kind}" for kind in ("md", "tex", "html")), *parts]
-        return all((self.workspace.root / PAPERS / file).is_file() for file in files)
-
     def _state(self, paper: Paper) -> str:
         """Return what the page of a paper depends on, as a hash: specs, code, kept results, and files."""
-        folders = [Path(module).parent for module in (__file__, pipeline.report.__file__)]
-        code = [path for folder in folders for kind in ("*.py", "*.j2") for path in folder.rglob(kind)]
-        files = [
-            *sorted(code),
-            *self.ledger.files(),
-            *(self.workspace.root / file for file in sorted(set(_inputs(paper)))),
-        ]
-        kept = {run for table in paper.tables.values() for run in self.compilation.kept.intersection(table.runs)}
-        parts: list[Any] = [
+        code = [path for kind in ("*.py", "*.j2") for path in Path(pipeline.__file__).parent.rglob(kind)]
+        inputs = [self.workspace.root / file for file in sorted(set(_inputs(paper)))]
+        kept = {run for table in paper.tables.values() for run in table.runs} & self.compilation.kept
+        parts = [
             *(table.model_dump_json() for table in paper.tables.values()),
             *(place.words for place in paper.places),
             *sorted(kept),
-            *map(_stamp, files),
+            *map(_stamp, [*sorted(code), *self.ledger.files(), *inputs]),
         ]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def summarise(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> Summary:
     """Return what an index says about a paper; arguments and errors are those of :func:`write_paper`."""
-    return _summary(paper, [Study(_results(paper, spec, root, kept)) for spec in paper.tables])
+    return _summary(paper, _studies(paper, root, kept))
 
 
 def write_paper(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = None) -> Summary:
@@ -214,7 +179,7 @@ def write_paper(paper: Paper, root: Path, kept: Mapping[str, Entry] | None = Non
     Raises:
         UserError: An artifact is damaged.
     """
-    out, studies = root / PAPERS, [_study(paper, spec, at, root, kept) for at, spec in enumerate(paper.tables, start=1)]
+    out, studies = root / PAPERS, _studies(paper, root, kept)
     notes = [note for note in studies[0].notes if all(note in study.notes for study in studies[1:])]
     whole = Document(
         paper.title,
@@ -245,29 +210,22 @@ def _summary(paper: Paper, studies: Iterable[Study]) -> Summary:
     return Summary(paper.name, paper.title, paper.citation, list(map(Brief.of, studies)), list(paper.places))
 
 
-def _results(paper: Paper, spec: str, root: Path, kept: Mapping[str, Entry] | None) -> Results:
-    table = paper.tables[spec]
-    return Results.of(table, collect_frame(table, paper.runs, root, kept))
-
-
-def _study(paper: Paper, spec: str, number: int, root: Path, kept: Mapping[str, Entry] | None) -> Study:
-    report = f"{report_path(spec)}/report.html"
-    pages = {one.federation: f"{partition_report_path(one.federation)}/index" for one in paper.tables[spec].partitions}
-    there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
-    return Study(
-        _results(paper, spec, root, kept),
-        key=f"s{number}",
-        folder=f"{paper.folder(spec)}/",
-        pages={name: posixpath.relpath(page, PAPERS) for name, page in there.items()},
-        href=_href(paper, spec),
-        report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
-    )
-
-
-def _href(paper: Paper, spec: str) -> str:
-    """Return where a spec is in HTML, relative to ``reports/papers/``; of a short paper, on its only page."""
-    name = paper.folder(spec)
-    return f"{name}.html" if len(paper.tables) > MOST_TABLES else f"#{name.removeprefix(f'{paper.name}/')}"
+def _studies(paper: Paper, root: Path, kept: Mapping[str, Entry] | None) -> list[Study]:
+    studies = []
+    for number, (spec, table) in enumerate(paper.tables.items(), start=1):
+        folder, report = paper.folder(spec), f"{report_path(spec)}/report.html"
+        pages = {one.federation: f"{partition_report_path(one.federation)}/index" for one in table.partitions}
+        there = {name: page for name, page in pages.items() if (root / f"{page}.html").is_file()}
+        study = Study(
+            Results.of(table, collect_frame(table, paper.runs, root, kept)),
+            key=f"s{number}",
+            folder=f"{folder}/",
+            pages={name: posixpath.relpath(page, PAPERS) for name, page in there.items()},
+            href=f"{folder}.html" if len(paper.tables) > MOST_TABLES else f"#{folder.removeprefix(f'{paper.name}/')}",
+            report=posixpath.relpath(report, PAPERS) if (root / report).is_file() else "",
+        )
+        studies.append(study)
+    return studies
 
 
 def _inputs(paper: Paper) -> Iterator[str]:
@@ -287,11 +245,3 @@ def _stamp(path: Path) -> str:
     except OSError:
         return "-"
     return f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
-
-
-def _remembered(path: Path) -> dict[str, Known]:
-    """Return what the last call wrote down; nothing where it is damaged, which costs no more than time."""
-    try:
-        return _REMEMBERED.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return {}

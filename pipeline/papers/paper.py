@@ -1,24 +1,98 @@
-"""Papers: the specs of one folder together, and what an index says about each of them."""
+"""Papers: the specs of one folder together, what the paper holds, and what an index says about each of them.
+
+A paper's folder of specs may have a file ``contents.csv`` with the columns place, holds, specs (names, apart by blanks)
+and reason, which says why there is no spec.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pflcore.errors import UserError
-from pipeline.papers.contents import Place, cover_places
+from pflcore.registry import did_you_mean
 from pipeline.papers.obtained import Obtained, collect_obtained, count_published
 from pipeline.report.agreement import Agreement
 from pipeline.report.study import Study
+from pipeline.spec.published import csv_lines
 from pipeline.spec.run import Run
 from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import INDEX, PAPERS
 
-# What lies in reports/ beside the reports of specs, as far as it comes from here.
-_TAKEN = tuple(path.rpartition("/")[2] for path in (PAPERS, INDEX))
+_COLUMNS = ["place", "holds", "specs", "reason"]
+
+PLACES = {"done": "done", "partly": "partly done", "missing": "not run yet", "unplanned": "no spec"}
+"""States of a table or figure of a paper, in order, and their names in print."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table, a figure or a statement of a paper, the specs that are about it, and else the reason why none is.
+
+    Attributes:
+        where: ``Table 6``, or the section of a statement.
+        holds: What it shows, or states.
+    """
+
+    where: str
+    holds: str
+    specs: tuple[str, ...]
+    reason: str = ""
+
+    @property
+    def shows_results(self) -> bool:
+        """Whether it is a table or a figure, not a statement."""
+        return self.where.startswith(("Table", "Figure"))
+
+    @property
+    def words(self) -> str:
+        """``Table 6, detection mAP: there is no detector``."""
+        return f"{self.where}, {self.holds}: {self.reason}"
+
+
+def read_contents(folder: Path, paper: str, known: Collection[str]) -> list[Place]:
+    """Return what the paper of a folder of specs holds; [] where no file says it.
+
+    Args:
+        known: The names of the paper's specs within the folder, as ``table1``.
+
+    Raises:
+        UserError: A line is not whole, or names no spec of the paper.
+    """
+    path = folder / paper / "contents.csv"
+    if not path.is_file():
+        return []
+    label, places = f"specs/{paper}/contents.csv", []
+    lines = csv_lines(path, label)
+    if next(lines, ("", []))[1] != _COLUMNS:
+        raise UserError(f"{label}:1: the columns are {', '.join(_COLUMNS)}")
+    for where, cells in lines:
+        if len(cells) != len(_COLUMNS) or not (cells[0] and cells[1]) or bool(cells[2].split()) == bool(cells[3]):
+            raise UserError(
+                f"{where}: a line has a place, what it holds, and either specs or a reason why there is none"
+            )
+        places.append(Place(cells[0], cells[1], tuple(cells[2].split()), cells[3]))
+        if unknown := [name for name in places[-1].specs if name not in known]:
+            raise UserError(f"{where}: {unknown[0]!r} is no spec of this paper{did_you_mean(unknown[0], list(known))}")
+    return places
+
+
+def cover_places(places: Iterable[Place], by_spec: Mapping[str, Counter[str]]) -> Counter[str]:
+    """Count the tables and figures by state, given the cells of each compiled spec by state.
+
+    Of specs that a profile leaves out nothing is known, so they are not run yet.
+    """
+    found: Counter[str] = Counter()
+    for place in (place for place in places if place.shows_results):
+        cells = sum((by_spec.get(spec, Counter(missing=1)) for spec in place.specs), Counter[str]())
+        left = cells["missing"] + cells["partly"] + cells["diverged"]
+        begun = cells["done"] + cells["partly"] + cells["diverged"]
+        found["unplanned" if not place.specs else "done" if not left else "partly" if begun else "missing"] += 1
+    return found
 
 
 @dataclass(frozen=True)
@@ -53,8 +127,7 @@ class Brief:
     Attributes:
         coverage, claims: Cells and claims by state.
         published: How many accuracies are published of it.
-        obtained: Those that were obtained.
-        agreement: How these agree with the paper, as a whole.
+        agreement: How the obtained ones agree with the paper, as a whole.
     """
 
     spec: str
@@ -68,15 +141,9 @@ class Brief:
     @classmethod
     def of(cls, study: Study) -> Brief:
         """Return what an index says about a study."""
-        return cls(
-            study.table.spec,
-            study.heading,
-            study.coverage,
-            study.verdicts,
-            count_published(study.table),
-            tuple(collect_obtained(study.results)),
-            study.agreement,
-        )
+        table, obtained = study.table, tuple(collect_obtained(study.results))
+        counts = study.coverage, study.verdicts, count_published(table)
+        return cls(table.spec, study.heading, *counts, obtained, study.agreement)
 
 
 @dataclass(frozen=True)
@@ -124,11 +191,8 @@ class Summary:
 
 
 def papers_of(tables: Mapping[str, ResolvedTable], runs: Mapping[str, Run]) -> dict[str, Paper]:
-    """Group resolved tables and their runs by paper: those that are published first, then one's own, by name.
-
-    Raises:
-        UserError: A folder has the name of something else that lies in ``reports/``.
-    """
+    """Group resolved tables and their runs by paper: those that are published first, then one's own, by name. Raises
+    :class:`UserError`: a folder has the name of something else that lies in ``reports/``."""
     groups: dict[str, dict[str, ResolvedTable]] = {}
     for spec in sorted(tables, key=_reading):
         groups.setdefault(spec.split("/")[0], {})[spec] = tables[spec]
@@ -142,22 +206,20 @@ def in_order(paper: Paper | Summary) -> Any:
 
 
 def _paper(name: str, tables: dict[str, ResolvedTable], runs: Mapping[str, Run]) -> Paper:
-    if name in _TAKEN:
+    if name in (path.rpartition("/")[2] for path in (PAPERS, INDEX)):
         what = f"specs/{name}/" if any("/" in spec for spec in tables) else f"specs/{name}.yaml"
         raise UserError(f"{what}: reports/{name} is where the pages of papers are; rename it")
     papers = [table.paper for table in tables.values() if table.paper]
     if len(papers) == len(tables) and len({paper.name for paper in papers}) == 1:
         return Paper(name, papers[0].name, papers[0].citation, tables, runs)
-    # One's own, of which some may be about a paper.
-    titles = {table.title for table in tables.values()}
+    titles = {table.title for table in tables.values()}  # one's own, of which some may be about a paper
     return Paper(name, titles.pop() if len(titles) == 1 else name, "", tables, runs)
 
 
 def _reading(spec: str) -> tuple[int, list[tuple[bool, int, str]]]:
     """Return a key that sorts what is named like a table or a figure of the paper before what is about it."""
     name = spec.partition("/")[2]
-    kinds = [rank for rank, kind in enumerate(("table", "fig")) if name.startswith(kind)]
-    return kinds[0] if kinds else 2, _natural(spec)
+    return 0 if name.startswith("table") else 1 if name.startswith("fig") else 2, _natural(spec)
 
 
 def _natural(spec: str) -> list[tuple[bool, int, str]]:

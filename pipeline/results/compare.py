@@ -14,15 +14,12 @@ from pipeline.workspace import Workspace, report_path
 
 SAME, BEYOND, CHANCE = "the same", "beyond chance", "within chance"
 ONE_SEED, NOT_RUN = "fewer than two seeds", "not obtained"
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class CellPair:
-    """A cell of two tables, as printed.
-
-    Attributes:
-        verdict: One of the words above.
-    """
+    """A cell of two tables, as printed, and as verdict one of the words above."""
 
     labels: str
     first: str
@@ -39,10 +36,17 @@ def compare(workspace: Workspace, first: str, second: str) -> list[CellPair]:
     Raises:
         UserError: A report has not been made, no cells have the same labels, or several cells of one table have.
     """
-    (rows, meta), (others, other_meta) = (_table(workspace, spec) for spec in (first, second))
-    shared = {*other_meta["rows"], *other_meta["columns"]}
-    axes = [axis for axis in (*meta["rows"], *meta["columns"]) if axis in shared]
-    left, right = _by_labels(first, rows, axes), _by_labels(second, others, axes)
+    tables = [_table(workspace, spec) for spec in (first, second)]
+    (_, meta), (_, other) = tables
+    axes = [axis for axis in (*meta["rows"], *meta["columns"]) if axis in (*other["rows"], *other["columns"])]
+    sides = []
+    for spec, (rows, _) in zip((first, second), tables, strict=True):
+        sides.append(cells := dict[tuple[str, ...], Row]())
+        for row in rows:
+            if (labels := tuple(row[axis] for axis in axes)) in cells:
+                raise UserError(f"{spec}: several cells for {', '.join(labels)}; the other table lacks one of its axes")
+            cells[labels] = row
+    left, right = sides
     pairs = {labels: (left[labels], right[labels]) for labels in left if labels in right}
     if not pairs:
         raise UserError(f"{first} and {second} have no cells with the same labels")
@@ -53,7 +57,7 @@ def compare(workspace: Workspace, first: str, second: str) -> list[CellPair]:
     ]
 
 
-def _table(workspace: Workspace, spec: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _table(workspace: Workspace, spec: str) -> tuple[list[Row], Row]:
     path = workspace.root / report_path(spec) / "table.parquet"
     if not path.is_file():
         raise UserError(f"{spec}: its report has not been made; type `pfl run {spec}`")
@@ -61,27 +65,19 @@ def _table(workspace: Workspace, spec: str) -> tuple[list[dict[str, Any]], dict[
     return rows.to_pylist(), meta
 
 
-def _by_labels(spec: str, rows: list[dict[str, Any]], axes: list[str]) -> dict[tuple[str, ...], dict[str, Any]]:
-    cells: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in rows:
-        labels = tuple(row[axis] for axis in axes)
-        if labels in cells:
-            raise UserError(f"{spec}: several cells for {', '.join(labels)}; the other table lacks one of its axes")
-        cells[labels] = row
-    return cells
-
-
-def _by_seed(row: dict[str, Any]) -> dict[int, float]:
+def _by_seed(row: Row) -> dict[int, float]:
     return {one["seed"]: one["value"] for one in row["by_seed"]}
 
 
-def _pair(labels: str, one: dict[str, Any], other: dict[str, Any], beyond: bool | None, decimals: int) -> CellPair:
-    values = [row["obtained_mean"] and Value(row["obtained_mean"], row["obtained_std"]) for row in (one, other)]
-    before, after = (format_value(value, decimals) if value else NO_VALUE for value in values)
-    if None in values:
-        return CellPair(labels, before, after, "", NOT_RUN)
-    if values[0] == values[1] and _by_seed(one) == _by_seed(other):
-        verdict = SAME
-    else:
-        verdict = {None: ONE_SEED, True: BEYOND, False: CHANCE}[beyond]
-    return CellPair(labels, before, after, signed(values[1].mean - values[0].mean, decimals), verdict)
+def _value(row: Row) -> Value | None:
+    return None if row["obtained_mean"] is None else Value(row["obtained_mean"], row["obtained_std"])
+
+
+def _pair(labels: str, one: Row, other: Row, beyond: bool | None, decimals: int) -> CellPair:
+    before, after = (_value(row) for row in (one, other))
+    first, second = (format_value(value, decimals) if value else NO_VALUE for value in (before, after))
+    if before is None or after is None:
+        return CellPair(labels, first, second, "", NOT_RUN)
+    same = before == after and _by_seed(one) == _by_seed(other)
+    verdict = SAME if same else {None: ONE_SEED, True: BEYOND, False: CHANCE}[beyond]
+    return CellPair(labels, first, second, signed(after.mean - before.mean, decimals), verdict)

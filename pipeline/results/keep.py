@@ -8,32 +8,24 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pflcore.artifacts import read_meta, read_table
 from pflcore.errors import UserError
 from pflcore.protocols import rounds_trained
 from pipeline.compile.compilation import Compilation
 from pipeline.compile.compiler import compile_workspace
-from pipeline.compile.graph import Stage
 from pipeline.dvc.program import locked_stages
 from pipeline.ledger import FACTS, Entry, Ledger, Versions
 from pipeline.measurements import from_table
 from pipeline.spec.run import Run
-from pipeline.timing import Timing, read_timing
+from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path, selection_path
 
 
 @dataclass
 class Kept:
-    """What became of the runs of a spec.
-
-    Attributes:
-        file: The file of the ledger.
-        runs: Runs that were added.
-        before: Runs that were kept already.
-        left: Why runs were left out, each reason with how many.
-    """
+    """What became of the runs of a spec: the file of the ledger, those that were added, how many were kept before, and
+    why others were left out, each reason with how many."""
 
     file: Path | None = None
     runs: list[str] = field(default_factory=list)
@@ -77,24 +69,23 @@ def _entry(workspace: Workspace, run: Run, made_by: Versions) -> Entry:
     path = workspace.root / run_path(run.id, "rounds.parquet")
     rounds, meta = read_table(path, "rounds/2")
     time_file = workspace.private / "timings" / f"{run.id}.json"
-    timing = read_timing(time_file)
-    obtained, seconds = _time(time_file, timing, rounds_trained(rounds, run.training))
-    machine = timing.machine if timing else ""
-    facts = {name: meta.get(name) for name in FACTS}
+    obtained, seconds = time_of(time_file, rounds_trained(rounds, run.training))
+    timing, facts = read_timing(time_file), {name: meta.get(name) for name in FACTS}
     try:
-        return Entry(run, made_by, obtained, seconds, facts, from_table(rounds, meta["positions"]), machine)
+        measurements = from_table(rounds, meta["positions"])
     except UserError as error:
         raise UserError(f"{path}: {error}, so it cannot be kept") from None
+    return Entry(run, made_by, obtained, seconds, facts, measurements, timing.machine if timing else "")
 
 
-def _time(path: Path, timing: Timing | None, rounds: int) -> tuple[str, float | None]:
-    """The day on which a run of `rounds` was trained and how much it took, as far as this machine knows."""
+def time_of(path: Path, rounds: int) -> tuple[str, float | None]:
+    """Return the day on which a run of `rounds` was trained and how much it took, as far as a file of timing says."""
+    timing = read_timing(path)
     if not timing or not timing.rounds:
         return datetime.datetime.now(datetime.UTC).date().isoformat(), None
     seconds = timing.seconds if timing.core_seconds is None else timing.core_seconds
-    whole = seconds * rounds / timing.rounds  # it may have been resumed
-    moment = path.stat().st_mtime
-    return datetime.datetime.fromtimestamp(moment, datetime.UTC).date().isoformat(), round(whole, 1)
+    day = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).date().isoformat()
+    return day, round(seconds * rounds / timing.rounds, 1)  # it may have been resumed
 
 
 class Recorded:
@@ -102,33 +93,30 @@ class Recorded:
 
     def __init__(self, root: Path, compilation: Compilation) -> None:
         self.root = root
-        self.makers: dict[str, Stage] = {out: stage for stage in compilation.stages for out in stage.outs}
+        self.makers = {out: stage for stage in compilation.stages for out in stage.outs}
         self.locked = locked_stages(root, compilation.stages)
 
     def is_current(self, run: Run) -> bool:
-        """Whether a run's artifact is what its stage left, from what the stages before it left, all as compiled now."""
+        """Return whether a run's artifact is what its stage left, all as compiled now."""
         return self.holds(run_path(run.id, "rounds.parquet"))
 
     def holds(self, path: str) -> bool:
-        """The same of any file that a stage of the compilation makes, given relative to the workspace."""
-        made = self._made(path)
-        return made is not None and (self.root / path).is_file() and _md5(self.root / path) == made
+        """Return whether a file, given relative to the workspace, is what its stage left, and so on for its inputs."""
+        made, file = self._made(path), self.root / path
+        return (
+            made is not None
+            and file.is_file()
+            and hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
+        )
 
     def _made(self, out: str) -> str | None:
-        """The recorded hash of an output if its stage, and all before it, were recorded with these commands."""
+        """Return the recorded hash of an output if its stage, and all before it, were recorded with these commands."""
         stage = self.makers[out]
         lock = self.locked.get(stage.address)
         if not lock or lock.get("cmd") != stage.command:
             return None
-        inputs = {dep["path"]: dep.get("md5") for dep in lock.get("deps") or []}
+        inputs, outs = ({one["path"]: one.get("md5") for one in lock.get(side) or []} for side in ("deps", "outs"))
         before = [dep for dep in stage.deps if dep in self.makers and self.makers[dep].kind != "guard"]
         if any(inputs.get(dep) is None or self._made(dep) != inputs[dep] for dep in before):
             return None
-        outs: dict[str, Any] = {one["path"]: one.get("md5") for one in lock.get("outs") or []}
-        found = outs.get(out)
-        return None if found is None else str(found)
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        return None if outs.get(out) is None else str(outs[out])

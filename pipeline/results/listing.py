@@ -27,26 +27,14 @@ class Line:
 
 def lines(ledger: Ledger, compilation: Compilation) -> list[Line]:
     """List the runs of a ledger, compared with a compilation of all specs without the ledger."""
-    return [_line(entry, compilation) for entry in ledger.entries()]
-
-
-def _line(entry: Entry, compilation: Compilation) -> Line:
-    accuracies = [accuracy for _, accuracy, _ in curve_of(entry)]
-    return Line(
-        entry.run.id,
-        "diverged" if entry.facts["diverged"] or not accuracies else f"{accuracies[-1]:.2f}",
-        entry.obtained,
-        str(entry.facts["device"]),
-        "" if entry.seconds is None else f"{entry.seconds:,.0f}",
-        state(entry, compilation),
-    )
-
-
-def state(entry: Entry, compilation: Compilation) -> str:
-    """Return :data:`CURRENT`, or why a kept result stands for nothing that the specs ask for."""
-    if entry.run.id not in compilation.runs:
-        return "no spec asks for it"
-    return difference(entry.made_by, compilation.made_by[entry.run.id]) or CURRENT
+    found = []
+    for entry in ledger.entries():
+        points, asked = curve_of(entry), entry.run.id in compilation.runs
+        accuracy = "diverged" if entry.facts["diverged"] or not points else f"{points[-1][1]:.2f}"
+        state = difference(entry.made_by, compilation.made_by[entry.run.id]) if asked else "no spec asks for it"
+        seconds = "" if entry.seconds is None else f"{entry.seconds:,.0f}"
+        found.append(Line(entry.run.id, accuracy, entry.obtained, entry.facts["device"], seconds, state or CURRENT))
+    return found
 
 
 def find(ledger: Ledger, id_: str) -> Entry:

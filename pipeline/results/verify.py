@@ -6,25 +6,23 @@ import random
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pflcore.artifacts import read_table
 from pflcore.errors import UserError
 from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
+from pipeline.measurements import from_table
 from pipeline.report.statistics import FEWEST_SEEDS
 from pipeline.running.cells import cell_name, cells_meant
 from pipeline.running.request import Wish
 from pipeline.running.runner import run_specs
-from pipeline.spec.run import Run
 from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
 
-_COUNTS = ("round", "client", "correct", "total", "last_correct")
 _DEVIATIONS = 3.0  # standard deviations of a run, and standard errors over clients, that a difference may have
 _LEAST = 0.5  # points that are never too much on another machine
 _FEWEST = 10  # measurements that are averaged at least
@@ -48,6 +46,16 @@ class Comparison:
     good: bool
 
 
+@dataclass(frozen=True)
+class Again:
+    """A kept run that was trained again: its measurements and facts, as the ledger has them, and on which machine."""
+
+    entry: Entry
+    measurements: dict[str, Any]
+    facts: dict[str, Any]
+    machine: str
+
+
 def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> list[Comparison]:
     """Train the kept runs of some cells of a spec again and compare every count.
 
@@ -61,47 +69,35 @@ def verify(workspace: Workspace, spec: str, cells: int, named: list[str]) -> lis
     Raises:
         UserError: No cell of the spec is kept, or there is no such cell, or a run failed.
     """
-    compilation = compile_workspace(workspace, [spec])
-    cells_kept = {
-        cell_name(cell.labels): [run for run in cell.runs if run in compilation.kept]
-        for cell in compilation.table(spec).cells
-    }
-    known = {name: runs for name, runs in cells_kept.items() if runs}
-    if not known:
+    compilation, ledger = compile_workspace(workspace, [spec]), Ledger(workspace.root)
+    in_table = {cell_name(cell.labels): cell.runs for cell in compilation.table(spec).cells}
+    kept = {name: own for name, runs in in_table.items() if (own := [run for run in runs if run in compilation.kept])}
+    if not kept:
         raise UserError(f"{spec}: none of its cells is kept and current; see `pfl results list`")
-    meant = cells_meant(named, list(known), "kept cell")
-    chosen = {name: runs for name, runs in known.items() if name in meant}
-    if not named:
-        chosen = dict(random.SystemRandom().sample(sorted(known.items()), min(cells, len(known))))
+    drawn = random.SystemRandom().sample(sorted(kept), min(cells, len(kept)))
+    meant = cells_meant(named, list(kept), "kept cell") if named else drawn
+    chosen = {name: runs for name, runs in kept.items() if name in meant}
     scratch = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
-    for name in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # not checkpoints, so that it can be resumed
-        shutil.rmtree(scratch.root / name, ignore_errors=True)
+    for folder in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # not checkpoints, to be resumed from
+        shutil.rmtree(scratch.root / folder, ignore_errors=True)
     by_seeds: dict[tuple[int, ...], list[str]] = {}  # cells of which the same seeds are kept are trained together
     for name, runs in chosen.items():
         by_seeds.setdefault(tuple(compilation.runs[run].seed for run in runs), []).append(name)
     for seeds, names in by_seeds.items():
         if run_specs(scratch, Wish((spec,), cells=tuple(names), seeds=seeds)):
             raise UserError(f"{spec}: a run failed; see above")
-    ledger = Ledger(workspace.root)
-    comparisons = []
-    for name, runs in chosen.items():
-        again = []
-        for entry in filter(None, map(ledger.get, runs)):
-            rounds, facts = read_table(scratch.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
-            timing = read_timing(scratch.private / "timings" / f"{entry.run.id}.json")
-            again.append(Again(entry, rounds, facts, timing.machine if timing else ""))
-        comparisons += compare(name, again)
-    return comparisons
+    return [
+        one
+        for name, runs in chosen.items()
+        for one in compare(name, [_again(scratch, entry) for entry in map(ledger.get, runs) if entry])
+    ]
 
 
-@dataclass(frozen=True)
-class Again:
-    """A kept run that was trained again: its ``rounds/2`` table, the header of that, and the machine that did it."""
-
-    entry: Entry
-    rounds: pa.Table
-    facts: dict[str, object]
-    machine: str
+def _again(scratch: Workspace, entry: Entry) -> Again:
+    rounds, facts = read_table(scratch.root / run_path(entry.run.id, "rounds.parquet"), "rounds/2")
+    entry.rounds()  # refuses what is damaged
+    timing = read_timing(scratch.private / "timings" / f"{entry.run.id}.json")
+    return Again(entry, from_table(rounds, facts["positions"]), facts, timing.machine if timing else "")
 
 
 def compare(cell: str, runs: Sequence[Again]) -> list[Comparison]:
@@ -112,10 +108,8 @@ def compare(cell: str, runs: Sequence[Again]) -> list[Comparison]:
     differs by no more than three standard deviations, over its seeds or over a run's measurements, whichever is larger,
     and three standard errors of the clients' paired differences. Half a point is never too much.
     """
-    before, now = (
-        [_last(run.entry.run, run.entry.rounds()) for run in runs],
-        [_last(r.entry.run, r.rounds) for r in runs],
-    )
+    before = [_last(run.entry, run.entry.measurements) for run in runs]
+    now = [_last(run.entry, run.measurements) for run in runs]
     difference = abs(float(np.mean([a.mean - b.mean for a, b in zip(now, before, strict=True)])))
     seeds = float(np.std([one.mean for one in before])) if len(before) >= FEWEST_SEEDS else 0.0
     spread = max(seeds, float(np.mean([one.deviation for one in before])))
@@ -133,15 +127,20 @@ def compare(cell: str, runs: Sequence[Again]) -> list[Comparison]:
 
 def _verdict(run: Again) -> tuple[str, bool]:
     """Return what can be said of one run alone; "" where its cell decides."""
-    entry, kept = run.entry, run.entry.rounds()
-    data = [name for name in ("dataset_hash", "partition_hash") if entry.facts[name] != run.facts.get(name)]
-    if data:
-        return f"made on other data ({data[0].partition('_')[0]})", False
-    if all(kept[name].equals(run.rounds[name].cast(kept[name].type)) for name in _COUNTS):
+    same = {name for name, value in run.entry.facts.items() if value == run.facts.get(name)}
+    if other := [data for data in ("dataset", "partition") if f"{data}_hash" not in same]:
+        return f"made on other data ({other[0]})", False
+    if _counts(run.entry.measurements) == _counts(run.measurements):
         return "the same, every count", True
-    if entry.machine == run.machine and all(entry.facts[name] == run.facts.get(name) for name in ("device", "torch")):
+    if run.entry.machine == run.machine and {"device", "torch"} <= same:
         return "DIFFERS, on the same kind of machine", False
     return "", False
+
+
+def _counts(measurements: dict[str, Any]) -> dict[str, Any]:
+    """Return what is counted, which losses are not."""
+    populations = {name: measurements[name] for name in ("test", "validation") if name in measurements}
+    return {name: {key: own[key] for key in own if key != "loss"} for name, own in populations.items()}
 
 
 @dataclass(frozen=True)
@@ -154,27 +153,21 @@ class _Last:
     total: NDArray[np.float64]
 
 
-def _last(run: Run, rounds: pa.Table) -> _Last:
+def _last(entry: Entry, measurements: dict[str, Any]) -> _Last:
     """Return the measurements in the window of the run's evaluation, and ten at least."""
-    table = rounds.filter(pc.not_equal(rounds["population"].cast(pa.string()), "validation"))
-    if not len(table):
+    if not measurements:
         return _Last(float("nan"), 0.0, np.zeros(0), np.zeros(0))
-    measured = np.unique(table["round"].to_numpy())
-    window = sum(run.evaluation.in_window(int(one), int(measured[-1])) for one in measured)
-    last = measured[-max(window, _FEWEST) :]
-    counts = table.filter(pc.is_in(table["round"], pa.array(last, table["round"].type)))
-    correct, total = (counts[name].to_numpy().reshape(len(last), -1) for name in ("correct", "total"))
-    pooled = 100.0 * correct.sum(axis=1) / total.sum(axis=1)
-    clients = 100.0 * correct.mean(axis=0) / np.maximum(total[0], 1)
-    return _Last(float(pooled.mean()), float(pooled.std()), clients, total[0].astype(float))
+    test = measurements["test"]
+    window = sum(entry.run.evaluation.in_window(one, test["round"][-1]) for one in test["round"])
+    correct, total = np.array(test["correct"][-max(window, _FEWEST) :], float), np.array(test["total"], float)
+    pooled = 100.0 * correct.sum(axis=1) / total.sum()
+    return _Last(float(pooled.mean()), float(pooled.std()), 100.0 * correct.mean(axis=0) / np.maximum(total, 1), total)
 
 
 def _standard_error(kept: Sequence[_Last], again: Sequence[_Last]) -> float:
     """Return the standard error of the difference over the clients of all runs; infinite where it cannot be known."""
-    if any(len(a.total) != len(b.total) for a, b in zip(kept, again, strict=True)):
-        return float("inf")
     total = np.concatenate([one.total for one in kept])
-    if len(total) < 2:
+    if len(total) < 2 or any(len(a.total) != len(b.total) for a, b in zip(kept, again, strict=True)):
         return float("inf")
     differences = np.concatenate([b.clients - a.clients for a, b in zip(kept, again, strict=True)])
     weights = total / total.sum()

@@ -1,9 +1,8 @@
-"""Limits of the machine, and input beyond measure: one line says where and what to do, and nothing goes on for ever."""
+"""Limits of the machine, and input beyond measure: one line says where and what to do."""
 
 from __future__ import annotations
 
 import errno
-import gc
 import sqlite3
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from pflcore.errors import UserError, bounded
 from pflcore.files import atomic_path
 from pipeline import cli
 from pipeline.running.worker import _attempt
-from pipeline.spec.yamlfile import MAX_BYTES
 from pipeline.workspace import Workspace
 
 LONG = "k" * 5000
@@ -24,11 +22,8 @@ LONG = "k" * 5000
 def test_a_message_has_its_beginning_and_its_end_however_long_it_is() -> None:
     assert bounded("a  b\nc") == "a b c" and bounded("x" * 299) == "x" * 299
     assert bounded(f"specs/a.yaml:3: {LONG} is wrong") == f"specs/a.yaml:3: {'k' * 100}...{'k' * 40} is wrong"
-    whole = bounded(f"specs/a.yaml:3: {'k ' * MAX_BYTES} is wrong; do this")
-    assert len(whole) <= 4000 and whole.startswith("specs/a.yaml:3: k k")
-    assert len(str(UserError(f"{'word ' * 2000}do this"))) <= 4000 and str(UserError("w " * 3000 + "do this")).endswith(
-        "do this"
-    )
+    whole = str(UserError(f"specs/a.yaml:3: {'word ' * 2000}do this"))
+    assert len(whole) <= 4000 and whole.startswith("specs/a.yaml:3: word") and whole.endswith("do this")
 
 
 @pytest.mark.parametrize(
@@ -37,37 +32,24 @@ def test_a_message_has_its_beginning_and_its_end_however_long_it_is() -> None:
         (f"extends: {LONG}.yaml\n", "specs/tiny.yaml:1: extends: "),
         (f"extends: [{'x/' * 3000}y.yaml]\n", "specs/tiny.yaml:1: extends[0]: "),
         (spec(more=f"table: {{rows: [method], published: {LONG}.csv}}\n"), "specs/tiny.yaml:12: table.published: "),
-        (spec(more=f"notes: [*{LONG}]\n"), "specs/tiny.yaml:12: not valid YAML: found undefined alias"),
         (spec(f"[{LONG}]"), "specs/tiny.yaml:11: grid.axes.method[0]: "),
     ],
 )
 def test_names_beyond_what_a_system_takes(text: str, where: str, tmp_path: Path) -> None:
-    project = make_project(tmp_path, {"specs/tiny.yaml": text})
     with pytest.raises(UserError) as refusal:
-        project.compiled()
+        make_project(tmp_path, {"specs/tiny.yaml": text}).compiled()
     assert str(refusal.value).startswith(where) and len(str(refusal.value)) < 600
 
 
-@pytest.mark.matrix
-def test_a_process_that_compiles_again_and_again_does_not_grow(tmp_path: Path) -> None:
-    project, objects = make_project(tmp_path), []
-    for count in range(6):
-        project.write("specs/tiny.yaml", spec(title=f"Edited {count}"))
-        project.compiled()
-        gc.collect()
-        objects.append(len(gc.get_objects()))
-    assert objects[5] - objects[2] < 600, objects  # a set of models alone has 5,000 of them
-
-
-def test_workers_need_no_room_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_need_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     def full(*_: object) -> None:
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: Success (0)")
 
     monkeypatch.setenv("PFL_WORKERS", "2")
-    monkeypatch.setattr(torch.UntypedStorage, "_share_filename_cpu_", full)
-    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", full)
+    for name in ("_share_filename_cpu_", "_share_fd_cpu_"):
+        monkeypatch.setattr(torch.UntypedStorage, name, full)
     pooled, alone = (run(method("fedavg"), backbone("convnet"), executor=name) for name in ("pooled", "sequential"))
     assert result_bytes(pooled) == result_bytes(alone)
 
@@ -84,10 +66,6 @@ def test_folders_that_are_called_specs_are_not_all_studies(tmp_path: Path) -> No
     assert Workspace.find(tmp_path / "below/deep").root == tmp_path / "below"
 
 
-def raise_(error: Exception) -> None:
-    raise error
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -96,18 +74,16 @@ def raise_(error: Exception) -> None:
     ],
     ids=["pyarrow", "safetensors"],
 )
-def test_a_full_disk_is_told_with_the_file_and_without_a_traceback(
+def test_a_full_disk_is_a_line_with_the_file(
     error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def write() -> None:
         with atomic_path(tmp_path / "out.parquet"):
-            raise_(error)
+            raise error
 
     outcome, message = _attempt(write)
     assert (outcome, message) == ("failed", f"{tmp_path}/out.parquet: No space left on device")
     assert capsys.readouterr().out == f"pfl: {message}\n" and not list(tmp_path.iterdir())
-    outcome, message = _attempt(lambda: raise_(FileNotFoundError(2, "No such file", "mine")))
-    assert message.startswith("FileNotFoundError: ") and "Traceback" in capsys.readouterr().err, "a fault of the code's"
 
 
 def test_a_full_disk_under_dvcs_database_is_a_line(

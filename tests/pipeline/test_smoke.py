@@ -21,40 +21,33 @@ SPECS = find_specs(ROOT / "specs")
 ONE_PER_PAPER = ("fedofa/fig5", "fedperfix/table6", "fedtp/fig4", "pfedla/table3_office31")
 
 
-def run_smoke(name: str, root: Path) -> None:
-    """Run a spec in a workspace of its own, and look at its report and at the page of its paper."""
-    shutil.copytree(ROOT / "specs", root / "specs")
-    shutil.copy(ROOT / "pyproject.toml", root)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.matrix if name in ONE_PER_PAPER else pytest.mark.slow)
+        for name in sorted(SPECS)
+    ],
+)
+def test_a_spec_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
+    spec = load_spec(SPECS[name], ROOT / "specs", load_catalog(ROOT))
+    if spec.abstract:
+        pytest.skip("a spec that others extend has no runs")
+    shutil.copytree(ROOT / "specs", tmp_path / "specs")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     command = [str(Path(sys.executable).with_name("pfl")), "run", name, "--profile", "smoke"]
     # One thread: images are few, and other tests run beside this one.
     environment = {**os.environ, "PFL_THREADS": "1"}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    reports = root / "build/smoke/reports"
+    reports = tmp_path / "build/smoke/reports"
     cells = pq.read_table(reports / name / "table.parquet").to_pandas()
     trained = cells[(cells["runs"].map(len) > 0) & (cells["verdict"] != "diverged")]
-    resolved = json.loads((root / f"build/smoke/stages/tables/{name}.json").read_text(encoding="utf-8"))
+    resolved = json.loads((tmp_path / f"build/smoke/stages/tables/{name}.json").read_text(encoding="utf-8"))
     quantity = any(cell.get("quantity") for cell in resolved["cells"])  # no share of anything
     assert len(trained) and trained["obtained_mean"].between(0, float("inf") if quantity else 100).all()
-    title = load_spec(SPECS[name], ROOT / "specs", load_catalog(ROOT)).title
     for kind in ("md", "tex", "html"):
         page = unescape((reports / "papers" / f"{name.partition('/')[0]}.{kind}").read_text(encoding="utf-8"))
-        page = page.replace("\\", "")  # an asterisk is escaped, too
-        assert "SMOKE PROFILE" in page and title.split(":")[0] in page
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", ONE_PER_PAPER)
-def test_one_spec_of_each_paper_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
-    run_smoke(name, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(SPECS) - set(ONE_PER_PAPER)))
-def test_every_spec_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
-    if load_spec(SPECS[name], ROOT / "specs", load_catalog(ROOT)).abstract:
-        pytest.skip("a spec that others extend has no runs")
-    run_smoke(name, tmp_path)
+        assert "SMOKE PROFILE" in page and spec.title.split(":")[0] in page.replace("\\", "")
 
 
 def test_every_paper_has_one() -> None:

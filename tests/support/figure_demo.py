@@ -1,8 +1,7 @@
-"""Hand-made artifacts for the tests of a report's figures; run as a script it writes a report to look at."""
+"""Hand-made artifacts for the tests of a report's figures."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from support.report_demo import (
     CODE,
     HEADINGS,
     cell,
-    report,
     rounds_table,
     table,
     with_records,
@@ -45,8 +43,9 @@ FIGURES = {
     "ranks": "Mean ranks",
 }
 """Those that are no analyses, and their headings."""
-METHODS = {"Local": "local", "FedAvg": "fedavg", "FedTP": "fedtp"}
 Rows = Iterable[tuple[str, int, str, int, float]]
+Runs = dict[tuple[str, str], dict[str, dict[str, Any]]]
+"""(method, setting) → its runs and their records."""
 
 
 def record(
@@ -79,8 +78,7 @@ def write_counts(root: Path, run: str, correct: Sequence[int], **more: Any) -> N
     """The same with the figures of every protocol, and `more`."""
     write_rounds(root, run, correct)
     rounds, _ = read_table(root / f"artifacts/runs/{run}/rounds.parquet", "rounds/2")
-    figures = summarise(rounds, Evaluation(every=1, window=0, curve_every=0), 1)
-    write_evaluation(root, run, {**figures, **more})
+    write_evaluation(root, run, {**summarise(rounds, Evaluation(every=1, window=0, curve_every=0), 1), **more})
 
 
 def write_noise(root: Path, of: dict[str, Any], std: Sequence[float] | None) -> None:
@@ -93,102 +91,66 @@ def write_noise(root: Path, of: dict[str, Any], std: Sequence[float] | None) -> 
 
 def write_analysis(root: Path, run: str, rows: Rows, **changes: Any) -> Path:
     """The artifact ``analysis/1`` of a run: analysis, client, item, index, value."""
-    frame = pd.DataFrame(rows, columns=["analysis", "client", "item", "index", "value"])
-    columns = {
-        "analysis": pa.array(frame["analysis"], pa.string()),
-        "client": pa.array(frame["client"], pa.int32()),
-        "item": pa.array(frame["item"], pa.string()),
-        "index": pa.array(frame["index"], pa.int32()),
-        "value": pa.array(frame["value"], pa.float64()),
-    }
+    kinds = {"analysis": pa.string(), "client": pa.int32(), "item": pa.string(), "index": pa.int32()}
+    frame = pd.DataFrame(rows, columns=[*kinds, "value"])
+    columns = {name: pa.array(frame[name], kind) for name, kind in (kinds | {"value": pa.float64()}).items()}
     path = root / f"artifacts/runs/{run}/analysis.parquet"
     write_table(path, pa.table({**columns, **changes}), "analysis/1")
     return path
 
 
-def study(root: Path, runs: dict[tuple[str, str], dict[str, dict[str, Any]]], **changes: Any) -> ResolvedTable:
-    """A resolved table of rows (method) and columns (setting): (method, setting) → its runs and their records, which
-    are written."""
+def study(root: Path, runs: Runs, **changes: Any) -> ResolvedTable:
+    """A resolved table of rows (method) and columns (setting); the records of its runs are written."""
     cells = [cell({"method": m, "setting": s}, list(own)) for (m, s), own in runs.items()]
     records = {run: of for own in runs.values() for run, of in own.items()}
     return with_records(root, table(cells, ["method"], ["setting"], **changes), records)
 
 
-def picture_rows(client: int, row: int, image: np.ndarray, mask: np.ndarray) -> list[tuple[str, int, str, int, float]]:
-    """One image [C, H, W] and its mask [h, w] as rows of the analysis rollout."""
-    parts = {f"image.{row}": image, f"mask.{row}": mask}
-    return [
-        ("rollout", client, item, index, float(value))
-        for item, values in parts.items()
-        for index, value in enumerate(values.reshape(-1))
-    ]
-
-
 def demo(root: Path, clients: int = 40) -> ResolvedTable:
     """Three methods in two settings with noise, resources that differ, and every analysis."""
-    random = np.random.default_rng(0)
-    runs: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row, (label, method) in enumerate(METHODS.items()):
-        for setting in ("dirichlet", "pathological"):
-            run, of = f"{method}-{setting}", record(method, clients=clients, setting=setting)
+    random, runs = np.random.default_rng(0), Runs()
+    for at, (label, method, shift) in enumerate(
+        (("Local", "local", 0), ("FedAvg", "fedavg", -12), ("FedTP", "fedtp", 14))
+    ):
+        for setting, classes in (("dirichlet", 10), ("pathological", 100)):
+            run, of, noise = (
+                f"{method}-{setting}",
+                record(method, clients=clients, setting=setting),
+                np.linspace(0, 60, clients),
+            )
             runs[label, setting] = {run: of}
-            noise = np.linspace(0, 60, clients)
-            shift = {"local": 0, "fedavg": -12, "fedtp": 14}[method]
-            base = np.random.default_rng(7).normal(140, 12, clients) + shift - 0.4 * noise
-            classes = 10 if setting == "dirichlet" else 100
-            head = 128 * classes
-            kept = {"local": 1_000_000 + head, "fedavg": 0, "fedtp": 400_000}[method]
-            correct = (base + random.normal(0, 6, clients)).clip(0, TOTAL).round().astype(int).tolist()
+            correct = random.normal(140 + shift, 13, clients) - 0.4 * noise
+            whole, kept = 1_000_000 + 128 * classes, [1_000_000 + 128 * classes, 0, 400_000][at]
+            sent = {"communicated_up": 4 * (whole - kept), "communicated_down": 4 * (whole - kept)}
+            facts = {"parameters": whole, "stored": kept, "received": whole - kept, "macs": 3 * whole + 50_000 * at}
             write_rounds(
-                root,
-                run,
-                correct,
-                parameters=1_000_000 + head,
-                stored=kept,
-                received=1_000_000 + head - kept,
-                communicated_up=4 * (1_000_000 + head - kept),
-                communicated_down=4 * (1_000_000 + head - kept),
-                macs=3_000_000 + 3 * head + 50_000 * row,
-                server=0 if method == "local" else 1_000_000 + head + 5_000_000 * (method == "fedtp"),
+                root, run, correct.clip(0, TOTAL).round().astype(int).tolist(), **sent, **facts, server=at * whole
             )
             write_noise(root, of, noise.tolist() if setting == "dirichlet" else None)
-    for setting in ("dirichlet", "pathological"):
-        rows: list[tuple[str, int, str, int, float]] = []
-        for client in range(100):
-            angle, group = 2 * np.pi * (client // 5) / 20, client // 5
-            at = 10 * np.array([np.cos(angle), np.sin(angle)]) + random.normal(0, 1.0, 2)
-            rows += [("embeddings", client, name, 0, float(v)) for name, v in zip("xy", at, strict=True)]
-            rows += [("embeddings", client, "group", 0, float(group))]
-        for part, ceiling in {"embedding": 70, "hypernetwork": 84, "head": 78, "all": 86}.items():
-            for client in range(4):
-                for epoch in range(11):
-                    correct = int(TOTAL / 100 * (ceiling - (ceiling - 30) * np.exp(-epoch / 3)))
-                    rows += [("adaptation", client, f"{part}.correct", epoch, correct)]
-                    rows += [("adaptation", client, f"{part}.total", epoch, TOTAL)]
-        for client in range(5):
-            for stage in (1, 2):
-                weights = random.dirichlet([5, 5, 5])
-                rows += [
-                    ("mixing", client, f"conv{stage}_attention.{kind}", 0, float(w))
-                    for kind, w in zip(("se", "eca", "ca"), weights, strict=True)
-                ]
-        write_analysis(root, f"fedtp-{setting}", [*rows, *_rollout()])
-    write_analysis(root, "local-dirichlet", _rollout(3))
+            write_analysis(root, run, [*(_analyses(random) if method == "fedtp" else []), *_rollout(at)])
     return study(root, runs, title="Figures", figures=[*FIGURES, *HEADINGS])
 
 
-def _rollout(shift: int = 0) -> list[tuple[str, int, str, int, float]]:
-    down, across = np.mgrid[:32, :32]
-    rows = []
-    for client in (0, 4, 5, 7, 11, 26):
-        disc = np.exp(-((down - 10 - client / 2) ** 2 + (across - 16) ** 2) / 60)
-        image = np.stack([255 * disc, 120 + 3 * down, 220 - 4 * across]).clip(0, 255).round()
-        patch_down, patch_across = np.mgrid[:8, :8]
-        mask = np.exp(-((4 * patch_down - 8 - client / 2 + shift) ** 2 + (4 * patch_across - 14 + shift) ** 2) / 90)
-        rows += picture_rows(client, 100 + client, image, mask / mask.max())
-    return rows
+def _analyses(random: np.random.Generator) -> Iterable[tuple[str, int, str, int, float]]:
+    for client in range(100):
+        x, y = random.normal(client // 5, 1.0, 2)
+        yield from (
+            ("embeddings", client, name, 0, float(v)) for name, v in (("x", x), ("y", y), ("group", client // 5))
+        )
+    for part, ceiling in {"embedding": 70, "head": 78, "all": 86}.items():
+        for client, epoch in np.ndindex(4, 11):
+            correct = int(TOTAL / 100 * (ceiling - (ceiling - 30) * np.exp(-epoch / 3)))
+            yield "adaptation", client, f"{part}.correct", epoch, correct
+            yield "adaptation", client, f"{part}.total", epoch, TOTAL
+    for client, stage in np.ndindex(5, 2):
+        for kind, weight in zip(("se", "eca", "ca"), random.dirichlet([5, 5, 5]), strict=True):
+            yield "mixing", client, f"conv{stage}_attention.{kind}", 0, float(weight)
 
 
-if __name__ == "__main__":
-    where = Path(sys.argv[1])
-    report(demo(where), where, where / "report")
+def _rollout(shift: int) -> Iterable[tuple[str, int, str, int, float]]:
+    down, across = np.mgrid[:8, :8]
+    for client in (0, 4, 5):
+        image = np.stack([30 * down, 120 + 3 * down, 220 - 4 * across]).astype(float)
+        mask = np.exp(-((down - client + shift) ** 2 + (across - 3) ** 2) / 9)
+        for item, values in ((f"image.{100 + client}", image), (f"mask.{100 + client}", mask / mask.max())):
+            yield from (("rollout", client, item, at, float(value)) for at, value in enumerate(values.ravel()))

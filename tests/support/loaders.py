@@ -20,7 +20,7 @@ from pflcore.data.assignment_files import read_split
 from pflcore.data.sample_files import read_samples, write_samples
 from pflcore.datasets import DATASETS, stand_in
 from pflcore.datasets.voc import Voc2007
-from pipeline.papers.contents import read_contents
+from pipeline.papers.paper import read_contents
 from pipeline.running.board import Board, StageState
 from pipeline.spec.published import read_published
 from pipeline.spec.records import read_run

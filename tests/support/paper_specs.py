@@ -1,12 +1,10 @@
-"""The specs of a paper, resolved, for tests of what they say."""
+"""The specs of papers, resolved, for tests of what they say."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.resolve import Resolved, resolve
@@ -27,25 +25,3 @@ def resolve_spec(name: str) -> Resolved:
     """A spec as published, by its name; resolved once per process, and not to be changed."""
     catalog = catalog_of_all()
     return resolve(load_spec(SPECS / f"{name}.yaml", SPECS, catalog), catalog)
-
-
-def resolve_specs(paper: str, names: Iterable[str]) -> dict[str, Resolved]:
-    """Specs of a paper by name, as published."""
-    return {name: resolve_spec(f"{paper}/{name}") for name in names}
-
-
-def runs_by_labels(resolved: Resolved, without: Iterable[str] = ()) -> dict[tuple[str, ...], list[str]]:
-    """Run ids of all cells that have any, by their labels, but for those on axes along which they agree."""
-    assert resolved.table is not None
-    runs: dict[tuple[str, ...], list[str]] = {}
-    for cell in resolved.table.cells:
-        if cell.runs:
-            labels = tuple(label for axis, label in cell.labels.items() if axis not in without)
-            assert runs.setdefault(labels, cell.runs) == cell.runs
-    return runs
-
-
-def record(resolved: Resolved, *labels: str, without: Iterable[str] = ()) -> dict[str, Any]:
-    """The run of a cell under the first seed."""
-    identities = runs_by_labels(resolved, without)[labels]
-    return min((run.record for run in resolved.runs if run.id in identities), key=lambda record: record["seed"])

@@ -20,12 +20,10 @@ Style = dict[str, Any]
 K = TypeVar("K")
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; line styles and markers carry the same in grey.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_LEGEND_LINES = 3
-_LINE = 0.2  # inches
-_CAPS = ("_", "|")  # markers of error bars
+_LEGEND_LINES, _LEGEND_LINE = 3, 0.2  # lines that a figure has space for; inches of one more
 
 
 def draw_panels(
@@ -38,8 +36,8 @@ def draw_panels(
 ) -> Figure:
     """Draw a panel for each ``panel`` and within it each ``series``, both categoricals, and a legend.
 
-    The style of a series goes by its place among all categories: a row looks the same in every figure. There is room
-    for :data:`MAX_PANELS` panels. Elements of a series have ids by which the page finds them: :func:`mark_series`.
+    The style of a series goes by its place among all categories: a row looks the same in every figure. Panels beyond
+    :data:`MAX_PANELS` are left out. Elements of a series have ids by which the page finds them: :func:`mark_series`.
 
     Args:
         draw: Called with a panel's axes, the lines of `data` of a series, and its style.
@@ -49,12 +47,12 @@ def draw_panels(
     titles = [str(panel) for panel in data["panel"].cat.categories if (data["panel"] == panel).any()]
     styles = styles_of(map(str, data["series"].cat.categories))
     figure, all_axes = panel_grid(titles[:MAX_PANELS], xlabel, ylabel)
-    drawn: dict[str, None] = {}
+    drawn: set[str] = set()
     for axes, title in zip(all_axes, titles, strict=False):
         for name, own in data[data["panel"] == title].groupby("series", observed=True):
             with mark_series(axes, str(name)):
                 draw(axes, own, styles[str(name)])
-            drawn[str(name)] = None
+            drawn.add(str(name))
     entries = [(name, {**style, **(legend or {})}) for name, style in styles.items() if name in drawn and name]
     if entries or more:
         add_legend(figure, [*entries, *more])
@@ -62,7 +60,7 @@ def draw_panels(
 
 
 def left_out(data: pd.DataFrame, name: str) -> str:
-    """Return a sentence on the panels of a figure that there is no room for, or ""; its CSV file has them all."""
+    """Return a sentence on the panels of a figure that are not drawn, or ""; its CSV file has them all."""
     more = data["panel"].nunique() - MAX_PANELS
     return f" Columns without a panel: {more}; see {name}.csv." if more > 0 else ""
 
@@ -76,18 +74,14 @@ def mark_series(axes: Axes, name: str) -> Iterator[None]:
     panel = axes.get_figure().axes.index(axes)  # type: ignore[union-attr]
     for number, artist in enumerate(axes.get_children()):
         if artist not in before:
-            line = isinstance(artist, Line2D) and artist.get_marker() not in _CAPS
+            line = isinstance(artist, Line2D) and artist.get_marker() not in ("_", "|")  # those of error bars
             artist.set_gid(f"{'line' if line else 'part'},{panel}-{number},{quote(name, safe='')}")
 
 
 def styles_of(keys: Iterable[K]) -> dict[K, Style]:
     """Return a colour, a line style and a marker for each key, by its position."""
-    return dict(zip(keys, _styles(), strict=False))
-
-
-def _styles() -> Iterator[Style]:
-    for colour, line, marker in zip(*map(itertools.cycle, (_COLOURS, _STYLES, _MARKERS)), strict=False):
-        yield {"color": colour, "linestyle": line, "marker": marker}
+    looks = zip(keys, *map(itertools.cycle, (COLOURS, _STYLES, _MARKERS)), strict=False)
+    return {key: {"color": colour, "linestyle": line, "marker": marker} for key, colour, line, marker in looks}
 
 
 def grid_shape(panels: int) -> tuple[int, int]:
@@ -117,9 +111,8 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, Style]], title: str 
     # Labels are set afterwards: matplotlib drops those that begin with an underscore and reads $ as mathematics.
     blank = ["x" * len(label) for label, _ in entries]
     ncols = max(1, int(12 * figure.get_figwidth() / (7 + max(map(len, blank)))))  # at about 12 characters per inch
-    # The figure has room for a few lines of a legend; what is more makes it higher, not its panels lower.
-    more = math.ceil(len(entries) / ncols) - _LEGEND_LINES
-    figure.set_figheight(figure.get_figheight() + _LINE * max(0, more))
+    more = math.ceil(len(entries) / ncols) - _LEGEND_LINES  # make the figure higher, not its panels lower
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * max(0, more))
     legend = figure.legend(handles, blank, loc="outside lower center", ncols=ncols, frameon=False, title=title or None)
     for text, (label, _) in zip(legend.get_texts(), entries, strict=True):
         text.set_parse_math(False)

@@ -29,7 +29,6 @@ _STYLE = {
     "grid.linewidth": 0.6,
 }
 _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
-_DPI = 200
 
 
 @contextmanager
@@ -73,7 +72,7 @@ class Picture:
         """The file, for LaTeX."""
         buffer = io.BytesIO()
         with figure_style():
-            self.figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+            self.figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
         return buffer.getvalue()
 
 
@@ -121,11 +120,8 @@ class Section:
 
 
 def drop_constant_columns(table: PlainTable, keep: int = 1) -> tuple[PlainTable, str]:
-    """Return a table of several rows without the columns in which all are equal, and these as ``device cpu``.
-
-    Args:
-        keep: How many of the first columns stay.
-    """
+    """Return a table of several rows without the columns in which all are equal, and these as ``device cpu``; the first
+    `keep` columns stay."""
     several = len(table.rows) > 1
     out = [at for at in range(keep, len(table.header)) if several and len({row[at] for row in table.rows}) == 1]
     words = ", ".join(f"{table.header[at]} {table.rows[0][at]}" for at in out)
@@ -138,5 +134,5 @@ def without_empty(table: PlainTable) -> PlainTable:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 method``, ``2 methods``."""
+    """Return ``1 method``, ``2 methods``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

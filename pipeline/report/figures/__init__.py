@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 
+import pandas as pd
+
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, counted, figure_style
 from pipeline.report.figures import _curves
 from pipeline.report.figures._data import TableData as TableData
@@ -24,11 +26,7 @@ MAX_LINES = 40
 
 def build_sections(results: Results) -> list[Section]:
     """Return the convergence curves, if there are any, and the figures that a table's spec lists, in its order, or else
-    the analyses that its runs made.
-
-    Raises:
-        UserError: An artifact that a figure needs is damaged.
-    """
+    the analyses that its runs made. Raises :class:`UserError` if an artifact that a figure needs is damaged."""
     data, analyses = TableData(results), results.table.analyses
     names = results.table.drawn
     if results.table.figures is None:
@@ -54,8 +52,7 @@ def _section(name: str, data: TableData) -> Section:
         section, title = draw(data), title or file.TITLE
     else:
         section = _numbers(name, data)
-    lines = section.data.drop(columns="series", errors="ignore")
-    lines = lines.rename(columns=lambda name: str(name).removeprefix("axis."))
+    lines = section.data.drop(columns="series", errors="ignore").rename(columns=lambda n: str(n).removeprefix("axis."))
     return replace(section, data=lines, name=name, title=title)
 
 
@@ -64,11 +61,10 @@ def _numbers(name: str, data: TableData) -> Section:
     found = data.findings(name)
     axes = data.axes(found)
     values = found.groupby([*axes, "item"], observed=True, sort=False)["value"]
-    summary = values.agg(numbers="size", mean="mean", std=lambda own: own.std(ddof=0), least="min", greatest="max")
+    numbers = {"mean": values.mean(), "std": values.std(ddof=0), "least": values.min(), "greatest": values.max()}
+    summary = pd.DataFrame(numbers).map("{:.4g}".format)
+    summary.insert(0, "numbers", values.size().map("{:,}".format))
     lines = summary.reset_index().sort_values(axes, kind="stable")
-    lines["numbers"] = lines["numbers"].map("{:,}".format)
-    for number in ("mean", "std", "least", "greatest"):
-        lines[number] = lines[number].map("{:.4g}".format)
     text = "Numbers of each item over the clients, and over its series where it has one, of all runs of a cell."
     if len(lines) > MAX_LINES:
         text += f" The first {MAX_LINES} of {counted(len(lines), 'line')}; the others are in {name}.csv."

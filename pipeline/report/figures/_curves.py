@@ -24,13 +24,13 @@ _TICKS = (0, 50, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
 
 def draw(data: TableData) -> Section:
     """Draw a curve per cell over the rounds that all of its runs measured; as CSV a column per cell."""
-    frame = data.rounds
-    if frame.empty:
+    frame = data.place(data.results.frame.rounds, single=True, diverged=True)
+    axes = data.axes(frame)
+    place = list(dict.fromkeys([*axes, "series", "panel", "made", "round"]))
+    by_round = frame.groupby(place, observed=True)["accuracy"].agg(["mean", "size"]).reset_index()
+    curves = by_round.query("size == made").rename(columns={"mean": "accuracy"})
+    if curves.empty or data.table.quantities:
         return Section("No run has been measured yet.")
-    place = list(dict.fromkeys([*data.axes(frame), "series", "panel"]))
-    runs = frame.groupby(place, observed=True)["run"].transform("nunique")
-    by_round = frame.assign(runs=runs).groupby([*place, "runs", "round"], observed=True)["accuracy"]
-    curves = by_round.agg(["mean", "size"]).reset_index().query("size == runs").rename(columns={"mean": "accuracy"})
     figure = draw_panels(curves, "round", data.measure, _line)
     last = curves.groupby(["series", "panel"], observed=True).tail(1)
     close = data.measure == ACCURACY and float(last["accuracy"].median()) >= _CLOSE
@@ -43,25 +43,26 @@ def draw(data: TableData) -> Section:
     what = "Pooled test accuracy" if data.measure == ACCURACY else "Mean average precision, the mean over clients,"
     text = f"{what} over communication rounds{'; in cells of one client, its own' if data.table.clients else ''}."
     text += " The axis of accuracies is logarithmic in the error; curves leave it below." * close
-    return Section(text + left_out(curves, "curves"), Picture(figure, alt), data=_wide(data, curves))
+    names = [" / ".join(key) for key in curves[axes].itertuples(index=False, name=None)]
+    wide = curves.assign(name=names).pivot(index="round", columns="name", values="accuracy")
+    wide = wide[list(dict.fromkeys(names))].reset_index()
+    return Section(text + left_out(curves, "curves"), Picture(figure, alt), data=wide)
 
 
 def _line(axes: Axes, curve: pd.DataFrame, style: Style) -> None:
     # Markers of different curves start at different points, so that they do not hide one another.
     every = max(1, len(curve) // 6)
-    start = len(axes.lines) % every
-    marks = {"markevery": (start, every), "linewidth": 1.3, "markersize": 3.5}
+    marks = {"markevery": (len(axes.lines) % every, every), "linewidth": 1.3, "markersize": 3.5}
     axes.plot(curve["round"], curve["accuracy"], **{**marks, **style})
 
 
 def _choose_scales(panel: Axes, close: bool) -> None:
-    rounds = [np.asarray(line.get_xdata(), float) for line in panel.lines]
-    longest, shortest = (choose(float(own[-1]) for own in rounds) for choose in (max, min))
-    if longest >= _UNEQUAL * shortest and min(own[0] for own in rounds) > 0:
+    rounds, values = zip(*(np.asarray(line.get_data(), float) for line in panel.lines), strict=True)
+    last = [own[-1] for own in rounds]
+    if max(last) >= _UNEQUAL * min(last) and min(own[0] for own in rounds) > 0:
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter(ScalarFormatter())
     if close:
-        values = [np.asarray(line.get_ydata(), float) for line in panel.lines]
         low, high = min(np.median(own) for own in values), max(own.max() for own in values)
         bottom, top = max(tick for tick in _TICKS if tick <= low), min(tick for tick in _TICKS if tick >= high)
         panel.set_yscale("function", functions=(_log_error, _accuracy))
@@ -75,13 +76,3 @@ def _log_error(accuracy: Any) -> Any:
 
 def _accuracy(log_error: Any) -> Any:
     return _FULL - 10.0 ** -np.asarray(log_error)
-
-
-def _wide(data: TableData, curves: pd.DataFrame) -> pd.DataFrame:
-    axes = data.axes(curves)
-    names = [" / ".join(key) for key in curves[axes].itertuples(index=False, name=None)]
-    return (
-        curves.assign(name=names)
-        .pivot(index="round", columns="name", values="accuracy")[list(dict.fromkeys(names))]
-        .reset_index()
-    )

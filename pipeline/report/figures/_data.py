@@ -1,21 +1,20 @@
-"""What figures are drawn from: a table and its runs as DataFrames. Nothing else here reads a table's results."""
+"""What figures are drawn from: a table's cells, and rows of the tidy frame, each in its place in the table."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from pflcore.json_text import parse_json
-from pipeline.report.claims import judge_claims
-from pipeline.report.table.cells import Cell, Key, Value
+from pipeline.report.frame import ALL
+from pipeline.report.table.cells import Key, Value
 from pipeline.report.table.layout import Layout, headed, short
-from pipeline.report.table.results import Measured, Results
-from pipeline.spec.table import ResolvedTable
+from pipeline.report.table.results import Results
+from pipeline.spec.run import Run
 
 COSTS = {
     "model": "parameters",
@@ -26,110 +25,85 @@ COSTS = {
     "macs": "macs",
     "server": "server",
 }
-"""Costs of a run, in numbers but for the bytes, and the names that its metadata has for them."""
-
-_CELL = ("mean", "std", "n", "complete", "tied", "published_mean", "published_std")
-_RUN = ("run", "method", "federation", "backbone", "options", "training", *COSTS)
+"""Costs of a run, in numbers but for the bytes, and the columns that the frame has for them."""
 
 
-@dataclass(frozen=True)
 class TableData:
     """A table as figures see it.
 
     A frame has a column ``axis.<name>`` per axis of the table; ``series``, the labels of a row in one; and ``panel``,
     those of a column. They are ordered categoricals whose categories are the labels of the whole table, so that lines
     are sorted as the table is and are grouped in its order. Accuracies are in percent.
+
+    Attributes:
+        table: The table as its spec says.
+        rows, columns: The axes of its rows and columns, as frames have them.
+        sign: 1, or -1 where the lower number is the better one.
+        measure: What is measured, as it stands at an axis: ``accuracy (%)`` or ``mAP (%)``.
     """
 
-    results: Results
-
-    @property
-    def table(self) -> ResolvedTable:
-        """The table as its spec says."""
-        return self.results.table
-
-    @property
-    def rows(self) -> list[str]:
-        """The axes of the table's rows."""
-        return _columns(self.table.rows)
-
-    @property
-    def columns(self) -> list[str]:
-        """The axes of the table's columns."""
-        return _columns(self.table.columns)
-
-    @property
-    def sign(self) -> float:
-        """1, or -1 where the lower number is the better one."""
-        return -1.0 if self.table.better == "lower" else 1.0
-
-    @property
-    def measure(self) -> str:
-        """What is measured, as it stands at an axis: ``accuracy (%)`` or ``mAP (%)``."""
-        return self.results.layout.figure
+    def __init__(self, results: Results) -> None:
+        self.results, self.table, self.measure = results, results.table, results.layout.figure
+        self.rows, self.columns = ([f"axis.{axis}" for axis in axes] for axes in (self.table.rows, self.table.columns))
+        self.sign = -1.0 if self.table.better == "lower" else 1.0
 
     def axes(self, frame: pd.DataFrame) -> list[str]:
-        """Return the axes that a frame has, or ``series`` of a table without any: frames of runs lack those that choose
-        one client or one quantity."""
+        """Return the axes that a frame has, or ``series``; frames of runs lack what chooses a client or quantity."""
         return [axis for axis in (*self.rows, *self.columns) if axis in frame] or ["series"]
 
     @cached_property
     def cells(self) -> pd.DataFrame:
         """A line per cell: mean, std, n (runs), complete (all that are planned), tied (with the best of its column by
         seeds), published_mean, published_std."""
-        return _cells(self.results)
-
-    @cached_property
-    def protocols(self) -> pd.DataFrame:
-        """The same under each protocol, the table's own first, where a cell is complete: protocol, mean, std, tied."""
-        names = {name: None for run in self.results.runs.values() for name in run.values if name != "validation"}
-        frames = [
-            _cells(self.results.under(name)).assign(protocol=name)
-            for name in sorted(names, key=lambda name: name != self.table.metric)
-        ]
-        every = pd.concat([self.cells[:0].assign(protocol=""), *frames], ignore_index=True)
-        return _categorical(every[every["complete"] & every["mean"].notna()], self.results, self.results.layout)
-
-    @cached_property
-    def verdicts(self) -> pd.DataFrame:
-        """A line per protocol and claim: protocol, claim, verdict."""
+        axes, numbers = self.table.axes, ("mean", "std", "published_mean", "published_std")
         lines = [
-            (protocol, judged.claim.text, judged.obtained.verdict)
-            for protocol in self.protocols["protocol"].unique()
-            for judged in judge_claims(self.results.under(protocol))
-        ]
-        return pd.DataFrame(lines, columns=["protocol", "claim", "verdict"])
-
-    @cached_property
-    def values(self) -> pd.DataFrame:
-        """A line per run of each cell with a value: run, accuracy by the table's protocol."""
-        lines = (
-            (cell, (run, value.mean))
+            (*cell.key(axes), *_numbers(cell.obtained), *_numbers(cell.published), cell.n, cell.complete, cell.tied)
             for cell in self.results.layout.cells
-            for run in (cell.runs if cell.obtained else ())
-            if (value := self.results.runs[run].values_of(cell.client).get(self.table.metric))
-        )
-        return _placed(self.results, self.results.layout, lines, ("run", "accuracy"))
+        ]
+        frame = pd.DataFrame(lines, columns=[*(f"axis.{axis}" for axis in axes), *numbers, "n", "complete", "tied"])
+        return self._in_order(frame.astype(dict.fromkeys(numbers, float) | {"complete": bool}), self.results.layout)
 
-    @cached_property
-    def rounds(self) -> pd.DataFrame:
-        """A line per cell, run and measured round, up to where a run diverged: run, round, accuracy, pooled over
-        clients or of a cell's one client. Tables of quantities have none."""
-        lines = (
-            (cell, (run, at, accuracy))
-            for cell in ([] if self.table.quantities else self.results.layout.cells)
-            for run, points in _curves(self.results, cell).items()
-            for at, accuracy in points
-        )
-        return _placed(self.results, self.results.layout, lines, ("run", "round", "accuracy"))
+    def place(self, rows: pd.DataFrame, *, single: bool = False, diverged: bool = False) -> pd.DataFrame:
+        """Return rows, which have a column ``run``, once for each cell of the run; ``made``: how many runs that has.
+
+        Args:
+            single: Whether they have a column ``client``, which is that of the cell or :data:`ALL`; else cells that
+                differ in their client or quantity are one.
+            diverged: Include cells of which a run diverged; those left would flatter it.
+        """
+        layout = self.results.layout if single else self.results.of_runs.layout
+        runs = self.results.runs
+        out = set() if diverged else {run.id for run in runs.values() if run.diverged}
+        axes = [*layout.row_axes, *layout.column_axes]
+        lines = [
+            (
+                *cell.key(axes),
+                run,
+                ALL if cell.client is None else cell.client,
+                sum(runs[own].made for own in cell.runs),
+            )
+            for cell in layout.cells
+            if not out.intersection(cell.runs)
+            for run in cell.runs
+        ]
+        columns = [*(f"axis.{axis}" for axis in axes), "run", "client", "made"]
+        planned = pd.DataFrame(lines, columns=columns).astype({"run": str, "client": int})
+        frame = planned.merge(rows) if single else planned.drop(columns="client").merge(rows, on="run")
+        return self._in_order(frame, layout)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
         """A line per cell and run of those cells of which no run diverged: run, method, federation (data, partition,
-        clients and seed), backbone, options (of the backbone), training, and :data:`COSTS`."""
-        results = self.results.of_runs
-        lines = ((cell, _facts(run)) for cell in results.layout.cells for run in _measured(results, cell))
-        return _placed(results, results.layout, lines, _RUN)
+        clients and seed), backbone, options (of the backbone), training, noise (JSON), and :data:`COSTS`."""
+        frame = self.results.frame
+        runs = frame.runs[(frame.runs["state"] == "measured") & frame.runs["run"].isin(frame.values["run"])]
+        about = [
+            (run.method, run.federation_id, run.backbone, json.dumps(run.options("backbone")), repr(run.training))
+            for run in map(Run, map(json.loads, runs["settings"]))
+        ]
+        settings = pd.DataFrame(about, runs.index, ["method", "federation", "backbone", "options", "training"])
+        costs = runs[["run", "noise", *COSTS.values()]].rename(columns={of: name for name, of in COSTS.items()})
+        return self.place(pd.concat([costs, settings], axis="columns"))
 
     @cached_property
     def accuracies(self) -> pd.DataFrame:
@@ -137,56 +111,49 @@ class TableData:
         frame = self.results.frame.clients
         return frame[frame["run"].isin(self.runs["run"])].dropna(subset="accuracy")[["run", "client", "accuracy"]]
 
-    @cached_property
-    def noise(self) -> pd.DataFrame:
-        """A line per client of those federations that have noise: federation, client, noise (standard deviation)."""
-        noise = {run.resolved.federation_id: run.facts.get("noise", ()) for run in self.results.runs.values()}
-        lines = [(federation, client, std) for federation, own in noise.items() for client, std in enumerate(own)]
-        return pd.DataFrame(lines, columns=["federation", "client", "noise"])
-
     def findings(self, analysis: str) -> pd.DataFrame:
         """A line for each number that an analysis found in :attr:`runs`: run, client (-1 where it is about none), item,
         index, value."""
-        results, columns = self.results.of_runs, ["client", "item", "index", "value"]
-        found = results.frame.findings[results.frame.findings["analysis"] == analysis]
-        by_run = {run: list(rows[columns].itertuples(index=False, name=None)) for run, rows in found.groupby("run")}
-        lines = (
-            (cell, (run.id, *line))
-            for cell in results.layout.cells
-            for run in _measured(results, cell)
-            for line in by_run.get(run.id, ())
-        )
-        return _placed(results, results.layout, lines, ("run", *columns))
+        found = self.results.frame.findings
+        return self.place(found[found["analysis"] == analysis].drop(columns="analysis"))
 
     @cached_property
     def selections(self) -> pd.DataFrame:
         """A line per cell whose settings were chosen: selection, as the select stage writes it, and rounds of a run."""
-        results, tuned = self.results.of_runs, self.table.tuned
-        lines = (
-            (cell, (parse_json(results.selections[name]), results.runs[cell.runs[0]].resolved.training.rounds))
-            for cell in results.layout.cells
-            for name in sorted({tuned[run] for run in cell.runs if run in tuned})
-            if name in results.selections
-        )
-        return _placed(results, results.layout, lines, ("selection", "rounds"))
+        runs = pd.DataFrame(self.table.tuned.items(), columns=["run", "id"])
+        rounds = {run.id: run.resolved.training.rounds for run in self.results.runs.values()}
+        cells = self.place(runs[runs["id"].isin(self.results.selections)], diverged=True)
+        cells = cells.drop_duplicates([*self.axes(cells), "id"])
+        chosen = [parse_json(self.results.selections[name]) for name in cells["id"]]
+        return cells.assign(selection=chosen, rounds=cells["run"].map(rounds)).drop(columns=["run", "id"])
+
+    def _in_order(self, frame: pd.DataFrame, layout: Layout) -> pd.DataFrame:
+        """Return a frame with its axes as ordered categoricals, and with series and panels."""
+        sides = {"series": (layout.row_axes, layout.rows), "panel": (layout.column_axes, layout.columns)}
+        for name, (axes, keys) in sides.items():
+            for at, axis in enumerate(axes):
+                present = {key[at] for key in keys}
+                labels = [label for label in self.table.labels[axis] if label in present]
+                frame[f"axis.{axis}"] = pd.Categorical(frame[f"axis.{axis}"], labels, ordered=True)
+            frame[name] = joined(frame, [f"axis.{axis}" for axis in axes], keys)
+        return frame
 
 
-def closest(run: pd.Series[Any], others: pd.DataFrame) -> str | None:
-    """Return the run among `others` that a number of this one may be compared with; None where there is none.
+def closest(runs: pd.DataFrame, others: pd.DataFrame, on: str) -> pd.DataFrame:
+    """Return of each run, by its index, the one among `others` that its numbers may be compared with.
 
-    It must have a backbone of the same name. Of several the one is taken whose backbone has the same options, then
-    whose training has the same settings. Both are as lines of :attr:`TableData.runs`.
+    Both are as :attr:`TableData.runs`, and so are the columns of what is returned. The other run has the same value in
+    the column `on` and a backbone of the same name. Of several the one is taken whose backbone has the same options,
+    then whose training has the same settings.
     """
-    same = others[others["backbone"] == run["backbone"]]
-    if same.empty:
-        return None
-    order = same.assign(options=same["options"] != run["options"], training=same["training"] != run["training"])
-    return str(order.sort_values(["options", "training", "run"])["run"].iloc[0])
+    pairs = runs.reset_index().merge(others, on=[on, "backbone"], suffixes=("_own", ""))
+    unlike = {name: pairs[name] != pairs[f"{name}_own"] for name in ("options", "training")}
+    return pairs.assign(**unlike).sort_values([*unlike, "run"]).drop_duplicates("index").set_index("index")
 
 
 def heading(axes: Sequence[str]) -> str:
     """Return what heads labels on some axes in one."""
-    return " · ".join(short(axis) for axis in axes)
+    return " · ".join(map(short, axes))
 
 
 def joined(frame: pd.DataFrame, axes: Sequence[str], keys: Iterable[Key] | None = None) -> pd.Categorical[Any]:
@@ -202,54 +169,5 @@ def joined(frame: pd.DataFrame, axes: Sequence[str], keys: Iterable[Key] | None 
     return pd.Categorical([texts[key] for key in own], list(dict.fromkeys(texts.values())), ordered=True)
 
 
-def _columns(axes: Sequence[str]) -> list[str]:
-    return [f"axis.{axis}" for axis in axes]
-
-
-def _placed(
-    results: Results, layout: Layout, lines: Iterable[tuple[Cell, tuple[Any, ...]]], columns: Sequence[str]
-) -> pd.DataFrame:
-    axes = [*layout.row_axes, *layout.column_axes]
-    frame = pd.DataFrame([(*cell.key(axes), *line) for cell, line in lines], columns=[*_columns(axes), *columns])
-    return _categorical(frame, results, layout)
-
-
-def _categorical(frame: pd.DataFrame, results: Results, layout: Layout) -> pd.DataFrame:
-    sides = {"series": (layout.row_axes, layout.rows), "panel": (layout.column_axes, layout.columns)}
-    for name, (axes, keys) in sides.items():
-        for place, axis in enumerate(axes):
-            present = {key[place] for key in keys}
-            labels = [label for label in results.table.labels[axis] if label in present]
-            frame[f"axis.{axis}"] = pd.Categorical(frame[f"axis.{axis}"], labels, ordered=True)
-        frame[name] = joined(frame, _columns(axes), keys)
-    return frame
-
-
-def _cells(results: Results) -> pd.DataFrame:
-    lines = (
-        (cell, (*_numbers(cell.obtained), cell.n, cell.complete, cell.tied, *_numbers(cell.published)))
-        for cell in results.layout.cells
-    )
-    numbers = [name for name in _CELL if name.endswith(("mean", "std"))]
-    return _placed(results, results.layout, lines, _CELL).astype(dict.fromkeys(numbers, float) | {"complete": bool})
-
-
 def _numbers(value: Value | None) -> tuple[float | None, float | None]:
     return (value.mean, value.std) if value else (None, None)
-
-
-def _measured(results: Results, cell: Cell) -> list[Measured]:
-    return results.measured(cell.key(results.layout.row_axes), cell.key(results.layout.column_axes))
-
-
-def _facts(run: Measured) -> tuple[Any, ...]:
-    of = run.resolved
-    settings = (of.method, of.federation_id, of.backbone, json.dumps(of.options("backbone")), repr(of.training))
-    return run.id, *settings, *(run.facts.get(name) for name in COSTS.values())
-
-
-def _curves(results: Results, cell: Cell) -> dict[str, list[tuple[Any, float]]]:
-    """Return the curves of the runs of a cell that were measured; none where one of them diverged at once."""
-    runs = [run for run in map(results.runs.__getitem__, cell.runs) if run.made]
-    curves = {run.id: list(run.curve(cell.client).items()) for run in runs}
-    return curves if all(curves.values()) else {}

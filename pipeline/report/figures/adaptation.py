@@ -22,11 +22,10 @@ def draw(data: TableData) -> Section:
 
     Items are called ``<part>.correct`` and ``<part>.total``, and their index is the epoch.
     """
-    found = data.findings("adaptation")
+    found = data.findings("adaptation").rename(columns={"index": "epoch"})
     axes = data.axes(found)
     names = found["item"].str.rpartition(".")
-    found["tuned"] = pd.Categorical(names[0], names[0].unique(), ordered=True)
-    found = found.assign(count=names[2]).rename(columns={"index": "epoch"})
+    found = found.assign(tuned=pd.Categorical(names[0], names[0].unique(), ordered=True), count=names[2])
     place = [*axes, "panel", "tuned", "epoch"]
     counts = found.pivot_table("value", [*place, "run"], "count", aggfunc="sum", observed=True)
     accuracy = 100.0 * counts["correct"] / counts["total"]
@@ -34,15 +33,13 @@ def draw(data: TableData) -> Section:
     curves["series"] = joined(curves, [*(axis for axis in data.rows if axis in axes), "tuned"])
     by_curve = curves.groupby([*axes, "tuned"], observed=True)
     summary = by_curve.agg(epochs=("epoch", "last"), before=("accuracy", "first"), after=("accuracy", "last"))
-    printed = summary.reset_index()
-    for number in ("before", "after"):
-        printed[number] = printed[number].map(f"{{:.{data.table.decimals}f}}".format)
+    ends = summary[["before", "after"]].map(f"{{:.{data.table.decimals}f}}".format)
+    table = PlainTable.of(summary.assign(**ends).reset_index(), axes, "tuned")
     figure = draw_panels(curves, "epoch", "accuracy of novel clients (%)", _curve)
     for panel in figure.axes:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     best = summary["after"].max()
     alt = f"Accuracy of novel clients over epochs of tuning, {counted(len(summary), 'curve')}, to {best:.2f} percent."
-    table = PlainTable.of(printed, axes, "tuned")
     lines = curves[[*axes, "tuned", "epoch", "accuracy"]]
     return Section(_TEXT + left_out(curves, "adaptation"), Picture(figure, alt), table, lines)
 

@@ -15,7 +15,6 @@ TITLE = "Spread over the runs"
 FEWEST = 5
 """Runs that a box needs: the five numbers that it shows are then those of the runs; of fewer it would invent some."""
 
-_WIDTH = 0.55  # of a slot, which leaves room for the published value
 _TEXT = (
     "A box shows the runs of a cell: their median, the first and the third quartile, and with its whiskers the least"
     " and the greatest of their numbers; of five runs, these are the five. The mark is their mean."
@@ -26,21 +25,23 @@ _NAMES = {"min": "least", "25%": "first quartile", "50%": "median", "75%": "thir
 
 def draw(data: TableData) -> Section:
     """Draw the runs; one line when nothing has been obtained. CSV: a line per run."""
-    runs = data.values
+    values = data.results.frame.values
+    runs = data.place(values[values["metric"] == data.table.metric], single=True).rename(columns={"mean": "accuracy"})
     axes = data.axes(runs)
-    spreads = {key: own.to_numpy() for key, own in runs.groupby(axes, observed=True)["accuracy"]}
+    by_cell = runs.groupby(axes, observed=True)["accuracy"]
+    spreads = {key: own.to_numpy() for key, own in by_cell}
 
     def series(panel: Axes, cells: pd.DataFrame, style: Style, slot: float) -> None:
         for at, *key in cells[["at", *axes]].itertuples(index=False, name=None):
             if tuple(key) in spreads:
-                _box(panel, spreads[tuple(key)], at, _WIDTH * slot, style["color"])
+                _box(panel, spreads[tuple(key)], at, 0.55 * slot, style["color"])  # beside it the published value
         draw_values(panel, cells["at"], cells["mean"], np.nan, {**style, "linewidth": 0.9})
 
     drawn = draw_chart(data, "boxes", series, boxed=True)
     if drawn is None:
-        return Section(NOTHING)
+        return NOTHING
     words, picture = drawn
-    five = runs.groupby(axes, observed=True)["accuracy"].describe()
+    five = by_cell.describe()
     few = five["count"] < FEWEST
     printed = five.drop(columns=["count", "std"]).map(f"{{:.{data.table.decimals}f}}".format).rename(columns=_NAMES)
     printed.loc[few, list(_NAMES.values())[1:4]] = NO_VALUE

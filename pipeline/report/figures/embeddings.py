@@ -42,13 +42,10 @@ def draw(data: TableData) -> Section:
         panel.spines[:].set(visible=True, color="#bbbbbb")
     if len(groups) <= _MAX_NAMED:
         add_legend(figure, [(str(group), styles[group]) for group in groups], "group")
-    left_out = len(table) - MAX_PANELS
-    text = _TEXT + (f" Cells without a panel: {left_out}; see embeddings.csv." if left_out > 0 else "")
-    alt = (
-        f"Embeddings of {counted(len(maps[0]), 'client')} in the plane, for {counted(len(table), 'cell')} of the table."
-    )
-    lines = points[[*axes, "client", "x", "y", "group"]]
-    return Section(text, Picture(figure, alt), PlainTable.of(table, axes), lines)
+    more = len(table) - MAX_PANELS
+    text = _TEXT + (f" Cells without a panel: {more}; see embeddings.csv." if more > 0 else "")
+    alt = f"Embeddings of {counted(len(maps[0]), 'client')} in the plane, for {counted(len(table), 'cell')}."
+    return Section(text, Picture(figure, alt), PlainTable.of(table, axes), points[[*axes, "client", "x", "y", "group"]])
 
 
 def _neighbours(points: pd.DataFrame) -> pd.Series[str]:

@@ -29,36 +29,30 @@ _TEXT = (
 def draw(data: TableData) -> Section:
     """Draw the densities; one line when there is no Local to compare with. CSV: run, local (the run that it is compared
     with), client, gain."""
-    runs = data.runs
-    alone = runs[runs["method"] == "local"].drop_duplicates("run")
-    others = runs[runs["method"] != "local"]
-    local = [closest(run, alone[alone["federation"] == run["federation"]]) for _, run in others.iterrows()]
-    gains = (
-        others.assign(local=pd.Series(local, others.index, dtype=object))
-        .dropna(subset="local")
-        .merge(data.accuracies, on="run")
-        .merge(data.accuracies.rename(columns={"run": "local", "accuracy": "alone"}), on=["local", "client"])
-    )
+    alone = data.runs["method"] == "local"
+    others = data.runs[~alone]
+    local = closest(others, data.runs[alone], "federation")["run"].rename("local")
+    accuracies = data.accuracies
+    gains = others.join(local, how="inner").merge(accuracies, on="run")
+    gains = gains.merge(accuracies.rename(columns={"run": "local", "accuracy": "alone"}), on=["local", "client"])
     if gains.empty:
         return Section("Nothing to compare: no measured run of Local shares partition and backbone with others.")
     axes = data.axes(gains)
     gains = gains.assign(gain=gains["accuracy"] - gains["alone"]).sort_values(axes, kind="stable")
     by_cell = gains.groupby(axes, observed=True)["gain"]
     means = by_cell.mean()
-    summary = pd.DataFrame(
-        {
-            "mean gain": means.map(lambda mean: signed(mean, data.table.decimals)),
-            "clients that gain (%)": by_cell.agg(lambda own: 100.0 * (own > 0).mean()).map("{:.1f}".format),
-            "clients": by_cell.size().map("{:,}".format),
-        }
-    )
+    summary = {
+        "mean gain": means.map(lambda mean: signed(mean, data.table.decimals)),
+        "clients that gain (%)": by_cell.agg(lambda own: 100.0 * (own > 0).mean()).map("{:.1f}".format),
+        "clients": by_cell.size().map("{:,}".format),
+    }
     figure = draw_panels(gains, "gain over Local (points)", "density of clients", _density)
     for panel in figure.axes:
         panel.axvline(0.0, color="#888888", linewidth=0.8)
         panel.set_ylim(bottom=0.0)
     what = f"Densities of the clients' gain over Local, {counted(gains['series'].nunique(), 'method')}"
     alt = f"{what}: mean gains from {signed(means.min(), 2)} to {signed(means.max(), 2)} points."
-    table = PlainTable.of(summary.reset_index(), axes)
+    table = PlainTable.of(pd.DataFrame(summary).reset_index(), axes)
     lines = gains[[*axes, "run", "local", "client", "gain"]]
     return Section(_TEXT + left_out(gains, "gain"), Picture(figure, alt), table, lines)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -22,32 +24,28 @@ _TEXT = (
 
 def draw(data: TableData) -> Section:
     """Draw the clients; one line when no partition has noise. CSV: run, client, noise, accuracy."""
-    clients = data.runs.merge(data.accuracies, on="run").merge(data.noise, on=["federation", "client"])
+    noisy = data.runs.dropna(subset="noise")
+    noise = {run: pd.Series(json.loads(of)) for run, of in zip(noisy["run"], noisy["noise"], strict=True)}
+    clients = noisy.drop(columns="noise").merge(data.accuracies, on="run")
     if clients.empty:
         return Section("No measured run of this table has clients with noise on their images.")
+    clients["noise"] = [noise[run][client] for run, client in zip(clients["run"], clients["client"], strict=True)]
     axes = data.axes(clients)
     by_cell = clients.groupby(axes, observed=True)
-    summary = pd.DataFrame(
-        {
-            "mean": by_cell["accuracy"].mean(),
-            "least noise": _mean_at(clients, axes, by_cell["noise"].transform("min")),
-            "most noise": _mean_at(clients, axes, by_cell["noise"].transform("max")),
-        }
-    )
-    table = summary.map(f"{{:.{data.table.decimals}f}}".format).assign(clients=by_cell.size().map("{:,}".format))
-    noise, mean = clients["noise"], summary["mean"]
+    ends = {name: clients["noise"] == by_cell["noise"].transform(name) for name in ("min", "max")}
+    least, most = (clients[at].groupby(axes, observed=True)["accuracy"].mean() for at in ends.values())
+    mean = by_cell["accuracy"].mean()
+    summary = pd.DataFrame({"mean": mean, "least noise": least, "most noise": most})
+    summary = summary.map(f"{{:.{data.table.decimals}f}}".format).assign(clients=by_cell.size().map("{:,}".format))
     alt = (
         f"Accuracy of clients against their noise, {counted(clients['series'].nunique(), 'method')}: noise from "
-        f"{noise.min():g} to {noise.max():g}, mean accuracies from {mean.min():.2f} to {mean.max():.2f} percent."
+        f"{clients['noise'].min():g} to {clients['noise'].max():g}, mean accuracies from {mean.min():.2f} to "
+        f"{mean.max():.2f} percent."
     )
     figure = draw_panels(clients, "noise of the client (std)", ACCURACY, _cloud, {"linestyle": ":"})
     lines = clients.sort_values(axes, kind="stable")[[*axes, "run", "client", "noise", "accuracy"]]
-    printed = PlainTable.of(table.reset_index(), axes)
-    return Section(_TEXT + left_out(clients, "noise"), Picture(figure, alt), printed, lines)
-
-
-def _mean_at(clients: pd.DataFrame, axes: list[str], noise: pd.Series[float]) -> pd.Series[float]:
-    return clients[clients["noise"] == noise].groupby(axes, observed=True)["accuracy"].mean()
+    table = PlainTable.of(summary.reset_index(), axes)
+    return Section(_TEXT + left_out(clients, "noise"), Picture(figure, alt), table, lines)
 
 
 def _cloud(axes: Axes, clients: pd.DataFrame, style: Style) -> None:

@@ -6,7 +6,6 @@ side by side and nothing is trained for it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from pipeline.report.claims import judge_claims
 from pipeline.report.drawing.panels import Style, draw_panels, left_out
 from pipeline.report.drawing.sections import NO_VALUE, Picture, PlainTable, Section, counted
 from pipeline.report.figures._data import TableData, heading
@@ -38,51 +38,46 @@ RISES, FALLS = "↑", "↓"
 _TEXT = (
     "The same runs, nothing trained anew. In parentheses the rank within the column, rows that tie as printed sharing "
     f"the mean of their ranks; {RISES} a better, {FALLS} a worse rank than under the first, the table's own protocol. "
-    f"{TIED}: cannot be told apart from the best of its column under the protocol, by seeds."
+    f"{TIED}: cannot be told apart from the best of its column under the protocol, by seeds. Window: pooled over all "
+    "test samples, the mean of the last measured rounds; last ten: of the last ten measurements; last round, best by "
+    "validation: pooled, after this round; mean of clients: every client counts the same; worst tenth: the mean of the "
+    "tenth of the clients that fare worst, rounded up; last position: as window, but of texts the last character alone."
 )
-_MEANINGS = {
-    "last_rounds": "pooled over all test samples, the mean of the last measured rounds",
-    "last_ten": "pooled, the mean of the last ten measurements",
-    "final": "pooled, after the last round",
-    "clients": "every client counts the same",
-    "worst_tenth": "the mean of the tenth of the clients that fare worst, rounded up",
-    "last_position": "as window, but of texts the last character alone",
-    "best_by_validation": "pooled, after the measured round that is best on validation samples",
-}
 
 
 def draw(data: TableData) -> Section:
     """Draw ranks under each protocol; one line when nothing has been measured. CSV: protocol, mean, std, rank, tied."""
-    frame = data.protocols
-    if frame.empty:
+    measured = {name for run in data.results.runs.values() for name in run.values} - {"validation"}
+    order = dict.fromkeys((data.table.metric, *NAMES, *sorted(measured)))
+    under = {name: data.results.under(name) for name in order if name in measured}
+    frames: dict[str, pd.DataFrame] = {}
+    for name, results in under.items():
+        cells = TableData(results).cells
+        cells = cells[cells["complete"] & cells["mean"].notna()].assign(protocol=name)
+        # Of images the last position is the whole, so there it is left out.
+        whole = (
+            name == "last_position" and "last_rounds" in frames and cells["mean"].equals(frames["last_rounds"]["mean"])
+        )
+        if len(cells) and not whole:
+            frames[name] = cells
+    if not frames:
         return Section("No run of this table has been measured yet.")
-    names = _shown(data, frame)
-    frame = frame[frame["protocol"].isin(names)]
+    frame, names = pd.concat(frames.values(), ignore_index=True), list(frames)
     frame["protocol"] = pd.Categorical(frame["protocol"], names, ordered=True)
     scores = data.sign * frame["mean"].round(data.table.decimals)
     frame["rank"] = scores.groupby([frame["panel"], frame["protocol"]], observed=True).rank(ascending=False)
     frame = frame.sort_values(["panel", "series", "protocol"])
     figure = draw_panels(frame, "", "rank", _ranks)
     for panel in figure.axes:
-        words = [_short(name) for name in names]
-        panel.set_xticks(range(len(names)), words, rotation=35, ha="right", rotation_mode="anchor")
+        panel.set_xticks(range(len(names)), map(_short, names), rotation=35, ha="right", rotation_mode="anchor")
         panel.yaxis.set_major_locator(MaxNLocator(integer=True))
         panel.invert_yaxis()
-    meanings = "; ".join(f"{_short(name)}: {_MEANINGS[name]}" for name in names if name in _MEANINGS)
-    text = " ".join([_TEXT, f"{meanings[:1].upper()}{meanings[1:]}.", _changes(frame), *_claims(data, names)])
+    verdicts = [{judged.claim.text: judged.obtained.verdict for judged in judge_claims(under[name])} for name in names]
+    text = " ".join([_TEXT, *_claims(pd.DataFrame(verdicts, list(map(_short, names))))])
     rows, columns = frame["series"].nunique(), frame["panel"].nunique()
     alt = f"Ranks of {counted(rows, 'row')} in {counted(columns, 'column')} under each protocol."
     lines = frame[[*data.axes(frame), "protocol", "mean", "std", "rank", "tied"]]
     return Section(text + left_out(frame, "protocols"), Picture(figure, alt), _table(data, frame, names), lines)
-
-
-def _shown(data: TableData, frame: pd.DataFrame) -> list[str]:
-    """Return the protocols in their order. Of images the last position is the whole, so there it is left out."""
-    means = {str(name): own.set_index(["series", "panel"])["mean"] for name, own in frame.groupby("protocol")}
-    images = "last_position" in means and means["last_position"].equals(means["last_rounds"])
-    if images and data.table.metric != "last_position":
-        del means["last_position"]
-    return [name for name in dict.fromkeys((data.table.metric, *NAMES, *means)) if name in means]
 
 
 def _ranks(axes: Axes, cells: pd.DataFrame, style: Style) -> None:
@@ -100,8 +95,7 @@ def _table(data: TableData, frame: pd.DataFrame, names: Sequence[str]) -> PlainT
     lines = cells + " (" + _ranks_printed(ranks) + ")"
     if columns > 1:
         by_row = ranks.groupby("series", observed=True)
-        means = by_row.mean().where(by_row.count() == columns)
-        below = _ranks_printed(means.dropna(how="all"))
+        below = _ranks_printed(by_row.mean().where(by_row.count() == columns).dropna(how="all"))
         lines = pd.concat([lines, pd.concat({"mean rank": below}, names=["panel"])])
     rows = [(*map(str, key), *own) for key, own in zip(lines.index, lines.fillna(NO_VALUE).to_numpy(), strict=True)]
     table = PlainTable((heading(data.columns), heading(data.rows), *map(_short, names)), rows, labels=2)
@@ -119,31 +113,11 @@ def _short(protocol: str) -> str:
     return NAMES.get(protocol, protocol.replace("_", " "))
 
 
-def _changes(frame: pd.DataFrame) -> str:
-    """Say in how many columns the order and the best row depend on the protocol."""
-    turned, others_ahead = 0, []
-    for panel, own in frame.groupby("panel", observed=True):
-        ranks = own.pivot(index="protocol", columns="series", values="rank").dropna(axis="columns")
-        gaps = [ranks[a] - ranks[b] for a, b in itertools.combinations(ranks.columns, 2)]
-        turned += any(gap.min() < 0 < gap.max() for gap in gaps)
-        if not ranks.eq(ranks.min(axis="columns"), axis="index").all().any():
-            others_ahead.append(str(panel))
-    where = f": {'; '.join(others_ahead)}" if any(others_ahead) else ""
-    best = (
-        f"no row stays the best one in {len(others_ahead)}{where}"
-        if others_ahead
-        else "in each, one row stays the best"
-    )
-    return f"Two rows change places in {turned} of {counted(frame['panel'].nunique(), 'column')}; {best}."
-
-
-def _claims(data: TableData, names: Sequence[str]) -> list[str]:
-    """Return a sentence per claim whose verdict depends on the protocol, or one on all of them."""
-    verdicts = data.verdicts[data.verdicts["protocol"].isin(names)]
+def _claims(verdicts: pd.DataFrame) -> list[str]:
+    """Return a sentence per claim (a column) whose verdict depends on the protocol (a row), or one on all of them."""
     sentences = []
-    for claim, own in verdicts.groupby("claim", sort=False):
-        order = own.set_index("protocol").loc[list(names)].groupby("verdict", sort=False)
-        words = [f"{verdict} under {', '.join(map(_short, under.index))}" for verdict, under in order]
+    for claim, own in verdicts.items():
+        words = [f"{verdict} under {', '.join(same.index)}" for verdict, same in own.groupby(own, sort=False)]
         if len(words) > 1:
             sentences.append(f"Claim “{claim}”: {'; '.join(words)}.")
     return sentences or ["Every claim has the same verdict under all protocols."] * (not verdicts.empty)

@@ -16,8 +16,6 @@ TITLE = "Mean ranks"
 FEWEST = 5
 """Columns that are needed: of fewer, next to no ranks differ by more than the critical difference."""
 
-_LINE = 0.28  # inches per row
-
 
 def draw(data: TableData) -> Section:
     """Draw the rows that have a number in every column, by the numbers as printed, and join those that Nemenyi's test
@@ -27,10 +25,9 @@ def draw(data: TableData) -> Section:
     every = cells.assign(score=scores).pivot(index="series", columns="panel", values="score")
     whole = every.dropna()
     if len(whole.columns) < FEWEST or len(whole) < 2:
+        found = f"{counted(len(whole.columns), 'column')} and {counted(len(whole), 'such row')}"
         return Section(
-            f"Mean ranks need {FEWEST} columns and two rows that have numbers in all of them; there "
-            f"{'is' if len(whole.columns) == 1 else 'are'} {counted(len(whole.columns), 'column')} here and "
-            f"{counted(len(whole), 'such row')}."
+            f"Mean ranks need {FEWEST} columns and two rows that have numbers in all of them; here: {found}."
         )
     ranking = rank_methods(whole.to_numpy().T)
     order = [int(at) for at in np.argsort(ranking.mean_ranks, kind="stable")]
@@ -39,8 +36,8 @@ def draw(data: TableData) -> Section:
     letters = ["".join(letter for letter, group in groups if at in group) for at in order]
     labels = cells.drop_duplicates("series").set_index("series").loc[names, data.rows].reset_index(drop=True)
     lines = labels.assign(mean_rank=ranking.mean_ranks[order])
-    printed = labels.assign(ranks=lines["mean_rank"].map("{:.2f}".format), group=letters)
-    printed = printed.rename(columns={"ranks": "mean rank"})
+    printed = labels.assign(rank=lines["mean_rank"].map("{:.2f}".format), group=letters)
+    printed = printed.rename(columns={"rank": "mean rank"})
     text = (
         f"Ranks of the numbers as printed, 1 the best, their mean over {len(whole.columns)} columns; rows that tie"
         f" share the mean of theirs. Friedman's test that all are alike: p = {ranking.p:.2g}. By Nemenyi's test at 5 %"
@@ -55,7 +52,7 @@ def draw(data: TableData) -> Section:
 
 
 def _draw(ranking: Ranking, order: list[int], names: list[str]) -> Figure:
-    figure = Figure(figsize=(6.0, 1.1 + _LINE * len(order)), layout="constrained")
+    figure = Figure(figsize=(6.0, 1.1 + 0.28 * len(order)), layout="constrained")
     axes = figure.subplots()
     styles = styles_of(range(len(names)))
     for down, at in enumerate(order):
@@ -65,7 +62,6 @@ def _draw(ranking: Ranking, order: list[int], names: list[str]) -> Figure:
         axes.plot([len(order) + 0.4 + 0.25 * across] * 2, ends, color="#444444", linewidth=3, solid_capstyle="round")
     axes.set_yticks(range(len(order)), names, parse_math=False)
     axes.set_xticks(range(1, len(order) + 1))
-    axes.set_xlim(0.7, len(order) + 0.7 + 0.25 * len(ranking.groups))
-    axes.set_ylim(len(order) - 0.5, -0.5)
+    axes.set(xlim=(0.7, len(order) + 0.7 + 0.25 * len(ranking.groups)), ylim=(len(order) - 0.5, -0.5))
     axes.set_xlabel("mean rank")
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -19,6 +18,7 @@ _TEXT = (
     "trials, and how many times the rounds of one run that is; validation: accuracy (%) of the chosen trial, and the "
     "range over all trials. *: at the edge of what there was to choose from, so a wider choice might do better."
 )
+Selection = dict[str, Any]
 
 
 def draw(data: TableData) -> Section:
@@ -27,43 +27,32 @@ def draw(data: TableData) -> Section:
     if cells.empty:
         return Section("Nothing has been chosen yet.")
     axes = data.axes(cells)
-    spaces: dict[str, list[str]] = {}
+    spaces: dict[str, dict[str, None]] = {}
     for selection in cells["selection"]:
         for option, values in selection["space"].items():
-            spaces.setdefault(option, []).append(", ".join(map(_word, values)))
-    same = {option: several[0] for option, several in spaces.items() if len(set(several)) == 1}
+            spaces.setdefault(option, {})[", ".join(map(_word, values))] = None
+    same = {option: next(iter(several)) for option, several in spaces.items() if len(several) == 1}
     lines = [
         {option: _value(one, option, option not in same) for option in spaces} | _cost(one, rounds)
         for one, rounds in cells[["selection", "rounds"]].itertuples(index=False)
     ]
-    table = PlainTable.of(pd.concat([cells[axes], pd.DataFrame(lines)], axis=1), axes)
+    table = PlainTable.of(pd.concat([cells[axes], pd.DataFrame(lines, cells.index)], axis=1), axes)
     table, constant = drop_constant_columns(table, keep=table.labels + len(spaces))
+    choice = "; ".join(f"{option} {values}" for option, values in same.items())
     text = (
-        f"{_TEXT} To choose from: {'; '.join(f'{option} {values}' for option, values in same.items())}."
-        if same
-        else _TEXT
+        _TEXT + (f" To choose from: {choice}." if same else "") + (f" In every line: {constant}." if constant else "")
     )
-    text += f" In every line: {constant}." if constant else ""
     trials = [
-        cell | trial for cell in cells[[*axes, "selection"]].to_dict("records") for trial in _trials(cell["selection"])
-    ]
+        cell | {option: json.dumps(value) for option, value in trial["chosen"].items()}
+        | {"run": run, "validation_accuracy": accuracy, "chosen": trial["chosen"] == cell["selection"]["chosen"]}
+        for cell in cells[[*axes, "selection"]].to_dict("records")
+        for trial in cell["selection"]["trials"]
+        for run, accuracy in zip(trial["runs"], trial["accuracies"], strict=True)
+    ]  # fmt: skip
     return Section(text, table=table, data=pd.DataFrame(trials).drop(columns="selection"))
 
 
-def _trials(selection: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            **{name: json.dumps(value) for name, value in trial["chosen"].items()},
-            "run": run,
-            "validation_accuracy": accuracy,
-            "chosen": trial["chosen"] == selection["chosen"],
-        }
-        for trial in selection["trials"]
-        for run, accuracy in zip(trial["runs"], trial["accuracies"], strict=True)
-    ]
-
-
-def _cost(selection: Mapping[str, Any], rounds: int) -> dict[str, str]:
+def _cost(selection: Selection, rounds: int) -> dict[str, str]:
     trials = selection["trials"]
     means = [trial["mean"] for trial in trials if trial["mean"] is not None]
     best = next(trial["mean"] for trial in trials if trial["chosen"] == selection["chosen"])
@@ -75,7 +64,7 @@ def _cost(selection: Mapping[str, Any], rounds: int) -> dict[str, str]:
     }
 
 
-def _value(selection: Mapping[str, Any], option: str, differs: bool) -> str:
+def _value(selection: Selection, option: str, differs: bool) -> str:
     """Print the chosen value; with what there was to choose from, where that is not the same in all cells."""
     if option not in selection["space"]:
         return ""

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from support.figure_demo import demo as figures
-from support.figure_demo import record
 from support.pages import HOSTILE
-from support.report_demo import changed, demo, report, runs_of, with_note, with_records
+from support.report_demo import RECORD, changed, demo, report, runs_of, with_note, with_records
 
 from pipeline.papers.pages import write_paper
 from pipeline.papers.paper import papers_of
@@ -29,7 +28,6 @@ const column = (section, i) => all(".results tbody tr", section).map(row => row.
 const errors = [];
 addEventListener("error", event => errors.push(event.message));
 """
-
 SHOW = """
 const show = textContent =>
   document.body.append(Object.assign(document.createElement("pre"), { id: "probe", textContent }));
@@ -38,12 +36,6 @@ PUT = """
 seen.errors = errors;
 if (parent === window) show(JSON.stringify(seen)); else parent.postMessage(JSON.stringify(seen), "*");
 """
-FRAME = (
-    SHOW
-    + """
-addEventListener("message", ({ data }) => show(data));
-"""
-)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a paper with two tables, one with figures; and the report of a spec."""
     root = tmp_path_factory.mktemp("pages")
     one = with_note(demo(root), 0, HOSTILE)
-    one = with_records(root, one, {run: record("fedtp", seed=n, depth=8) for n, run in enumerate(one.runs)})
+    one = with_records(root, one, {run: RECORD | {"seed": seed} for seed, run in enumerate(one.runs)})
     two = changed(figures(root), spec="demo/more")
-    runs = runs_of(one, root) | runs_of(two, root)
-    (paper,) = papers_of({"demo/table2": one, "demo/more": two}, runs).values()
+    (paper,) = papers_of({"demo/table2": one, "demo/more": two}, runs_of(one, root) | runs_of(two, root)).values()
     write_paper(paper, root)
     report(one, root, root / "reports/demo/table2")
     return root / "reports"
@@ -63,23 +54,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browse(page: Path, script: str, width: int = 1400, javascript: bool = True) -> dict[str, Any]:
     """What `script` put into ``seen`` on a page of a window `width` pixels wide."""
     text = page.read_text(encoding="utf-8")
-    wrapped = f"try {{ {script} }} catch (error) {{ errors.push(String(error)); }}"
     if not javascript:  # the page's own scripts, that is
         text = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    wrapped = f"try {{ {script} }} catch (error) {{ errors.push(String(error)); }}"
+    text = text.replace("</head>", f"<script>{TOOLS}</script></head>")
     copy = page.with_name(f"probe-{page.name}")
-    copy.write_text(
-        text.replace("</head>", f"<script>{TOOLS}</script></head>").replace(
-            "</body>", f"<script>{SHOW} {wrapped} {PUT}</script></body>"
-        )
-    )
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    copy.write_text(text.replace("</body>", f"<script>{SHOW} {wrapped} {PUT}</script></body>"))
     if width < 500:  # no window is narrower, but a frame in it is
         frame = f'<iframe src="{copy.name}" style="width: {width}px; height: 900px; border: 0"></iframe>'
         copy = page.with_name("frame.html")
-        copy.write_text(f"<script>{FRAME}</script>{frame}")
-    profile = page.with_name("profile")
-    command = [str(CHROMIUM), *options, f"--user-data-dir={profile}", f"--window-size={width},900", "--dump-dom"]
-    command += ["--virtual-time-budget=5000", copy.as_uri()]
+        copy.write_text(f'<script>{SHOW} addEventListener("message", ({{ data }}) => show(data));</script>{frame}')
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    options += [f"--user-data-dir={page.with_name('profile')}", f"--window-size={width},900", "--dump-dom"]
+    command = [str(CHROMIUM), *options, "--virtual-time-budget=5000", copy.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:]
@@ -93,34 +80,32 @@ def test_sorting_goes_down_up_and_back(folder: Path) -> None:
         folder / "papers/demo.html",
         """
         const section = all("section[data-key=s1]")[0], heads = all(".results thead th button", section);
-        const other = all("section[data-key=s2]")[0];
-        seen.heads = heads.map(head => head.textContent);
         seen.before = first(section);
-        const steps = ["down", "up", "back"];
-        for (const step of steps) {
+        for (const step of ["down", "up", "back"]) {
           heads[3].click();  // Dirichlet, 50 clients
           const sorted = heads[3].closest("th").getAttribute("aria-sort");
           seen[step] = { rows: first(section), values: column(section, 3), sorted };
         }
         heads[0].click();
         seen.names = first(section);
-        seen.other = first(other);
+        seen.other = first(all("section[data-key=s2]")[0]);
         """,
     )
     names = ["Local-T", "FedAvg-T", "FedPer-T", "pFedMe-T", "Vanilla Personalized-T", "FedTP", "pFedGP"]
-    assert seen["before"] == names and seen["heads"][0] == "method" and len(seen["heads"]) == 5
+    assert seen["before"] == seen["back"]["rows"] == names and seen["names"] == sorted(names, key=str.casefold)
     means = [float(value.split("±")[0]) for value in seen["down"]["values"][:-1]]
     assert means == sorted(means, reverse=True) and seen["down"]["rows"][0] == "FedTP"
     assert seen["down"]["rows"][-1] == seen["up"]["rows"][-1] == "pFedGP"  # nothing obtained: at the end both ways
     assert seen["up"]["rows"][:-1] == seen["down"]["rows"][:-1][::-1]
     assert [seen[step]["sorted"] for step in ("down", "up", "back")] == ["descending", "ascending", None]
-    assert seen["back"]["rows"] == names
-    assert seen["names"] == sorted(names, key=str.casefold)
     assert seen["other"] == ["Local", "FedAvg", "FedTP"]
 
 
-def test_toggles_choose_what_is_shown(folder: Path) -> None:
-    script = """
+@pytest.mark.parametrize("page", ["papers/demo.html", "demo/table2/report.html"])
+def test_toggles_choose_what_is_shown(folder: Path, page: str) -> None:
+    seen = browse(
+        folder / page,
+        """
         const section = document.querySelector("section[data-key]"), buttons = all(".toggle button", section);
         for (const button of buttons) {
           button.click();
@@ -130,37 +115,35 @@ def test_toggles_choose_what_is_shown(folder: Path) -> None:
         buttons[3].click();
         all(".results thead th button", section)[1].click();
         seen.sorted = column(section, 1);
-    """
-    for page in ("papers/demo.html", "demo/table2/report.html"):
-        seen = browse(folder / page, script)
-        assert re.fullmatch(r"\d\d\.\d\d±0\.\d\d\s+\(90\.31±0\.26\)", seen["both"]["text"])
-        assert re.fullmatch(r"\d\d\.\d\d±0\.\d\d", seen["obtained"]["text"])
-        assert seen["published"]["text"] == "90.31±0.26"
-        assert re.fullmatch(r"[+−]\d\.\d\d no verdict", seen["difference"]["text"])
-        assert seen["published"]["pressed"] == ["false", "false", "true", "false"]
-        differences = [text.split()[0].replace("−", "-") for text in seen["sorted"] if text[0] in "+−"]
-        assert len(differences) == 6
-        assert [float(d) for d in differences] == sorted(map(float, differences), reverse=True)
+        """,
+    )
+    assert re.fullmatch(r"\d\d\.\d\d±0\.\d\d\s+\(90\.31±0\.26\)", seen["both"]["text"])
+    assert re.fullmatch(r"\d\d\.\d\d±0\.\d\d", seen["obtained"]["text"])
+    assert seen["published"]["text"] == "90.31±0.26"
+    assert re.fullmatch(r"[+−]\d\.\d\d no verdict", seen["difference"]["text"])
+    assert seen["published"]["pressed"] == ["false", "false", "true", "false"]
+    differences = [float(text.split()[0].replace("−", "-")) for text in seen["sorted"] if text[0] in "+−"]
+    assert len(differences) == 6 and differences == sorted(differences, reverse=True)
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_only_tables_and_drawings_scroll_sideways(folder: Path, width: int) -> None:
-    for page in (folder / "papers/demo.html", folder / "demo/table2/report.html"):
-        seen = browse(
-            page,
-            """
-            all("details").forEach(details => { details.open = true; });
-            const page = document.documentElement;
-            seen.width = innerWidth;
-            seen.wide = page.scrollWidth > page.clientWidth;
-            const named = region => region.getAttribute("aria-label") || region.getAttribute("aria-labelledby");
-            seen.reachable = all(".scroll").every(region => region.tabIndex === 0 && named(region));
-            seen.named = all("button").every(button => button.textContent.trim());
-            seen.alts = all("main svg").every(svg => svg.closest("[role=img][aria-label]"));
-            """,
-            width,
-        )
-        assert seen == {"width": width, "wide": False, "reachable": True, "named": True, "alts": True}
+@pytest.mark.parametrize("page", ["papers/demo.html", "demo/table2/report.html"])
+def test_only_tables_and_drawings_scroll_sideways(folder: Path, page: str, width: int) -> None:
+    seen = browse(
+        folder / page,
+        """
+        all("details").forEach(details => { details.open = true; });
+        const page = document.documentElement;
+        seen.width = innerWidth;
+        seen.wide = page.scrollWidth > page.clientWidth;
+        const named = region => region.getAttribute("aria-label") || region.getAttribute("aria-labelledby");
+        seen.reachable = all(".scroll").every(region => region.tabIndex === 0 && named(region));
+        seen.named = all("button").every(button => button.textContent.trim());
+        seen.alts = all("main svg").every(svg => svg.closest("[role=img][aria-label]"));
+        """,
+        width,
+    )
+    assert seen == {"width": width, "wide": False, "reachable": True, "named": True, "alts": True}
 
 
 def test_everything_is_readable_without_scripts(folder: Path) -> None:
@@ -173,7 +156,6 @@ def test_everything_is_readable_without_scripts(folder: Path) -> None:
         """,
         javascript=False,
     )
-    assert seen["toggle"] == "none"
-    assert "(90.31±0.26)" in seen["row"]
-    # Every run of the fixture has a seed of its own, so that the second claim compares no seed with itself.
+    assert seen["toggle"] == "none" and "(90.31±0.26)" in seen["row"]
+    # Every run has a seed of its own, so that the second claim compares no seed with itself.
     assert seen["claims"] == ["not yet", "the paper's own table contradicts it", "within noise"]
