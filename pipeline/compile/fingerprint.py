@@ -65,6 +65,8 @@ class Code:
 
     def outside(self, root: str) -> str:
         """Return the lines of :meth:`fingerprint` of modules that are not of the project's packages."""
+        if root in self.modules:
+            return ""
         own = sorted(module for module in self._closure(root) if module not in self.modules)
         return "".join(f"{module} {self._hash(module)}\n" for module in own)
 

@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
 from pflcore.reading import read_file
-from pipeline.spec.metrics import Metric, Quantity
-from pipeline.spec.parts import Line, Part
+from pipeline.spec.metrics import Line, Metric, Part, Quantity
 from pipeline.spec.records import read_records
 from pipeline.spec.run import Run
 from pipeline.workspace import RECORDS
 
 Better = Literal["higher", "lower"]
+_MAX_BYTES = 1 << 22  # the table of a study of 5,000 runs has a quarter
 
 
 class _Frozen(BaseModel):
@@ -31,11 +31,10 @@ class Publication(Part):
 
 
 class Published(_Frozen):
-    """A published value, an accuracy in percent. `quoted` values were taken by the paper from another one.
-
-    Without `mean` the value cannot be told, and the note says why.
+    """A published value, an accuracy in percent; without `mean` it cannot be told, and the note says why.
 
     Attributes:
+        quoted: The paper took it from another one.
         printed: Of a quantity and of a misprint the text as the paper has it, "45.17 K".
         step: Of a quantity what one is worth in its last digit.
         misprint: It cannot be so, as the note says: it is shown, has no `mean`, and is compared with nothing.
@@ -74,13 +73,10 @@ class TablePartition(_Frozen):
 
 
 class TableClaim(_Frozen):
-    """A statement over cells, in any form of :class:`~pipeline.spec.schema.Claim`.
+    """A :class:`~pipeline.spec.schema.Claim`, all of whose labels are named.
 
     Each cell with the labels of `side` is compared with the same cell with `than` labels; with `over` the means or the
     ranges over these axes are. `within` has no sides and is about the range of each group.
-
-    Attributes:
-        margin: By how much better or narrower the side has to be; of `within` how wide a range may be.
     """
 
     text: str
@@ -89,7 +85,7 @@ class TableClaim(_Frozen):
     than: dict[str, list[str]]
     over: list[str]
     where: dict[str, list[str]]
-    margin: float
+    margin: float  # by which the side has to be better or narrower; of `within` how wide a range may be
 
 
 class TableRank(_Frozen):
@@ -101,11 +97,15 @@ class TableRank(_Frozen):
 class ResolvedTable(_Frozen):
     """A table with its cells in reading order, rows first.
 
-    `labels` orders the labels of each row and column axis; `clients` has, of one axis or none, those that stand for
-    one client; `quantities` has the axes whose labels choose a quantity. `runs` has the federation of every run that a
-    cell names, by run id, `tuned` the selections that some wait for, and `partitions` what their clients hold. Without
-    a list of `figures` the report shows the analyses that runs made; `analyses` has their headings, and those of the
-    listed ones.
+    Attributes:
+        clients: Of one axis or none, the labels that stand for one client.
+        quantities: The axes whose labels choose a quantity.
+        labels: Those of each row and column axis, in order.
+        runs: Run id → its federation, of every run that a cell names.
+        tuned: Run id → the selection that it waits for.
+        partitions: What the clients of runs hold.
+        figures: What the report shows; None: the analyses that runs made.
+        analyses: Headings of these, and of the listed ones.
     """
 
     spec: str
@@ -117,19 +117,19 @@ class ResolvedTable(_Frozen):
     rows: list[str]
     columns: list[str]
     clients: dict[str, dict[str, int]]
-    quantities: list[str] = Field(default_factory=list)
+    quantities: list[str] = []
     metric: Metric
     better: Better
     decimals: int
     labels: dict[str, list[str]]
     cells: list[TableCell]
     runs: dict[str, str]
-    tuned: dict[str, str] = Field(default_factory=dict)
+    tuned: dict[str, str] = {}
     partitions: list[TablePartition]
     claims: list[TableClaim]
     figures: list[str] | None
     analyses: dict[str, str]
-    derived: list[TableRank] = Field(default_factory=list)
+    derived: list[TableRank] = []
 
     @property
     def drawn(self) -> list[str]:
@@ -156,15 +156,12 @@ def train_stage(run: Run) -> str:
     return f"{'-'.join(['train', *(name for name, has in more.items() if has)])}@{run.id}"
 
 
-_MOST = 1 << 22  # bytes; the table of a study of 5,000 runs has a quarter
-
-
 def read_resolved(path: Path) -> ResolvedTable:
-    """A resolved table. Raises :class:`UserError` when it is missing, or not what `pfl compile` writes."""
+    """Return a resolved table. Raises :class:`UserError` when it is missing, or not what `pfl compile` writes."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; run `pfl compile`")
     try:
-        return ResolvedTable.model_validate_json(read_file(path, _MOST))
+        return ResolvedTable.model_validate_json(read_file(path, _MAX_BYTES))
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = "".join(f"{part}: " for part in (".".join(map(str, fault["loc"])),) if part)
@@ -172,9 +169,5 @@ def read_resolved(path: Path) -> ResolvedTable:
 
 
 def read_runs(table: ResolvedTable, root: Path) -> dict[str, Run]:
-    """Return the runs of a table by id, from their records below the workspace `root`.
-
-    Raises:
-        UserError: A record is missing, or not what `pfl compile` writes.
-    """
+    """Return the runs of a table by id, from their records below the workspace `root`."""
     return {id_: Run(record) for id_, record in read_records(root / RECORDS, table.runs).items()}
