@@ -11,13 +11,12 @@ ROOT = "dvc.yaml"
 
 @dataclass(frozen=True)
 class Stage:
-    """One DVC stage.
+    """One DVC stage; paths are relative to the workspace.
 
     Attributes:
-        file: The stage file, relative to the workspace.
+        file: The stage file.
         name: Its name in there, ``group@id`` for one of a group.
         command: What DVC runs: ``pfl stage``, its kind, and what it is about.
-        deps, outs: Paths relative to the workspace.
         always: DVC runs it at every call, since more can change than what it sees.
     """
 
@@ -88,9 +87,8 @@ class Graph:
 
         Starting the highest first is the usual list scheduling by critical path.
         """
-        known = set(order)
         height: dict[str, float] = {}
         for address in reversed(order):
-            later = (height[other] for other in self.downstream[address] if other in known)
+            later = (height[other] for other in self.downstream[address] if other in height)
             height[address] = seconds.get(address, 0.0) + max(later, default=0.0)
         return height

@@ -96,7 +96,8 @@ def check_where(where: Where, labels: Mapping[str, list[str]], document: Documen
 
 def labelled(values: Any, address: Address, document: Document) -> Iterator[tuple[str, Any, Address]]:
     """Yield label, value and address of each value of an axis. Raises :class:`UserError` for one without a label."""
-    for key, value in enumerate(values) if isinstance(values, list) else values.items():
+    items = enumerate(values) if isinstance(values, list) else values.items() if isinstance(values, dict) else ()
+    for key, value in items:
         named = value["name"] if isinstance(value, dict) and "name" in value else value
         try:
             yield label_text(key if isinstance(values, dict) else named), value, (*address, key)

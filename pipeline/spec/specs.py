@@ -113,7 +113,7 @@ def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
         patcher.read(override.set, ("grid", "overrides", index, "set"))
     for axis, chosen in body.grid.only.items():  # a value that a file adds to an axis is not left out by its base
         restricted, values = document.mark(("grid", "only", axis)), body.grid.axes.get(axis)
-        for label, _, here in labelled(values, ("grid", "axes", axis), document) if values else ():
+        for label, _, here in labelled(values, ("grid", "axes", axis), document):
             if label not in chosen and files.index(document.mark(here).file) < files.index(restricted.file):
                 hint = f"write `only: {{{axis}+: [{label}]}}` to have it"
                 raise document.error(here, f"is left out by grid.only in {restricted}; {hint}")
