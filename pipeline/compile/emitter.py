@@ -1,7 +1,7 @@
 """Which stages runs, selections and tables need, what each depends on, and the files that say so to DVC.
 
 One stage file per federation keeps DVC fast, since it rewrites the whole ``dvc.lock`` beside a ``dvc.yaml`` after each
-stage. Stages that differ by an id are written once, with a line for each in a mapping that DVC loops over (``foreach``).
+stage. Stages that differ by an id are written once, with a line for each in a mapping for ``foreach``.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from pflcore.files import write_text
 
 PACKAGES = ("pflcore", "pipeline")
 _METHOD = "2"  # changes with how the functions below read a module
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def text_hash(text: str) -> str:
@@ -142,9 +143,8 @@ def _meaning(source: bytes) -> tuple[str, list[str]]:
             start = "." * node.level + (node.module or "")
             # `from package import module`
             imports += [start, *(f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if ast.get_docstring(node, clean=False) is not None:
-                del node.body[0]
+        elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
     text = "".join(_normalised(tree))
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16], imports
 

@@ -47,7 +47,7 @@ def sealed(
     """Yield a stage at work, in the folder of the workspace; its inputs are confirmed at the end.
 
     `seal` is what its command ends with; None, by hand, is that of the code that lies here. It begins with `content`,
-    the digest of what else the stage reads. Raises :class:`UserError` when the code is another, or an input is replaced.
+    the digest of what else the stage reads. Raises :class:`UserError` for another code, or a replaced input.
     """
     disk = Code(Path(sources.__file__).parent.parent, study_home() / ".pfl" / "fingerprints.json")
     fingerprints = {part: part.fingerprint(disk) for part in code}
