@@ -113,7 +113,7 @@ def check_option(part: str, option: str, address: Address, patcher: Patcher) -> 
     document.check_known("part of a run", part, [*COMPONENTS, *SETTINGS], address)
     if option == "name":
         raise document.error(address, f"call the axis {part!r}; its values are names")
-    document.check_known(f"option of a {part}", option, patcher.fields.options(part), address)
+    document.check_known("option", option, patcher.fields.options(part), address)
 
 
 def without_effect(points: Points, patcher: Patcher) -> Iterator[str]:

@@ -127,7 +127,7 @@ def resolve_ranks(layout: TableSection, document: Document) -> list[TableRank]:
     for index, derived in enumerate(layout.derived):
         address: Address = ("table", "derived", index)
         for position, axis in enumerate(derived.over or ()):
-            document.check_known("axis of the columns", axis, layout.columns, (*address, "over", position))
+            document.check_known("axis", axis, layout.columns, (*address, "over", position))
         rank = TableRank(over=[axis for axis in layout.columns if derived.over is None or axis in derived.over])
         if rank in ranks:
             raise document.error(address, f"the same columns as derived[{ranks.index(rank)}]")
