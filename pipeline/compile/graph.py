@@ -29,7 +29,6 @@ class Stage:
 
     @property
     def address(self) -> str:
-        """As DVC takes it on its command line."""
         return f"{self.file}:{self.name}"
 
     @property
@@ -83,10 +82,7 @@ class Graph:
         return set(networkx.ancestors(networkx.DiGraph(self.upstream), address))
 
     def heights(self, order: list[str], seconds: Mapping[str, float]) -> dict[str, float]:
-        """Return for each stage in `order` the longest expected time from its start to the end of what needs it.
-
-        Starting the highest first is the usual list scheduling by critical path.
-        """
+        """Return for each stage in `order` the longest expected time from its start to the end of what needs it."""
         height: dict[str, float] = {}
         for address in reversed(order):
             later = (height[other] for other in self.downstream[address] if other in height)

@@ -104,10 +104,7 @@ _ADAPTER = TypeAdapter(Catalog)
 
 
 def load_catalog(root: Path) -> Catalog:
-    """Return the catalog of this installation and of the study in `root`, from the cache there when it is current.
-
-    Raises :class:`UserError` when a file of the study, or a module of a package, is no entry.
-    """
+    """Return the catalog of this installation and of the study in `root`, from the cache there when it is current."""
     use_study(root)
     path = root / ".pfl" / f"catalog-{fingerprint()}.json"
     with contextlib.suppress(OSError, ValueError):

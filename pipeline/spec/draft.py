@@ -83,10 +83,7 @@ class Patcher:
         return as_patch({field: value}, address)
 
     def run(self, draft: Draft, profile: str) -> Run:
-        """Return the run that a draft makes, every default written out; equal parts of records are shared objects.
-
-        Lists are sorted by name, and one that is empty is left out. Raises :class:`UserError`.
-        """
+        """Return the run that a draft makes, every default written out; equal parts of records are shared objects."""
         values: dict[str, Any] = {}
         for patch in draft:
             for field, part in patch.values.items():
@@ -141,10 +138,7 @@ class Patcher:
         return [entries[name] for name in sorted(entries)]
 
     def _part(self, draft: Draft, field: str, options: dict[str, Any], complete: bool = True) -> dict[str, Any]:
-        """Return a part of a run with defaults written out.
-
-        Unless it is complete, its name or options may be missing, and options may contradict others.
-        """
+        """Return a part of a run with defaults written out."""
         if field not in SETTINGS and "name" not in options:
             if not complete:
                 return {}

@@ -33,13 +33,7 @@ class PublishedRow(NamedTuple):
 
 
 def read_published(path: Path, label: str, axes: list[str], *, units: bool = False) -> list[PublishedRow]:
-    """Read published values; raise :class:`UserError`, with file and line, for anything else.
-
-    Args:
-        label: How messages name the file.
-        axes: The row and column axes; each must be a column. The order of columns is free.
-        units: Values are no accuracies and as the paper prints them, such as ``45.17 K``.
-    """
+    """Read published values; raise :class:`UserError`, with file and line, for anything else."""
     rows: dict[tuple[str, ...], PublishedRow] = {}
     header: list[str] = []
     columns = [*axes, *_VALUES]

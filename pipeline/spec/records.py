@@ -16,14 +16,7 @@ from pipeline.spec.run import Run, short_hash, weights_id
 
 
 def read_records(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the records of runs, federations, datasets, selections and pretrained weights by their ids.
-
-    Args:
-        path: The file of all records.
-
-    Raises:
-        UserError: The file is missing, or lacks one of them.
-    """
+    """Return the records of runs, federations, datasets, selections and pretrained weights by their ids."""
     wanted = list(ids)
     lines = dict(_lines(path, set(wanted)))
     records = {}

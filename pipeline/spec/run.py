@@ -101,32 +101,26 @@ class Run:
 
     @property
     def dataset(self) -> str:
-        """Name of the dataset."""
         return str(self.record["dataset"]["name"])
 
     @property
     def partition(self) -> str:
-        """Name of the partition scheme."""
         return str(self.record["partition"]["name"])
 
     @property
     def backbone(self) -> str:
-        """Name of the backbone."""
         return str(self.record["backbone"]["name"])
 
     @property
     def method(self) -> str:
-        """Name of the method."""
         return str(self.record["method"]["name"])
 
     @property
     def clients(self) -> int:
-        """How many take part or are novel."""
         return int(self.record["clients"])
 
     @property
     def seed(self) -> int:
-        """Of every random stream."""
         return int(self.record["seed"])
 
     @cached_property

@@ -41,7 +41,6 @@ class Spec:
 
     @property
     def abstract(self) -> bool:
-        """Whether it is only to be inherited from."""
         return self.body.abstract
 
     @property
@@ -56,10 +55,7 @@ def flat_id(spec_id: str) -> str:
 
 
 def find_specs(specs_dir: Path) -> dict[str, Path]:
-    """Return all specs below a folder, abstract ones included, by id in sorted order; hidden files are skipped.
-
-    Raises :class:`UserError` for an unsafe name, a link out of the folder, and two ids that would share a stage.
-    """
+    """Return all specs below a folder, abstract ones included, by id in sorted order; hidden files are skipped."""
     specs_dir = absolute(specs_dir)
     if not specs_dir.is_dir():
         raise UserError(f"{specs_dir.name}: no such folder; specs are YAML files in it")
@@ -95,10 +91,7 @@ def spec_id(path: Path, specs_dir: Path) -> str:
 
 
 def load_spec(path: Path, specs_dir: Path, catalog: Catalog) -> Spec:
-    """Read a spec and what it extends, and validate its structure and each of its patches.
-
-    Raises :class:`UserError` with file, line and dotted address of what is wrong.
-    """
+    """Read a spec and what it extends, and validate its structure and each of its patches."""
     specs_dir = absolute(specs_dir)
     identity = spec_id(path, specs_dir)
     document, files = inherit(path, specs_dir)

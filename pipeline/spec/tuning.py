@@ -112,10 +112,7 @@ def tune(
     change: Callable[[Run], list[Patch]],
     patcher: Patcher,
 ) -> tuple[list[Run], dict[str, Selection]]:
-    """Return the runs, those that are tuned naming their selection, and the selections by id.
-
-    `drafts` and `runs` have one item per point of the grid; `change` is what the profile makes of a run, or a trial.
-    """
+    """Return the runs, those that are tuned naming their selection, and the selections by id."""
     stated = [({}, wanted.space, wanted.trial, ("tune",))]
     stated += [(one.when, one.space, one.trial, ("tune", "also", index)) for index, one in enumerate(wanted.also)]
     settings, patches = list[Setting](), list[tuple[Where, Patch]]()

@@ -108,7 +108,8 @@ def test_what_is_chosen_comes_before_the_run_and_the_evaluation(tmp_path: Path) 
 def test_rounds_chosen_and_stopped_by_validation_samples(tmp_path: Path) -> None:
     patient = HELD_BACK[:-1] + ", training: {patience: 3}, evaluation: {window: 0, curve_every: 5}}"
     for profile in ("paper", "smoke"):
-        text = f"grid: {{base: {patient}, axes: {{method: [fedavg]}}}}\ntable: {{rows: [method], metric: best_by_validation}}"
+        table = "table: {rows: [method], metric: best_by_validation}"
+        text = f"grid: {{base: {patient}, axes: {{method: [fedavg]}}}}\n{table}"
         (run,) = resolved(tmp_path, text, profile).runs
         assert (run.training.patience, run.evaluation.window) == (3, 0) and run.evaluation.curve_every > 0
         assert run.record["partition"]["validation_share"] == 0.2
