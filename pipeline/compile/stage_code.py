@@ -51,10 +51,10 @@ def code_of(kind: str) -> list[Part]:
 
 def code_of_run(kind: str, run: Run) -> list[Part]:
     """Return the code of a stage on the way to the result of a run: data, partition or train."""
-    analyses = [("analysis", name) for name in run.analyses]
-    entries = {"data": [("dataset", run.dataset)], "partition": [("partition", run.partition)]}.get(
-        kind, [("method", run.method), ("backbone", run.backbone), *analyses]
-    )
+    if kind in ("data", "partition"):  # of which a run may have no more
+        entries = [("dataset", run.dataset)] if kind == "data" else [("partition", run.partition)]
+    else:
+        entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
     return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root_of(kind)) for one, name in entries)]
 
 
