@@ -26,18 +26,9 @@ from pflcore.options import OptionInfo, describe_options
 from pflcore.registry import KINDS, joined, registry_of, use_study
 from pipeline.spec.run import SETTINGS
 
-STAND_IN = OptionInfo(
-    "stand_in",
-    "int",
-    many=False,
-    optional=True,
-    required=False,
-    default=None,
-    help="Use that many generated training samples of the dataset's shape, and a quarter as many test samples, "
-    "instead of the real data; null is the real data.",
-    choices=None,
-    bounds={"ge": 4},
-)
+_HELP = """Use that many generated training samples of the dataset's shape, and a quarter as many test samples, \
+instead of the real data; null is the real data."""
+STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
 """An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
 
 

@@ -26,16 +26,12 @@ Labels = dict[str, list[str]]
 
 
 class Axis(NamedTuple):
-    """What varies: a patch per label.
-
-    `settings` has per label what the value of a component's axis says of other parts of the run; it is applied after
-    the patches of all axes that are not `dotted`. These set one option of a part, after all others.
-    """
+    """What varies: a patch per label."""
 
     name: str
-    dotted: bool
+    dotted: bool  # sets one option of a part
     patches: dict[str, Patch]
-    settings: dict[str, Patch]
+    settings: dict[str, Patch]  # what a value of a component's axis says of other parts of the run
 
 
 class Point(NamedTuple):
@@ -107,13 +103,10 @@ def labelled(values: Any, address: Address, document: Document) -> Iterator[tupl
 
 def check_option(part: str, option: str, address: Address, patcher: Patcher) -> None:
     """Raise :class:`UserError` when no entry of this part of a run has such an option."""
-    document = patcher.document
-    if part in LISTS:
-        raise document.error(address, f"call the axis {part!r}; its values are `label: list` lines")
-    document.check_known("part of a run", part, [*COMPONENTS, *SETTINGS], address)
-    if option == "name":
-        raise document.error(address, f"call the axis {part!r}; its values are names")
-    document.check_known("option", option, patcher.fields.options(part), address)
+    if part in LISTS or (part in COMPONENTS and option == "name"):
+        raise patcher.document.error(address, f"call the axis {part!r}")
+    patcher.document.check_known("part of a run", part, [*COMPONENTS, *SETTINGS], address)
+    patcher.document.check_known("option", option, patcher.fields.options(part), address)
 
 
 def without_effect(points: Points, patcher: Patcher) -> Iterator[str]:
@@ -198,16 +191,14 @@ def _check_axis(name: str, values: Any, address: Address, patcher: Patcher) -> N
         raise error(address, f"{show(values)} must be a list of values or `label: value` lines")
     if dot:
         check_option(part, option, address, patcher)
-    elif name not in RUN_FIELDS:
-        if not _AXIS_NAME.fullmatch(name) or name in _RESERVED:
-            allowed = f"letters, digits, '_', '-', and a name that is none of {', '.join(_RESERVED)}"
-            raise error(address, f"{show(name)} cannot name an axis; use {allowed}")
-        if isinstance(values, list):
-            hint = did_you_mean(name, list(RUN_FIELDS))
-            raise error(address, f"no run field, so its values must be `label: patch of a run` lines{hint}")
-    elif name in COMPONENTS and isinstance(values, dict) and "name" in values:
-        hint = f"a list or `label: {name}` lines belong; write it as [{{name: …}}]"
-        raise error((*address, "name"), f"a {name} where {hint}")
+    elif name in COMPONENTS and "name" in values and isinstance(values, dict):
+        raise error((*address, "name"), f"a {name} where a list of them belongs; write it as [{{name: …}}]")
+    elif name not in RUN_FIELDS and (not _AXIS_NAME.fullmatch(name) or name in _RESERVED):
+        allowed = f"letters, digits, '_', '-', and a name that is none of {', '.join(_RESERVED)}"
+        raise error(address, f"{show(name)} cannot name an axis; use {allowed}")
+    elif name not in RUN_FIELDS and isinstance(values, list):
+        hint = did_you_mean(name, list(RUN_FIELDS))
+        raise error(address, f"no run field, so its values must be `label: patch of a run` lines{hint}")
 
 
 def _beside(kind: str, value: dict[str, Any], address: Address, patcher: Patcher) -> list[str]:
@@ -215,9 +206,6 @@ def _beside(kind: str, value: dict[str, Any], address: Address, patcher: Patcher
     beside = patcher.fields.beside(kind)
     known = ["name", *patcher.fields.options(kind), *beside]
     for key in value:
-        name, dot, option = key.partition(".")
-        if dot and name in beside:
-            raise patcher.document.error((*address, key), f"unknown option; write {name}: {{{option}: …}}")
         if key not in known and any(near in beside for near in get_close_matches(key, known, n=1)):
             raise patcher.document.error((*address, key), f"unknown option{did_you_mean(key, beside)}")
     return [key for key in value if key in beside]
@@ -225,10 +213,9 @@ def _beside(kind: str, value: dict[str, Any], address: Address, patcher: Patcher
 
 def _check_settings(axis: Axis, other: Axis, patcher: Patcher) -> None:
     """Check that another axis sets nothing that a label sets beside its component: it would be lost without a word."""
-    for patch in axis.settings.values():
-        for theirs, name in itertools.product((*other.patches.values(), *other.settings.values()), patch.values):
-            if name not in theirs.values:
-                continue
+    others = (*other.patches.values(), *other.settings.values())
+    for patch, theirs in itertools.product(axis.settings.values(), others):
+        for name in patch.values.keys() & theirs.values.keys():
             part, option = patch.values[name], None
             if isinstance(part, dict):
                 option = min({*part} & {*theirs.values[name]} - {"name"}, default=None)

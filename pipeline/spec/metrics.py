@@ -120,15 +120,11 @@ class Quantity(Part):
     metric: Metric | None = Field(None, description="Left out: the table's.")
     percent_of: dict[str, Label] = Field({}, description="Shown in percent of the row with these labels.")
     added_to: dict[str, Label] | Literal["backbone"] | None = Field(
-        None,
-        description="Shown as what comes on top, in percent of the row with these labels, or of the backbone without "
-        "what the method adds.",
+        None, description="Shown as what comes on top, in percent of the row with these labels, or of the backbone."
     )
     accuracy: float | None = Field(None, gt=0, le=100, description="Of `rounds_to`: the accuracy in percent.")
     kind: Literal["se", "eca", "ca"] | None = Field(None, description="Of `attention_weight`.")
-    position: int | None = Field(
-        None, ge=1, description="Of `attention_weight`, counted from 1; left out: the mean over positions."
-    )
+    position: int | None = Field(None, ge=1, description="Of `attention_weight`, from 1; left out: the mean over all.")
 
     @property
     def known(self) -> QuantityKind | None:

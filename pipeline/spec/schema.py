@@ -77,17 +77,13 @@ class Tune(Part):
     """What is chosen by accuracy on validation samples before the runs of a grid are trained."""
 
     space: Space = Field(
-        {}, description="Setting → values to try, `training.lr: [0.01, 0.1]`; of `training`, `method` or `backbone`."
+        {}, description="Setting of training, method or backbone → values: `training.lr: [0.01, 0.1]`."
     )
     also: list[TuneOverride] = Field([], description="What is otherwise for some runs: further settings, other trials.")
     where: Where = Field({}, description="Labels of the runs that are tuned; left out: all.")
-    trials: int | None = Field(
-        None, ge=1, description="Most combinations that are tried, drawn at random where there are more; null: all."
-    )
+    trials: int | None = Field(None, ge=1, description="Most combinations that are tried, drawn at random; null: all.")
     seeds: list[Natural] = Field([1000], min_length=1, description="Seeds of the trials, none of which a run may have.")
-    trial: RunPatch = Field(
-        {}, description="A patch of every trial, such as `training: {rounds: 10}` to make it shorter."
-    )
+    trial: RunPatch = Field({}, description="A patch of every trial, such as `training: {rounds: 10}`.")
 
 
 class Derived(Part):
@@ -104,16 +100,10 @@ class TableSection(Part):
     rows: list[str] = Field([], description="Axes that vary down the table, outer to inner.")
     columns: list[str] = Field([], description="Axes that vary across the table, outer to inner.")
     average_over: list[str] = Field([], description="Axes that are averaged inside a cell.")
-    clients: dict[str, dict[str, Natural]] = Field(
-        {}, description="Of one axis: labels whose cells are of a single client, and its number, counted from 0."
-    )
-    metric: Metric = Field(
-        "last_rounds", description="The protocol under which accuracy is reported, or another quantity."
-    )
+    clients: dict[str, dict[str, Natural]] = Field({}, description="Of one axis: labels of single clients, from 0.")
+    metric: Metric = Field("last_rounds", description="The protocol of the accuracies, or another quantity.")
     quantity: Quantity = Field(Quantity(), description="What more is to be said of a metric.")
-    quantities: dict[str, dict[str, Quantity]] = Field(
-        {}, description="Per axis: labels whose cells show another quantity, and which."
-    )
+    quantities: dict[str, dict[str, Quantity]] = Field({}, description="Per axis: labels that show another quantity.")
     better: Better = Field("higher", description="Which values are set in bold.")
     decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
     derived: list[Derived] = Field([], description="Ranks of the rows, to the right of the columns.")
@@ -133,15 +123,11 @@ class Claim(Part):
 
     text: Line = Field(description="The statement in prose.")
     better: Where | None = Field(None, description="Labels of the cells said to be better.")
-    steadier: Where | None = Field(
-        None, description="Labels of the cells said to vary less: over the axes of `over`, or by their own ±."
-    )
+    steadier: Where | None = Field(None, description="Labels of the cells said to vary less, over axes or by their ±.")
     within: float | None = Field(
-        None, ge=0, description="How far apart cells may be, in points, that differ on the axes of `over` only."
+        None, ge=0, description="How far apart, in points, cells may be on the axes of `over`."
     )
-    than: Where | None = Field(
-        None, description="Labels they are compared with, on the same axes; `others` is all other labels."
-    )
+    than: Where | None = Field(None, description="Labels they are compared with; `others` is all other labels.")
     over: list[str] = Field([], description="Axes that means or ranges are taken over.")
     where: Where = Field({}, description="Labels that restrict the comparison, on other axes.")
     margin: float = Field(0.0, ge=0, description="By how much better or narrower, in points.")
@@ -183,9 +169,7 @@ class Claim(Part):
 class SpecFile(Part):
     """One experiment: a grid of runs, the table it becomes, published values and claims."""
 
-    extends: str | list[str] | None = Field(
-        None, description="A spec to inherit from, relative to this file, or several, each laid over those before it."
-    )
+    extends: str | list[str] | None = Field(None, description="Specs to inherit from, each laid over those before it.")
     abstract: bool = Field(False, description="Only to be inherited from: compiles to nothing.")
     title: Line = Field("", description="One line, the heading of the report.")
     paper: Publication | None = None
@@ -196,26 +180,16 @@ class SpecFile(Part):
     table: TableSection | None = None
     claims: list[Claim] = Field([])
     figures: Annotated[list[FigureName], AfterValidator(_each_once)] | None = Field(
-        None,
-        description="What the report shows beside its table, in this order; left out: the analyses that its runs made.",
+        None, description="What the report shows beside its table; left out: the analyses that its runs made."
     )
 
 
 _FAULTS = {  # pydantic's types of errors
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be finite",
-    "string_type": "must be text; quote it",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "dict_type": "must be `key: value` lines",
-    "model_type": "must be `key: value` lines",
-    "too_short": "must not be empty",
-    "greater_than_equal": "must be at least {ge:g}",
-    "greater_than": "must be greater than {gt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "less_than": "must be less than {lt:g}",
-    "literal_error": "must be one of {expected}",
+    **{"int_type": "a whole number", "float_type": "a number", "finite_number": "finite", "bool_type": "true or false"},
+    **{"string_type": "text; quote it", "list_type": "a list", "literal_error": "one of {expected}"},
+    **dict.fromkeys(("dict_type", "model_type"), "`key: value` lines"),
+    **{"greater_than_equal": "at least {ge:g}", "greater_than": "greater than {gt:g}", "too_short": "not empty"},
+    **{"less_than_equal": "at most {le:g}", "less_than": "less than {lt:g}"},
 }
 
 
@@ -230,8 +204,8 @@ def first_fault(error: ValidationError, model: type[Part], noun: str = "key") ->
         return loc[:-1], f"{show(loc[-1])} is missing"
     if details["type"] == "value_error":
         return loc, str(details["ctx"]["error"])
-    words = _FAULTS.get(details["type"], details["msg"]).format(**details.get("ctx", {}))
-    return loc, f"{show(details['input'])} {words}"
+    words = _FAULTS.get(details["type"], f"otherwise: {details['msg']}").format(**details.get("ctx", {}))
+    return loc, f"{show(details['input'])} must be {words}"
 
 
 def _known_keys(model: type[Part], loc: Address) -> list[str]:

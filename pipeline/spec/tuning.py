@@ -11,7 +11,7 @@ import itertools
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -176,11 +176,15 @@ def _selection(
         raise patcher.document.error(("tune",), f"{size:.0e} combinations for {run.id}; narrow the space")
     seeds = [patcher.read_field("seed", seed, ("tune", "seeds", index)) for index, seed in enumerate(wanted.seeds)]
     profile, trials = run.record["profile"], []
-    for combination in _tried(settings, size, budget):
-        values = [
-            patcher.read_field(one.part, {one.option: one.values[index]}, (*one.address, index))
-            for one, index in zip(settings, combination, strict=True)
-        ]
+    numbers: Sequence[int] = range(size)
+    if budget < size:  # equal spaces draw the same
+        rng = random.Random(canonical_json([0, [[setting.name, setting.values] for setting in settings]]))
+        numbers = sorted(rng.sample(range(size), budget))
+    for number in numbers:  # in the order of the grid
+        values: list[Patch] = []
+        for one in reversed(settings):
+            number, index = divmod(number, len(one.values))
+            values.insert(0, patcher.read_field(one.part, {one.option: one.values[index]}, (*one.address, index)))
         patcher.run([*draft, *values], profile)  # the run itself may turn out to have these
         runs = tuple(patcher.run([*trial, *values, seed], profile) for seed in seeds)
         if not validates(runs[0]):
@@ -189,21 +193,3 @@ def _selection(
         stated, record = patcher.fields.stated, runs[0].record
         trials.append(Trial({one.name: stated(one.part, record[one.part], one.option) for one in settings}, runs))
     return Selection({setting.name: setting.values for setting in settings}, size, tuple(trials))
-
-
-def _tried(settings: list[Setting], size: int, budget: int) -> Iterator[tuple[int, ...]]:
-    """Yield the combinations that are tried, as positions of their values, in the order of the grid.
-
-    Equal spaces draw the same.
-    """
-    positions = [range(len(setting.values)) for setting in settings]
-    if budget == size:
-        yield from itertools.product(*positions)
-        return
-    rng = random.Random(canonical_json([0, [[setting.name, setting.values] for setting in settings]]))
-    for number in sorted(rng.sample(range(size), budget)):
-        combination = []
-        for values in reversed(positions):
-            number, position = divmod(number, len(values))
-            combination.append(position)
-        yield tuple(reversed(combination))

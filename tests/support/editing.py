@@ -57,7 +57,7 @@ class Laboratory:
 
     @classmethod
     def make(cls, folder: Path, rounds: int, source: Path | None = None) -> Laboratory:
-        """Return a project with two runs, trained under both versions of the packages in `source`; the first lies there."""
+        """Return a project with two runs, trained under both versions of the packages; the first lies there."""
         project = make_project(folder, {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=rounds)})
         project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\n')
         project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
@@ -124,7 +124,7 @@ class Laboratory:
 
     def edit_engine(self) -> None:
         """Add a constant to a module of the engine, and nothing else."""
-        self._replace("pflcore/engine/client.py", "\nfrom __future__", "\nEDITED = 1\nfrom __future__")
+        self._replace("pflcore/engine/client.py", "\n\nclass ", "\n\nEDITED = 1\n\n\nclass ")
 
     def accept(self) -> None:
         """Record the engine as `make pins` does when it gives the numbers that are known."""

@@ -84,7 +84,7 @@ def test_records_are_known_by_their_hashes(project: Project, tmp_path: Path) -> 
     edited.write_text(f'"{run.id}": {{"a": ', encoding="utf-8")
     for file, id_, message in (
         (edited, run.id, "edited by hand"),
-        (edited, run.data_id, f"nothing of {run.data_id}"),
+        (path, "gone-0", "nothing of gone-0"),
         (tmp_path / "none.json", run.id, "no such file; run `pfl compile`"),
     ):
         with pytest.raises(UserError, match=message):

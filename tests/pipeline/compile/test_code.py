@@ -1,4 +1,4 @@
-"""Fingerprints of code: what they see, what is remembered, and whom an edit of the packages concerns."""
+"""Which code stages depend on: what fingerprints see, whom an edit concerns, and the engine under its version."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +17,18 @@ import yaml
 from support.project import make_project, spec
 
 from pflcore import ENGINE_VERSION
+from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.registry import SHARED
-from pipeline.compile import compiler, fingerprint
-from pipeline.compile.compiler import compile_workspace, source_folder
-from pipeline.compile.engine import Engine
+from pipeline.cli.commands import compile_
+from pipeline.compile import compiler, fingerprint, stage_code
+from pipeline.compile.compiler import source_folder
+from pipeline.compile.engine import RECORD, STAGES, TITLE, Engine, root_of, untested
 from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
 from pipeline.compile.stage_code import Part, code_of_evaluation, code_of_report, code_of_run, versions
+from pipeline.running.request import Request, Wish
 from pipeline.spec.figures import figure_names
+from pipeline.stages import guard
 from pipeline.workspace import CODE
 
 FILES = {
@@ -32,11 +37,11 @@ FILES = {
     "pflcore/part/__init__.py": "from . import own\n",
     "pflcore/part/own.py": "from .. import base\nfrom ..base import BASE\nimport torch\n",
     "pflcore/part/deep/low.py": "from ... import base\n",  # a package without a file
-    "pflcore/alone.py": "ALONE = 1\n",
     "pipeline/__init__.py": "",
     "pipeline/page.py": "import pflcore.base as base, jinja2\n",
     "pipeline/templates/page.md.j2": "# {{ title }}\n",
 }
+TEMPLATE = "pipeline/templates/page.md.j2"
 
 
 @pytest.fixture
@@ -57,38 +62,15 @@ def test_modules_of_a_closure_with_their_packages(source: Path) -> None:
     part = ["pflcore", "pflcore.base", "pflcore.part", "pflcore.part.own"]
     assert named("pflcore.part.own") == named("pflcore.part") == part
     assert named("pflcore.part.deep.low") == sorted([*part, "pflcore.part.deep.low"])
-    page = ["pflcore", "pflcore.base", "pipeline", "pipeline.page", "pipeline/templates/page.md.j2"]
+    page = ["pflcore", "pflcore.base", "pipeline", "pipeline.page", TEMPLATE]
     assert named("pipeline.page") == page and named("pipeline.page", without="pflcore.base") == page[2:]
     assert named("pflcore.part", without="pflcore.part.own") == [] and named("torch") == []
     assert code.has("pflcore.part.deep.low") and not code.has("pflcore.part.deep") and not code.has("torch")
-
-
-def test_every_form_of_an_import_is_followed(source: Path) -> None:
-    for form in (
-        "from pflcore import b",
-        "from . import b",
-        "import pflcore.b",
-        "from .b import B",
-        "from pflcore.b import B",
-    ):
-        found = []
-        for value in (1, 2):
-            (source / "pflcore/a.py").write_text(f"{form}\n")
-            (source / "pflcore/b.py").write_text(f"B = {value}\n")
-            found.append(Code(source).fingerprint("pflcore.a"))
-        assert "pflcore.b " in found[0] and found[0] != found[1], form
-
-
-def test_contents_are_compared_by_meaning_and_templates_by_all_their_text(source: Path) -> None:
-    code, name = Code(source), "pipeline/templates/page.md.j2"
-    known = code.fingerprint("pipeline.page")
-    here = {module: path.read_bytes() for module, path in code.modules.items()} | {name: b"# {{ title }}\n"}
-    assert code.altered(known, here) is None
-    assert code.altered(known, {**here, "pflcore.base": b"BASE = 1  # one\n", "other": b"X = 2"}) is None
-    assert code.altered(known, {**here, "pflcore.base": b"BASE = 2\n"}) == "pflcore.base"
-    assert code.altered(known, {**here, name: b"# {{ title }}"}) == name
-    del here["pflcore.base"]
-    assert code.altered(known, here) == "pflcore.base"
+    forms = ("pflcore import base", ". import base", ".base import BASE", "pflcore.base import BASE")
+    for form in ("import pflcore.base", *(f"from {form}" for form in forms)):
+        (source / "pflcore/a.py").write_text(f"{form}\n")
+        code = Code(source)
+        assert code.names(code.fingerprint("pflcore.a")) == ["pflcore", "pflcore.a", "pflcore.base"]
 
 
 SAME = [
@@ -102,12 +84,22 @@ OTHER = [
 ]  # fmt: skip
 
 
-def test_meaning_is_what_is_hashed(source: Path) -> None:
+def test_meaning_is_what_is_hashed_and_of_templates_all_their_text(source: Path) -> None:
     def hashed(text: str) -> str:
-        (source / "pflcore/alone.py").write_text(text, encoding="utf-8")
-        return Code(source).fingerprint("pflcore.alone")
+        (source / "pflcore/base.py").write_text(text, encoding="utf-8")
+        return Code(source).fingerprint("pflcore.base")
 
     assert [pair for pair in (*SAME, *OTHER) if hashed(pair[0]) == hashed(pair[1])] == SAME
+    hashed("BASE = 1\n")
+    code = Code(source)
+    known, here = code.fingerprint("pipeline.page"), {name: path.read_bytes() for name, path in code.modules.items()}
+    for change, altered in (
+        ({TEMPLATE: b"# {{ title }}\n", "pflcore.base": b"BASE = 1  # one\n", "other": b"X = 2"}, None),
+        ({TEMPLATE: b"# {{ title }}\n", "pflcore.base": b"BASE = 2\n"}, "pflcore.base"),
+        ({TEMPLATE: b"# {{ title }}"}, TEMPLATE),
+        ({}, TEMPLATE),
+    ):
+        assert code.altered(known, {**here, **change}) == altered
 
 
 def test_what_was_parsed_is_remembered_by_content(
@@ -135,15 +127,6 @@ def test_what_was_parsed_is_remembered_by_content(
 # --- a copy of the packages -----------------------------------------------------------------------------------------
 
 
-def other_docstrings(text: str) -> str:
-    """Return the module with every docstring replaced, and in another layout."""
-    module = ast.parse(text)
-    for node in ast.walk(module):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body[0] = ast.Expr(ast.Constant("Said in other words."))
-    return ast.unparse(module)
-
-
 class Copy:
     """A project compiled with a copy of the code, which can be edited."""
 
@@ -155,7 +138,8 @@ class Copy:
         methods = ", ".join(f"{name}: {name}" for name in METHODS.names())
         only_vit = ", ".join(sorted({*METHODS.names()} - {"local", "fedavg", "fedprox", "fedper"}))
         more = f"    backbone: [convnet, tiny_vit]\n  exclude: [{{method: [{only_vit}], backbone: convnet}}]\n"
-        self.project = make_project(folder / "project", {"specs/all.yaml": spec(f"{{{methods}}}", more=more)})
+        files = {"specs/all.yaml": spec(f"{{{methods}}}", more=more), "specs/tiny.yaml": spec("[fedavg]")}
+        self.project = make_project(folder / "project", files, default=["tiny"])
         self.originals: dict[Path, str] = {}
         self.before = self.digests()
 
@@ -163,13 +147,25 @@ class Copy:
         """Return ``kind.name`` → digest of each part of the code that the project needs."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compiler, "source_folder", lambda: self.source)
-            known = yaml.safe_load(compile_workspace(self.project.workspace()).files[CODE])
+            known = yaml.safe_load(compiler.compile_workspace(self.project.workspace()).files[CODE])
         engine = known.pop("engine")
         return {"engine": engine} | {f"{kind}.{name}": own[name] for kind, own in known.items() for name in own}
 
-    def edit(self, path: Path, change: Callable[[str], str]) -> None:
-        before = self.originals.setdefault(path, path.read_text(encoding="utf-8"))
-        path.write_text(change(before), encoding="utf-8")
+    def edit(self, name: str, change: Callable[[str], str]) -> None:
+        path = self.source / name
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        path.write_text(change(self.originals.setdefault(path, before)), encoding="utf-8")
+
+    def add(self, name: str, line: str = "EDITED = 1") -> None:
+        self.edit(name, lambda text: f"{text}\n{line}\n")
+
+    def accept(self) -> None:
+        """Record what `make pins` does when the numbers are as known."""
+        code = Code(self.source)
+        self.edit(RECORD, lambda text: Engine.on_disk(code).text)
+
+    def untested(self) -> str:
+        return str(untested(Code(self.source)))
 
     def concerned(self) -> set[str]:
         """Return whose digests differ from those at the beginning."""
@@ -189,19 +185,18 @@ def copy(made: Copy) -> Iterator[Copy]:
         path.write_text(text, encoding="utf-8")
 
 
-def test_what_a_stage_has_is_not_said_again_of_its_entries(copy: Copy) -> None:
-    code = Code(source_folder())
-    assert copy.before["stage.evaluate"] == text_hash(code.fingerprint("pipeline.stages.evaluate"))[:12]
-    assert {f"method.{name}" for name in METHODS.names()} < copy.before.keys()
-    trained = {*code.names(Engine.recorded(code).fingerprint("train"))}
-    own = {*code.names(code.fingerprint("pflcore.methods.fedtp", "pipeline.stages.train"))}
-    assert "pflcore.engine.client" in trained and not own & trained
-    assert own > {"pflcore.methods.fedtp", "pflcore.operators.hypernetworks"}
+def other_docstrings(text: str) -> str:
+    """Return the module with every docstring replaced, and in another layout."""
+    module = ast.parse(text)
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Expr(ast.Constant("Said in other words."))
+    return "# first\n" + ast.unparse(module).replace("\ndef ", "\n# a comment\n\ndef ")
 
 
 def test_cosmetics_are_not_seen(copy: Copy) -> None:
     for path in copy.source.rglob("*.py"):
-        copy.edit(path, lambda text: "# first\n" + other_docstrings(text).replace("\ndef ", "\n# a comment\n\ndef "))
+        copy.edit(path.relative_to(copy.source).as_posix(), other_docstrings)
     assert len(copy.originals) > 100 and copy.concerned() == set()
 
 
@@ -222,7 +217,7 @@ SIMPLE = [f"method.{name}" for name, module in SHARED["pflcore.methods"].items()
     ],
 )
 def test_whom_a_module_concerns(copy: Copy, module: str, concerned: list[str]) -> None:
-    copy.edit(copy.source / module, lambda text: text + "\nADDED = 1\n")
+    copy.add(module)
     assert copy.concerned() == set(concerned)
 
 
@@ -240,28 +235,93 @@ def test_all_that_is_imported_is_in_the_fingerprint(root: str) -> None:
 
 
 def test_the_code_of_stages_and_the_versions_of_results() -> None:
-    run: Any = SimpleNamespace(
-        dataset="digits", partition="iid", method="fedper", backbone="convnet", analyses=["rollout"]
-    )
+    entries = {"dataset": "digits", "partition": "iid", "method": "fedper", "backbone": "convnet"}
+    run: Any = SimpleNamespace(**entries, analyses=["rollout"])
+    other: Any = SimpleNamespace(**{**entries, "method": "own"}, analyses=[])
 
     def names(parts: list[Part]) -> list[str]:
         return [part.name for part in parts]
 
-    assert names(code_of_run("data", run)) == ["engine", "dataset.digits"]
+    assert names(code_of_run("data", SimpleNamespace(dataset="digits"))) == ["engine", "dataset.digits"]  # type: ignore[arg-type]
     assert names(code_of_run("partition", run)) == ["engine", "partition.iid"]
     train = code_of_run("train", run)
     assert names(train) == ["engine", "method.fedper", "backbone.convnet", "analysis.rollout"]
     assert train[1] == Part("method.fedper", "pflcore.methods.simple", "pipeline.stages.train")
     assert train[0].digest("whatever") == str(ENGINE_VERSION) and train[1].digest("a 1\n") == text_hash("a 1\n")[:12]
     table: Any = SimpleNamespace(counted=True, drawn=["curves", "tuning", "rollout"])
-    other = SimpleNamespace(**{**vars(run), "method": "local", "analyses": []})
     counted = names(code_of_evaluation(table, [run, other, run]))
-    assert counted == ["stage.evaluate", *names(train), "method.local", "stage.counting"]
+    assert counted == ["stage.evaluate", *names(train), "method.own", "stage.counting"]
     figures = [f"figure.{name}" for name in table.drawn if name in figure_names()]
     assert figures and names(code_of_report(table)) == ["stage.report", *figures]
     # Of an entry of a study its source stands for the version.
     code: Any = SimpleNamespace(outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "")
     catalog: Any = SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)}))
     expected = {"engine": str(ENGINE_VERSION), "dataset.digits": "6", "partition.iid": "3", "backbone.convnet": "7"}
-    own = {"method.own": text_hash("study.methods.own 12ab\n")[:12]}
-    assert versions(code, catalog, SimpleNamespace(**{**vars(run), "method": "own"})) == {**expected, **own}
+    assert versions(code, catalog, other) == {**expected, "method.own": text_hash("study.methods.own 12ab\n")[:12]}
+
+
+# --- the engine -----------------------------------------------------------------------------------------------------
+
+
+def test_the_record_of_the_engine(copy: Copy) -> None:
+    code = Code(source_folder())
+    engine = Engine.recorded(code)
+    assert engine == Engine.on_disk(code) and engine.title == TITLE and untested(code) is None
+    for stage in STAGES:
+        assert engine.fingerprint(stage) == code.fingerprint(root_of(stage))
+    added = "pflcore.more 1234567890123456 train\n"  # as if merged without a conflict
+    for damage in (
+        lambda text: "",
+        lambda text: text.replace("pflcore.seeds ", "pflcore.seed "),
+        lambda text: text + added,
+    ):
+        copy.edit(RECORD, damage)
+        with pytest.raises(UserError, match="merged or edited by hand; take one that was committed"):
+            copy.untested()
+    raised = replace(engine, title="engine version 1").text
+    copy.edit(RECORD, lambda text: raised)
+    assert copy.untested().startswith("pflcore was edited")
+    copy.accept()
+    copy.add("pflcore/engine/new.py", "")
+    assert copy.untested() == "None"  # nobody imports it
+    copy.add("pflcore/engine/loop.py", "import pflcore.engine.new")
+    assert copy.untested().startswith("pflcore.engine.loop was edited")
+    copy.accept()
+    assert copy.untested() == "None"
+    (copy.source / "pflcore/engine/new.py").unlink()
+    assert copy.untested().startswith("pflcore.engine.new was edited")
+
+
+def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_stale(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, workspace = copy.project, copy.project.workspace()
+    project.compile()
+    before, stages = project.generated(), project.stages()
+    assert f"engine: '{ENGINE_VERSION}'" in before[CODE].decode()
+    monkeypatch.setattr(compiler, "source_folder", lambda: copy.source)
+    copy.add("pflcore/server_view.py")
+    copy.accept()
+    assert guard.run(workspace).endswith("stages are up to date") and project.generated() == before
+    copy.add("pflcore/server_view.py", "MORE = 2")
+    copy.add("pflcore/methods/fedtp.py")  # which would be compiled
+    message = r"^pflcore\.server_view was edited, and results may have changed: type `make pins`"
+    monkeypatch.chdir(project.root)
+    for refused in (
+        lambda: guard.run(workspace),
+        lambda: Request.compiled(workspace, Wish()),
+        lambda: compile_(check=True),
+    ):
+        with pytest.raises(UserError, match=message):
+            refused()
+        assert project.generated() == before
+    compile_(check=False)
+    out, err = capsys.readouterr()
+    assert out.endswith("runs: 2 code digests changed\n") and err.startswith("pfl: pflcore.server_view was edited")
+    copy.accept()
+    assert Request.compiled(workspace, Wish()).specs == ["tiny"] and guard.run(workspace).endswith("up to date")
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="1 code digest changed"):
+        patch.setattr(stage_code, "ENGINE_VERSION", 99)
+        guard.run(workspace)
+    changed = {one["cmd"].split()[2] for name, one in project.stages().items() if one != stages[name]}
+    assert changed == set(STAGES)  # all that the engine makes
