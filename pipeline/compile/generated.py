@@ -14,17 +14,11 @@ from pipeline.workspace import CODE, RECORDS, TABLES, Workspace
 
 @dataclass(frozen=True)
 class Changes:
-    """How the generated files of a workspace differ from what the specs compile to; paths are relative to it.
+    """How the generated files of a workspace differ from what the specs compile to; paths are relative to it."""
 
-    Attributes:
-        written: Files that are missing or other ones; the root file is the last.
-        left: Files that nothing compiles to any more.
-        summary: Which runs, reports and digests of code come, change or go, in words.
-    """
-
-    written: list[str]
-    left: list[str]
-    summary: str
+    written: list[str]  # that are missing or other ones; the root file is the last
+    left: list[str]  # that nothing compiles to any more
+    summary: str  # which runs, reports and digests of code come, change or go
 
     def __bool__(self) -> bool:
         return bool(self.written or self.left)

@@ -11,21 +11,14 @@ ROOT = "dvc.yaml"
 
 @dataclass(frozen=True)
 class Stage:
-    """One DVC stage; paths are relative to the workspace.
-
-    Attributes:
-        file: The stage file.
-        name: Its name in there, ``group@id`` for one of a group.
-        command: What DVC runs: ``pfl stage``, its kind, and what it is about.
-        always: DVC runs it at every call, since more can change than what it sees.
-    """
+    """One DVC stage; paths are relative to the workspace."""
 
     file: str
-    name: str
-    command: str
+    name: str  # in that file, ``group@id`` for one of a group
+    command: str  # ``pfl stage``, its kind, and what it is about
     deps: tuple[str, ...]
     outs: tuple[str, ...]
-    always: bool = False
+    always: bool = False  # DVC runs it at every call, since more can change than what it sees
 
     @property
     def address(self) -> str:

@@ -21,15 +21,9 @@ ENGINE = "engine"
 
 
 class Part(NamedTuple):
-    """Code that a stage works with.
+    """Code that a stage works with: what `module` imports but for what `without` does; the engine by its version."""
 
-    Attributes:
-        name: ``method.fedper``, under which ``stages/code.yaml`` has its digest.
-        module: What it imports is the code; of :data:`ENGINE` the version stands for it.
-        without: What this one imports is not.
-    """
-
-    name: str
+    name: str  # ``method.fedper``, under which ``stages/code.yaml`` has its digest
     module: str
     without: str | None = None
 

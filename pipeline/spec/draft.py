@@ -59,10 +59,9 @@ class Patcher:
         """Return a mapping of run fields as a patch. Raises :class:`UserError` for what is valid in no run."""
         if not isinstance(values, dict):
             raise self.document.error(address, f"{show(values)} must be `field: value` lines")
-        read = [self.read_field(field, value, (*address, field)) for field, value in values.items()]
+        places = {field: (*address, field) for field in values}
         return Patch(
-            {field: part for patch in read for field, part in patch.values.items()},
-            {field: place for patch in read for field, place in patch.places.items()},
+            {field: self.read_field(field, values[field], places[field]).values[field] for field in values}, places
         )
 
     def read_field(self, field: str, value: Any, address: Address) -> Patch:

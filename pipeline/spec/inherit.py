@@ -71,7 +71,7 @@ def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> d
         labels = len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))  # may end in anything
         if name != key and not labels:
             if name in child:
-                raise node.error(here, f"stands beside {show(name)}, which replaces the list; keep one of them")
+                raise node.mark.error(here, f"stands beside {show(name)}, which replaces the list; keep one of them")
             merged[name] = _added(merged.get(name), node, here)
         elif node.value is None and key in base:
             del merged[key]
@@ -90,11 +90,11 @@ def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> d
 def _added(before: Node | None, node: Node, address: Address) -> Node:
     """Return an inherited list with further items."""
     if not isinstance(node.value, list):
-        raise node.error(address, f"{show(plain(node))} must be a list, whose items are added to those inherited")
+        raise node.mark.error(address, f"{show(plain(node))} must be a list, whose items are added to those inherited")
     if not before:
         return node
     if not isinstance(before.value, list):
-        raise node.error(address, f"adds to a list, and what is inherited is none: {show(plain(before))}")
+        raise node.mark.error(address, f"adds to a list, and what is inherited is none: {show(plain(before))}")
     return Node([*before.value, *node.value], before.mark if before.value else node.mark)
 
 

@@ -16,8 +16,8 @@ Clients = dict[str, dict[str, int]]
 """Of one axis, or none: the labels that stand for one client, and which."""
 
 
-def check_layout(layout: TableSection, grid: Points, document: Document) -> None:
-    """Raise :class:`UserError` for an axis that is unknown, that is in two places, or that varies and is in none."""
+def check_table(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
+    """Raise :class:`UserError` for axes, clients and quantities that are wrong, given each point's run as published."""
     placed: dict[str, str] = {}
     for place in ("rows", "columns", "average_over"):
         for index, axis in enumerate(getattr(layout, place)):
@@ -29,6 +29,18 @@ def check_layout(layout: TableSection, grid: Points, document: Document) -> None
     for axis, labels in grid.labels.items():
         if axis not in placed and len(labels) > 1:
             raise document.error(("table",), f"the axis {axis!r} is in none of rows, columns and average_over")
+    of_cells: dict[str, Mapping[str, Mapping[str, object]]]
+    of_cells = {"clients": layout.clients, "quantities": layout.quantities}
+    for key, by_axis in of_cells.items():
+        for axis, own in by_axis.items():
+            document.check_known("axis", axis, grid.known, ("table", key, axis))
+            if axis not in (*layout.rows, *layout.columns):
+                message = "is in neither rows nor columns, so its labels have no cells of their own"
+                raise document.error(("table", key, axis), message)
+            for label in own:
+                document.check_known("label", label, grid.known[axis], ("table", key, axis, label))
+    _check_clients(layout, grid, runs, document)
+    _check_quantities(layout, grid, document)
 
 
 def check_choice(layout: TableSection, runs: list[Run], document: Document) -> None:
@@ -58,10 +70,8 @@ def existing_clients(layout: TableSection, grid: Points, runs: list[Run]) -> Cli
     return clients
 
 
-def check_clients(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
-    """Check what a layout says of single clients, given the run of every point of the grid as published."""
+def _check_clients(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
     here: Address = ("table", "clients")
-    _check_cells(layout, layout.clients, grid, document, here)
     if len(layout.clients) > 1:
         first, second = list(layout.clients)[:2]
         raise document.error((*here, second), f"a second axis; cells are of one client already by {first!r}")
@@ -86,39 +96,23 @@ def quantity_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity | N
     return quantity if quantity.known else None
 
 
-def check_quantities(layout: TableSection, grid: Points, document: Document) -> None:
-    """Check labels and options of quantities, and that a table is not of accuracies and of other quantities."""
-    error, here = document.error, ("table", "quantities")
-    _check_cells(layout, layout.quantities, grid, document, here)
+def _check_quantities(layout: TableSection, grid: Points, document: Document) -> None:
+    here: Address = ("table", "quantities")
     stated: list[tuple[Quantity, Address]] = [(layout.quantity, ("table", "quantity"))]
-    for axis, own in layout.quantities.items():
-        stated += [(quantity, (*here, axis, label)) for label, quantity in own.items()]
+    stated += [(one, (*here, axis, name)) for axis, own in layout.quantities.items() for name, one in own.items()]
     for quantity, address in stated:
         for axis, label in quantity.row.items():
             document.check_known("axis", axis, [*layout.rows, *layout.columns], address)
             document.check_known("label", label, grid.labels[axis], address)
-    shown = [quantity_of(layout, point.labels) for point in grid.points]
-    if any(shown) and not all(shown):
-        raise error(here, "leave some cells with accuracies; make a table of its own for other quantities")
-    of_all = layout.quantity.with_defaults(Quantity(metric=layout.metric))
-    for quantity in [quantity for quantity in shown if quantity] or [of_all]:
+    shown = [quantity for point in grid.points if (quantity := quantity_of(layout, point.labels))]
+    if 0 < len(shown) < len(grid.points):
+        raise document.error(here, "leave some cells with accuracies; make a table of its own for other quantities")
+    for quantity in shown or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
         if fault := quantity.fault():
-            raise error(("table", "quantity"), fault)
-    if any(shown) and layout.derived:
-        raise error(("table", "derived"), "columns are derived from accuracies, which this table has none of")
-
-
-def _check_cells(
-    layout: TableSection, by_axis: Mapping[str, Mapping[str, object]], grid: Points, document: Document, here: Address
-) -> None:
-    """Check that axes have cells of their own, and that the labels named on them exist."""
-    for axis, own in by_axis.items():
-        document.check_known("axis", axis, grid.known, (*here, axis))
-        if axis not in (*layout.rows, *layout.columns):
-            message = "is in neither rows nor columns, so its labels have no cells of their own"
-            raise document.error((*here, axis), message)
-        for label in own:
-            document.check_known("label", label, grid.known[axis], (*here, axis, label))
+            raise document.error(("table", "quantity"), fault)
+    if shown and layout.derived:
+        message = "columns are derived from accuracies, which this table has none of"
+        raise document.error(("table", "derived"), message)
 
 
 def resolve_ranks(layout: TableSection, document: Document) -> list[TableRank]:

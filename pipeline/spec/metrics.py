@@ -64,19 +64,15 @@ BACKBONE = "backbone"
 class QuantityKind(NamedTuple):
     """A kind of number that is no accuracy.
 
-    Attributes:
-        words: What a number is, to follow "each number is".
-        heading: The same in a few words, over a column.
-        source: ``plan``: counted from what a run is, before anything is trained; ``run``: in what a run says of itself;
-            ``curve``: in its measurements; ``mixing``: what the analysis of that name found.
-        takes: The options of :class:`Quantity` that it needs or may have.
+    Its `source` is ``plan``: counted from what a run is, before anything is trained; ``run``: in what a run says of
+    itself; ``curve``: in its measurements; ``mixing``: what the analysis of that name found.
     """
 
-    words: str
-    heading: str
+    words: str  # what a number is, to follow "each number is"
+    heading: str  # the same in a few words, over a column
     source: Literal["plan", "run", "curve", "mixing"]
     unit: str = COUNT
-    takes: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()  # the options of :class:`Quantity` that it needs or may have
 
 
 _STORED = "how many numbers a client holds during a round: what it keeps, a second model included, and what it receives"

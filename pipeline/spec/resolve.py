@@ -12,9 +12,7 @@ from pipeline.spec.draft import Patch, Patcher, as_patch
 from pipeline.spec.grid import Labels, Points, expand, without_effect
 from pipeline.spec.layout import (
     check_choice,
-    check_clients,
-    check_layout,
-    check_quantities,
+    check_table,
     client_of,
     existing_clients,
     quantity_of,
@@ -64,8 +62,7 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     published = [patcher.run(point.draft, "paper") for point in grid.points]
     axes = list(grid.labels)
     layout = spec.body.table or TableSection(caption="", rows=axes[:1], columns=axes[1:])
-    check_clients(layout, grid, published, document)
-    check_quantities(layout, grid, document)
+    check_table(layout, grid, published, document)
     if wanted:
         check_tuned(wanted, grid, published, document)
     _check_effects(spec, grid, published, layout)
@@ -109,7 +106,6 @@ def _table(
     spec: Spec, profile: str, layout: TableSection, grid: Points, runs: list[Run], catalog: Catalog
 ) -> ResolvedTable:
     body, document = spec.body, spec.document
-    check_layout(layout, grid, document)
     axes = [*layout.rows, *layout.columns]
     published: list[PublishedRow] = []
     if layout.published is not None:

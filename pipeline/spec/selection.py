@@ -17,19 +17,12 @@ from pipeline.workspace import Workspace
 
 
 class SpecSelection(NamedTuple):
-    """Names of specs, each list in the order of all of them.
+    """Names of specs, each list in the order of all of them."""
 
-    Attributes:
-        default: What a bare ``dvc repro`` and a bare ``pfl run`` bring up to date.
-        shared: What pyproject.toml names; their stage files belong into git.
-        added: What `pfl add` and `pfl run` added beside these, on this machine.
-        watching: Every ``dvc repro`` asks whether this project, installed elsewhere, has been upgraded.
-    """
-
-    default: list[str]
-    shared: list[str]
-    added: list[str]
-    watching: bool = False
+    default: list[str]  # what a bare ``dvc repro`` and a bare ``pfl run`` bring up to date
+    shared: list[str]  # what pyproject.toml names; their stage files belong into git
+    added: list[str]  # what `pfl add` and `pfl run` added beside these, on this machine
+    watching: bool = False  # every ``dvc repro`` asks whether this project, installed elsewhere, has been upgraded
 
     @property
     def compiled(self) -> list[str]:

@@ -23,21 +23,13 @@ _ID_PART = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Spec:
-    """A spec with all it inherits, structurally valid.
+    """A spec with all it inherits, structurally valid."""
 
-    Attributes:
-        id: Path below the specs folder without ``.yaml``, e.g. ``fedtp/table2``.
-        body: Its content.
-        document: The merged plain data, with the file and line of every value.
-        specs_dir: The folder that published values must stay in.
-        files: The YAML files it was read from, its own first, as they are shown in messages.
-    """
-
-    id: str
+    id: str  # path below the specs folder without ``.yaml``
     body: SpecFile
-    document: Document
+    document: Document  # the merged plain data, with the file and line of every value
     specs_dir: Path
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # that it was read from, its own first, as messages show them
 
     @property
     def abstract(self) -> bool:

@@ -31,24 +31,16 @@ class Publication(Part):
 
 
 class Published(_Frozen):
-    """A published value, an accuracy in percent; without `mean` it cannot be told, and the note says why.
-
-    Attributes:
-        quoted: The paper took it from another one.
-        printed: Of a quantity and of a misprint the text as the paper has it, "45.17 K".
-        step: Of a quantity what one is worth in its last digit.
-        misprint: It cannot be so, as the note says: it is shown, has no `mean`, and is compared with nothing.
-        explained: Why what is obtained is another value, as far as that was found out.
-    """
+    """A published value, an accuracy in percent; without `mean` it cannot be told, and the note says why."""
 
     mean: float | None
     std: float | None
-    quoted: bool
+    quoted: bool  # the paper took it from another one
     note: str
-    printed: str = ""
-    step: float = 0.0
-    misprint: bool = False
-    explained: str = ""
+    printed: str = ""  # of a quantity and of a misprint the text as the paper has it, "45.17 K"
+    step: float = 0.0  # of a quantity what one is worth in its last digit
+    misprint: bool = False  # it cannot be so, as the note says: it has no `mean`, and is compared with nothing
+    explained: str = ""  # why what is obtained is another value, as far as that was found out
 
 
 class TableCell(_Frozen):
@@ -95,18 +87,7 @@ class TableRank(_Frozen):
 
 
 class ResolvedTable(_Frozen):
-    """A table with its cells in reading order, rows first.
-
-    Attributes:
-        clients: Of one axis or none, the labels that stand for one client.
-        quantities: The axes whose labels choose a quantity.
-        labels: Those of each row and column axis, in order.
-        runs: Run id → its federation, of every run that a cell names.
-        tuned: Run id → the selection that it waits for.
-        partitions: What the clients of runs hold.
-        figures: What the report shows; None: the analyses that runs made.
-        analyses: Headings of these, and of the listed ones.
-    """
+    """A table with its cells in reading order, rows first."""
 
     spec: str
     title: str
@@ -116,19 +97,19 @@ class ResolvedTable(_Frozen):
     caption: str
     rows: list[str]
     columns: list[str]
-    clients: dict[str, dict[str, int]]
-    quantities: list[str] = []
+    clients: dict[str, dict[str, int]]  # of one axis or none, the labels that stand for one client
+    quantities: list[str] = []  # the axes whose labels choose a quantity
     metric: Metric
     better: Better
     decimals: int
-    labels: dict[str, list[str]]
+    labels: dict[str, list[str]]  # of each row and column axis, in order
     cells: list[TableCell]
-    runs: dict[str, str]
-    tuned: dict[str, str] = {}
+    runs: dict[str, str]  # run id → its federation, of every run that a cell names
+    tuned: dict[str, str] = {}  # run id → the selection that it waits for
     partitions: list[TablePartition]
     claims: list[TableClaim]
-    figures: list[str] | None
-    analyses: dict[str, str]
+    figures: list[str] | None  # what the report shows; None: the analyses that runs made
+    analyses: dict[str, str]  # headings of these, and of the listed ones
     derived: list[TableRank] = []
 
     @property

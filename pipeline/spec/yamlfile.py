@@ -45,16 +45,16 @@ class Mark(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    def error(self, address: Address, message: str) -> UserError:
+        """Return the error `file:line: dotted.address: message`, to be raised."""
+        return UserError(": ".join(filter(None, [str(self), dotted(address), message])))
+
 
 class Node(NamedTuple):
     """A scalar, a list of nodes, or nodes by key; and where it is written."""
 
     value: Any
     mark: Mark
-
-    def error(self, address: Address, message: str) -> UserError:
-        """Return the error `file:line: dotted.address: message`, to be raised."""
-        return UserError(": ".join([str(self.mark), *([dotted(address)] if address else []), message]))
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Document:
 
     def error(self, address: Address, message: str) -> UserError:
         """Return the error `file:line: dotted.address: message`, to be raised."""
-        return Node(None, self.mark(address)).error(address, message)
+        return self.mark(address).error(address, message)
 
     def check_known(self, what: str, name: Any, known: Iterable[str], address: Address) -> None:
         """Raise the error that there is no such thing, with the nearest name."""
@@ -127,19 +127,18 @@ def read_text(path: Path, label: str) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB; a spec is a small text file")
+        return raw.decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{label}: cannot be read: {error.strerror}") from None
-    if len(raw) > MAX_BYTES:
-        raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB; a spec is a small text file")
-    try:
-        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{label}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
 
 
 def parse_yaml(text: str, label: str) -> Document:
-    """Read YAML from text. Raises as :func:`load_yaml`."""
+    """Read YAML from text of a file that messages call `label`. Raises :class:`UserError`."""
     try:
         check_depth(text)
         source = yaml.compose(text, Loader=_LOADER)
@@ -160,55 +159,57 @@ def parse_yaml(text: str, label: str) -> Document:
     root = _read_node(source, label, 0, [0])
     if not isinstance(root.value, dict):
         kind = "a list" if isinstance(root.value, list) else show(root.value)
-        raise root.error((), f"expected `key: value` lines at the top level, found {kind}")
+        raise root.mark.error((), f"expected `key: value` lines at the top level, found {kind}")
     return Document(root)
 
 
 def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> Node:
     """Return what was composed as nodes; `size` holds the number of values so far."""
-    node = Node(source.value, Mark(label, source.start_mark.line + 1))
+    mark = Mark(label, source.start_mark.line + 1)
     size[0] += 1
     if size[0] > MAX_NODES:
-        raise node.error((), f"more than {MAX_NODES} values, aliases expanded; split the file")
+        raise mark.error((), f"more than {MAX_NODES} values, aliases expanded; split the file")
     if depth > MAX_DEPTH:
-        raise node.error((), f"nested deeper than {MAX_DEPTH} levels, aliases expanded")
+        raise mark.error((), f"nested deeper than {MAX_DEPTH} levels, aliases expanded")
     if source.tag not in _TAGS:
-        raise node.error((), f"the tag {show(source.tag)} is not allowed; specs are plain data")
+        raise mark.error((), f"the tag {show(source.tag)} is not allowed; specs are plain data")
     if isinstance(source, yaml.SequenceNode):
-        return node._replace(value=[_read_node(item, label, depth + 1, size) for item in source.value])
+        return Node([_read_node(item, label, depth + 1, size) for item in source.value], mark)
     if not isinstance(source, yaml.MappingNode):
-        return node if source.style else node._replace(value=_scalar(node))  # a style: quoted, or a block
+        return Node(source.value if source.style else _scalar(source.value, mark), mark)  # a style: quoted, or a block
     entries: dict[str, Node] = {}
     for key, value in source.value:
-        text, here = key.value, Node(None, Mark(label, key.start_mark.line + 1))
+        text, here = key.value, Mark(label, key.start_mark.line + 1)
+        fault = ""
         if not isinstance(key, yaml.ScalarNode) or key.tag not in _TAGS:
-            raise here.error((), "a key must be plain text")
-        if not text.strip() or (not key.style and text in _NULL):
-            raise here.error((), "a key must not be empty")
-        if text == "<<" and not key.style:
-            raise here.error((), "merge keys (<<) are not supported; use `extends`")
-        if text in entries:
-            raise here.error((), f"the key {show(text)} is already stated in line {entries[text].mark.line}")
-        entries[text] = here._replace(value=_read_node(value, label, depth + 1, size).value)
-    return node._replace(value=entries)
+            fault = "a key must be plain text"
+        elif not text.strip() or (not key.style and text in _NULL):
+            fault = "a key must not be empty"
+        elif text == "<<" and not key.style:
+            fault = "merge keys (<<) are not supported; use `extends`"
+        elif text in entries:
+            fault = f"the key {show(text)} is already stated in line {entries[text].mark.line}"
+        if fault:
+            raise here.error((), fault)
+        entries[text] = Node(_read_node(value, label, depth + 1, size).value, here)
+    return Node(entries, mark)
 
 
-def _scalar(node: Node) -> Any:
+def _scalar(text: str, mark: Mark) -> Any:
     """Return the value of plain text: null, true, false, a number, or the text."""
-    text: str = node.value
     if text in _NULL:
         return None
     if text in ("true", "false"):
         return text == "true"
     if _INT.fullmatch(text):
         if len(text) > 18:
-            raise node.error((), f"the number {show(text)} is too long; quote it if it is text")
+            raise mark.error((), f"the number {show(text)} is too long; quote it if it is text")
         return int(text)
     if not _FLOAT.fullmatch(text):
         return text
     number = float(re.sub(r"\.(?=[iInN])", "", text))
     if not math.isfinite(number) or math.copysign(1, number) < 0 == number:
-        raise node.error((), f"the number {text} is not allowed; numbers are finite and zero has no sign")
+        raise mark.error((), f"the number {text} is not allowed; numbers are finite and zero has no sign")
     return number
 
 
