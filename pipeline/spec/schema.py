@@ -188,7 +188,11 @@ _FAULTS = {  # pydantic's types of errors
     **{"int_type": "a whole number", "float_type": "a number", "finite_number": "finite", "bool_type": "true or false"},
     **{"string_type": "text; quote it", "list_type": "a list", "literal_error": "one of {expected}"},
     **dict.fromkeys(("dict_type", "model_type"), "`key: value` lines"),
-    **{"greater_than_equal": "at least {ge:g}", "greater_than": "greater than {gt:g}", "too_short": "not empty"},
+    **{
+        "greater_than_equal": "at least {ge:g}",
+        "greater_than": "greater than {gt:g}",
+        "too_short": "a list with items",
+    },
     **{"less_than_equal": "at most {le:g}", "less_than": "less than {lt:g}"},
 }
 
