@@ -174,17 +174,12 @@ class Laboratory:
     def amid(self, program: str, method: str) -> Iterator[subprocess.Popen[str]]:
         """Yield while a run of all by ``dvc`` or ``pfl`` is held in the middle of a method's training."""
         hold = self.project.write(f"hold-{method}", "")
-        process = self.start(program)
-        self.wait_for(f".pfl/checkpoints/{method}-*/round-*", process)
-        yield process
-        hold.unlink()
-
-    def wait_for(self, pattern: str, process: subprocess.Popen[str]) -> None:
-        """Wait until there is such a file."""
-        until = time.monotonic() + PATIENCE
-        while not any(self.project.root.glob(pattern)):
+        process, until = self.start(program), time.monotonic() + PATIENCE
+        while not any(self.project.root.glob(f".pfl/checkpoints/{method}-*/round-*")):
             assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
             time.sleep(0.01)
+        yield process
+        hold.unlink()
 
     def settle(self, program: str = "dvc") -> None:
         """Call until nothing is left to do."""

@@ -91,28 +91,6 @@ def test_an_edited_engine_trains_nothing_until_it_is_tested(laboratory: Laborato
     assert "Running" not in log.replace("Running stage 'guard'", "")  # what was trained before the edit is valid
 
 
-@pytest.mark.slow
-def test_code_edited_when_workers_were_imported_is_not_recorded_as_the_old_one(laboratory: Laboratory) -> None:
-    """The process that workers are forked from imports everything at once, maybe long before they work."""
-    warm = laboratory.project.root / "pipeline/running/warm.py"
-    text = warm.read_text(encoding="utf-8")
-    slow = "import time, pathlib\npathlib.Path('importing').touch()\ntime.sleep(5)\n"
-    warm.write_text(text.replace("import matplotlib", f"{slow}import matplotlib", 1), encoding="utf-8")
-    laboratory.call("dvc", "repro", "guard")  # which has seen this, so that it is the runs that come next
-    hold = laboratory.project.write("hold-fedavg", "")
-    process = laboratory.start("pfl")
-    laboratory.wait_for("importing", process)
-    laboratory.edit()
-    laboratory.wait_for(".pfl/checkpoints/fedavg-*", process)
-    laboratory.undo()
-    hold.unlink()
-    output = process.communicate()[0]
-    assert process.returncode == 1 and re.search(r"fedprox was edited after this stage (began|was compiled)", output)
-    assert "fedprox" not in laboratory.results()
-    warm.write_text(text, encoding="utf-8")
-    assert laboratory.faults("pfl") == []
-
-
 @pytest.mark.matrix
 def test_a_record_edited_by_hand_is_not_trained(laboratory: Laboratory) -> None:
     laboratory.tamper()
