@@ -73,12 +73,16 @@ class Engine:
         words = {name: rest.split() for name, rest in self.sources.items()}
         return "".join(f"{name} {hash_}\n" for name, (hash_, *stages) in words.items() if stage in stages)
 
+    def edited(self, code: Code) -> str | None:
+        """Return the first module that is another on disk, or belongs to the engine only here or only there."""
+        now = Engine.on_disk(code).sources
+        names = sorted({*now, *self.sources})
+        differing = (name for name in names if now.get(name) != self.sources.get(name))
+        return next(differing, None) if self.title == TITLE else "pflcore"
+
 
 def untested(code: Code) -> str | None:
     """Return what to say while the engine on disk is not the one that regression runs have seen; None when it is."""
-    seen, now = Engine.recorded(code), Engine.on_disk(code)
-    names = sorted({*now.sources, *seen.sources}) if seen.title == TITLE else ["pflcore"]
-    differing = (name for name in names if seen.title != TITLE or now.sources.get(name) != seen.sources.get(name))
-    if edited := next(differing, None):
+    if edited := Engine.recorded(code).edited(code):
         return f"{edited} was edited, and results may have changed: type `make pins`, which finds out"
     return None

@@ -130,7 +130,8 @@ def without_effect(points: Points, patcher: Patcher) -> Iterator[str]:
 def _setter(draft: Draft, field: str, option: str | None) -> Patch:
     """Return the last patch that states an option, or that puts something else in the place of the whole field."""
     stating = (patch for patch in reversed(draft) if field in patch.values)
-    return next(patch for patch in stating if option is None or {option, "name"} & {*patch.values[field]})
+    found: Patch = next(patch for patch in stating if option is None or {option, "name"} & {*patch.values[field]})
+    return found
 
 
 def _points(grid: Grid, axes: list[Axis], labels: Labels, patcher: Patcher) -> Iterator[Point]:

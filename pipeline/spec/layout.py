@@ -104,11 +104,11 @@ def _check_quantities(layout: TableSection, grid: Points, document: Document) ->
         for axis, label in quantity.row.items():
             document.check_known("axis", axis, [*layout.rows, *layout.columns], address)
             document.check_known("label", label, grid.labels[axis], address)
-    shown = [quantity for point in grid.points if (quantity := quantity_of(layout, point.labels))]
+    shown = [one for point in grid.points if (one := quantity_of(layout, point.labels))]
     if 0 < len(shown) < len(grid.points):
         raise document.error(here, "leave some cells with accuracies; make a table of its own for other quantities")
-    for quantity in shown or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
-        if fault := quantity.fault():
+    for one in shown or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
+        if fault := one.fault():
             raise document.error(("table", "quantity"), fault)
     if shown and layout.derived:
         message = "columns are derived from accuracies, which this table has none of"

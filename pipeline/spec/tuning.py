@@ -113,6 +113,7 @@ def tune(
     patcher: Patcher,
 ) -> tuple[list[Run], dict[str, Selection]]:
     """Return the runs, those that are tuned naming their selection, and the selections by id."""
+    stated: list[tuple[Where, dict[str, list[Any]], dict[str, Any], Address]]
     stated = [({}, wanted.space, wanted.trial, ("tune",))]
     stated += [(one.when, one.space, one.trial, ("tune", "also", index)) for index, one in enumerate(wanted.also)]
     settings, patches = list[Setting](), list[tuple[Where, Patch]]()

@@ -175,8 +175,8 @@ def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> No
         raise mark.error((), f"the tag {show(source.tag)} is not allowed; specs are plain data")
     if isinstance(source, yaml.SequenceNode):
         return Node([_read_node(item, label, depth + 1, size) for item in source.value], mark)
-    if not isinstance(source, yaml.MappingNode):
-        return Node(source.value if source.style else _scalar(source.value, mark), mark)  # a style: quoted, or a block
+    if isinstance(source, yaml.ScalarNode):  # with a style it is quoted, or a block
+        return Node(source.value if source.style else _scalar(source.value, mark), mark)
     entries: dict[str, Node] = {}
     for key, value in source.value:
         text, here = key.value, Mark(label, key.start_mark.line + 1)
