@@ -225,34 +225,33 @@ grid:
     setting:
       few: {{clients: 5, training: {{rounds: 7}}}}
       noisy: {{partition: {{name: dirichlet, min_samples: 3}}}}
+      other: {{seed: 4}}
+      same: {{seed: 5}}
     backbone.dropout: {{none: null, some: 0.5}}
     training: {{slow: {{lr: 0.001}}}}
+  overrides:
+    - {{when: {{setting: same}}, set: {{partition: {{name: dirichlet, alpha: 9}}}}}}
+    - {{when: {{setting: other}}, set: {{partition: pathological}}}}
 """
     result = resolved(tmp_path, text)
     found = records(result)
-    assert result.table and (result.table.rows, len(result.table.columns), len(found)) == (["partition.alpha"], 3, 8)
-    # The option of an axis of its own survives the axis that replaces the partition.
-    noisy, few = found["1", "noisy", "some", "slow"], found["0.1", "few", "none", "slow"]
-    assert noisy["partition"] == {"name": "dirichlet", "alpha": 1.0, "min_samples": 3}
-    assert (noisy["backbone"]["dropout"], few["backbone"]["dropout"]) == (0.5, None)
+    assert result.table and (result.table.rows, len(result.table.columns), len(found)) == (["partition.alpha"], 3, 16)
+    few, noisy, other, same = (found["1", name, "some", "slow"] for name in ("few", "noisy", "other", "same"))
+    assert (few["backbone"]["dropout"], found["1", "few", "none", "slow"]["backbone"]["dropout"]) == (0.5, None)
     assert few["training"] == {**noisy["training"], "rounds": 7} and few["training"]["lr"] == 0.001
+    # The option of an axis of its own survives what replaces the partition, as far as that has and does not state it.
+    assert noisy["partition"] == {"name": "dirichlet", "alpha": 1.0, "min_samples": 3}
+    assert same["partition"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
+    assert other["partition"] == {"name": "pathological", "classes_per_client": 2}
 
 
 def test_a_row_has_settings_of_its_own(tmp_path: Path) -> None:
-    text = f"""
-grid:
-  base: {BASE}
-  axes:
-    method:
-      FedAvg: fedavg
-      FedTP: {{name: fedtp, embedding: 16, training: {{lr: 0.05}}, evaluation: {{window: 3}}, clients: 5,
-        analyses: [weights]}}
-      As it is: {{backbone: {{depth: 2}}}}
-    training.rounds: [7, 9]
-"""
+    own = "{name: fedtp, embedding: 16, training: {lr: 0.05}, evaluation: {window: 3}, clients: 5, analyses: [weights]}"
+    methods = f"{{FedAvg: fedavg, FedTP: {own}, As it is: {{backbone: {{depth: 2}}}}}}"
+    text = f"grid: {{base: {BASE}, axes: {{method: {methods}, training.rounds: [7, 9]}}}}"
     found = records(resolved(tmp_path, text))
-    plain, own, nameless = found["FedAvg", "7"], found["FedTP", "9"], found["As it is", "7"]
-    assert own == {
+    plain, nameless = found["FedAvg", "7"], found["As it is", "7"]
+    assert found["FedTP", "9"] == {
         **plain,
         "method": {**nameless["method"], "embedding": 16},
         "training": {**plain["training"], "lr": 0.05, "rounds": 9},
@@ -262,25 +261,6 @@ grid:
     }
     assert nameless["method"]["name"] == "fedtp"  # of the base
     assert (nameless["backbone"]["depth"], plain["backbone"]["depth"]) == (2, 8)
-
-
-def test_an_axis_of_an_option_survives_an_override_with_another_component(tmp_path: Path) -> None:
-    """As far as the other has that option, and the override does not state it."""
-    text = f"""\
-grid:
-  base: {BASE}
-  axes:
-    partition.alpha: [0.1, 3]
-    way: {{same: {{seed: 2}}, stated: {{seed: 3}}, other: {{seed: 4}}}}
-  overrides:
-    - {{when: {{way: same}}, set: {{partition: {{name: dirichlet, min_samples: 7}}}}}}
-    - {{when: {{way: stated}}, set: {{partition: {{name: dirichlet, alpha: 9}}}}}}
-    - {{when: {{way: other}}, set: {{partition: pathological}}}}
-"""
-    found = {labels: record["partition"] for labels, record in records(resolved(tmp_path, text)).items()}
-    assert found["3", "same"] == {"name": "dirichlet", "alpha": 3.0, "min_samples": 7}
-    assert found["3", "stated"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
-    assert found["0.1", "other"] == {"name": "pathological", "classes_per_client": 2}
 
 
 IN_VAIN = {
