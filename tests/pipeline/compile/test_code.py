@@ -21,13 +21,12 @@ from pflcore.errors import UserError
 from pflcore.methods import METHODS
 from pflcore.registry import SHARED
 from pipeline.cli.commands import compile_
-from pipeline.compile import compiler, fingerprint, stage_code
+from pipeline.compile import compiler, stage_code
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import RECORD, STAGES, TITLE, Engine, root_of, untested
 from pipeline.compile.fingerprint import PACKAGES, Code, text_hash
 from pipeline.compile.stage_code import Part, code_of_evaluation, code_of_report, code_of_run, versions
 from pipeline.running.request import Request, Wish
-from pipeline.spec.figures import figure_names
 from pipeline.stages import guard
 from pipeline.workspace import CODE
 
@@ -102,26 +101,23 @@ def test_meaning_is_what_is_hashed_and_of_templates_all_their_text(source: Path)
         assert code.altered(known, {**here, **change}) == altered
 
 
-def test_what_was_parsed_is_remembered_by_content(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known, module, meaning = tmp_path / "known.json", source / "pflcore/part/own.py", fingerprint._meaning
+def test_what_was_parsed_is_remembered_by_content(source: Path, tmp_path: Path) -> None:
+    known, module = tmp_path / "known.json", source / "pflcore/part/own.py"
 
-    def read() -> tuple[str, int]:
-        parsed: list[bytes] = []
-        monkeypatch.setattr(fingerprint, "_meaning", lambda text: parsed.append(text) or meaning(text))
-        code = Code(source, known)
-        found = code.fingerprint("pflcore.part")
+    def found(file: Path | None = known) -> str:
+        code = Code(source, file)
+        fingerprint = code.fingerprint("pflcore.part")
         code.remember()
-        return found, len(parsed)
+        return fingerprint
 
-    first = Code(source).fingerprint("pflcore.part")
-    assert read()[0] == first and read() == (first, 0)
+    first = found()
+    parsed = known.read_text()
+    assert found(None) == first == found() and known.read_text() == parsed
     module.write_text(module.read_text() + "A = 1\n")
-    edited, parsed = read()
-    assert edited != first and parsed == 1
+    edited = found()
+    assert edited != first and len(known.read_text()) > len(parsed)
     known.write_text("{")
-    assert read()[0] == edited
+    assert found() == edited
 
 
 # --- a copy of the packages -----------------------------------------------------------------------------------------
@@ -247,11 +243,10 @@ def test_the_code_of_stages_and_the_versions_of_results() -> None:
     assert names(train) == ["engine", "method.fedper", "backbone.convnet", "analysis.rollout"]
     assert train[1] == Part("method.fedper", "pflcore.methods.simple", "pipeline.stages.train")
     assert train[0].digest("whatever") == str(ENGINE_VERSION) and train[1].digest("a 1\n") == text_hash("a 1\n")[:12]
-    table: Any = SimpleNamespace(counted=True, drawn=["curves", "tuning", "rollout"])
+    table: Any = SimpleNamespace(counted=True, drawn=["curves", "rollout"])
     counted = names(code_of_evaluation(table, [run, other, run]))
     assert counted == ["stage.evaluate", *names(train), "method.own", "stage.counting"]
-    figures = [f"figure.{name}" for name in table.drawn if name in figure_names()]
-    assert figures and names(code_of_report(table)) == ["stage.report", *figures]
+    assert names(code_of_report(table)) == ["stage.report", "figure.rollout"]
     # Of an entry of a study its source stands for the version.
     code: Any = SimpleNamespace(outside=lambda root: "study.methods.own 12ab\n" if root.endswith(".own") else "")
     catalog: Any = SimpleNamespace(entry=lambda kind, name: SimpleNamespace(facts={"results_version": len(name)}))

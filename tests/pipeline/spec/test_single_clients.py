@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from support.fake_catalog import BASE, resolved
 from support.figure_demo import record
 from support.report_demo import cell, results_of, table, with_records, write_evaluation
@@ -57,17 +56,14 @@ def test_labels_of_clients_share_runs(tmp_path: Path) -> None:
     assert [len({tuple(found.runs) for found in result.table.cells[start : start + 3]}) for start in (0, 3)] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("metric", "first", "second"),
-    [
+def test_values_are_taken_from_the_client_alone(tmp_path: Path) -> None:
+    for metric, first, second in (
         ("clients", Value(70.0, 10.0), Value(50.0, 10.0)),  # after the last round 80 and 60, 40 and 60
         ("last_rounds", Value(55.0, 15.0), Value(55.0, 5.0)),  # over the last two rounds 70 and 40, 60 and 50
         ("best_by_validation", Value(60.0), Value(80.0)),  # of all clients together
-    ],
-)
-def test_values_are_taken_from_the_client_alone(tmp_path: Path, metric: str, first: Value, second: Value) -> None:
-    found = results_of(study(tmp_path, metric), tmp_path).cells
-    assert [one.obtained for one in found[:2]] == [first, second]
+    ):
+        found = results_of(study(tmp_path / metric, metric), tmp_path / metric).cells
+        assert [one.obtained for one in found[:2]] == [first, second]
 
 
 def test_a_curve_per_client(tmp_path: Path) -> None:
