@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import BeforeValidator, Field, ValidationError, create_model
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
@@ -16,6 +16,13 @@ from pipeline.spec.metrics import Part
 from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
 from pipeline.spec.schema import first_fault
 from pipeline.spec.yamlfile import show
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{show(value)} must be a number")
+    return value
+
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 
@@ -42,7 +49,9 @@ class Fields:
         if (kind, name) not in self._models:
             fields: dict[str, Any] = {}
             for info in self.catalog.options(kind, name):
-                item: Any = Literal[info.choices] if info.choices else _TYPES[info.type]
+                item: Any = _TYPES[info.type]
+                if info.choices:  # Python would take true for 1
+                    item = Annotated[Literal[info.choices], BeforeValidator(_number)]
                 bounds: Any = {key: int(bound) if item is int else bound for key, bound in info.bounds.items()}
                 item = Annotated[item, Field(**bounds)] if bounds else item
                 item = list[item] if info.many else item
