@@ -25,11 +25,7 @@ RESERVED = ("data", "federations", "kept", "papers", "partitions", "selections",
 
 
 def compile_workspace(
-    workspace: Workspace,
-    only: list[str] | None = None,
-    wanted: Collection[str] | None = None,
-    *,
-    ledger: bool = True,
+    workspace: Workspace, only: list[str] | None = None, wanted: Collection[str] | None = None, *, ledger: bool = True
 ) -> Compilation:
     """Compile the specs that are selected in a workspace, or `only` some, selected or not.
 

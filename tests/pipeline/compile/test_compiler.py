@@ -43,7 +43,7 @@ def test_an_added_value_adds_a_line_to_each_of_three_files_and_renames_nothing(t
     tiny.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}"))
     changes = tiny.compile()
     assert [name for name in changes.written if "federations" not in name] == [
-        *("stages/code.yaml", "stages/dvc.yaml", "stages/records.json", "stages/tables/tiny.json"),
+        *("stages/code.yaml", "stages/dvc.yaml", "stages/records.json", "stages/tables/tiny.json")
     ]
     (run,) = [name.partition("@")[2] for name in set(tiny.stages()) - stages if "train" in name]
     assert stages < set(tiny.stages()) and run.startswith("local-convnet-digits-")
