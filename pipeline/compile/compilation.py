@@ -14,39 +14,22 @@ from pipeline.spec.tuning import Selection
 
 @dataclass
 class Compilation:
-    """What a set of specs compiles to.
-
-    Attributes:
-        tables: Spec id → its resolved table.
-        runs: Run id → run, of those that are trained; runs that several specs share occur once.
-        counted: Run id → run, of those that no table shows more of than can be counted.
-        slots: Number of (spec, run) pairs before sharing.
-        files: Path relative to the workspace → text.
-        stages: Their stages.
-        resources: Run id → what it needs on a cluster; of several specs, the most.
-        kept: Runs that the ledger holds, and trials of selections that it holds, so that nothing trains them.
-        made_by: Run id → the versions of the code that its result depends on.
-        selections: By id, what has to be chosen before some runs are trained.
-        weights: What is in a file of pretrained weights → where it lies.
-        skipped: Specs that are invalid and were not asked for → what is wrong with them.
-        idle: Lines on what specs say without effect.
-        untested: Why nothing can be trained as the engine is now; None when it can.
-    """
+    """What a set of specs compiles to; specs, runs and selections are given by their ids."""
 
     tables: dict[str, ResolvedTable] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
-    counted: dict[str, Run] = field(default_factory=dict)
-    slots: int = 0
-    files: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)  # that are trained; those that specs share occur once
+    counted: dict[str, Run] = field(default_factory=dict)  # of which no table shows more than can be counted
+    slots: int = 0  # (spec, run) pairs before sharing
+    files: dict[str, str] = field(default_factory=dict)  # path relative to the workspace → text
     stages: list[Stage] = field(default_factory=list)
-    resources: dict[str, Resources] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-    made_by: dict[str, dict[str, str]] = field(default_factory=dict)
+    resources: dict[str, Resources] = field(default_factory=dict)  # of a run; of several specs, the most
+    kept: set[str] = field(default_factory=set)  # runs, trials included, that the ledger makes needless to train
+    made_by: dict[str, dict[str, str]] = field(default_factory=dict)  # versions of the code that a run depends on
     selections: dict[str, Selection] = field(default_factory=dict)
-    weights: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    idle: list[str] = field(default_factory=list)
-    untested: str | None = None
+    weights: dict[str, str] = field(default_factory=dict)  # content of a file of pretrained weights → where it lies
+    skipped: dict[str, str] = field(default_factory=dict)  # invalid specs that were not asked for → what is wrong
+    idle: list[str] = field(default_factory=list)  # lines on what specs say without effect
+    untested: str | None = None  # why nothing can be trained as the engine is now
 
     def table(self, spec: str) -> ResolvedTable:
         """Return what one of the specs shows. Raises :class:`UserError` where it is abstract."""

@@ -18,7 +18,6 @@ from pipeline.spec.catalog import Catalog, load_catalog
 from pipeline.spec.resolve import resolve
 from pipeline.spec.selection import read_selection
 from pipeline.spec.specs import find_specs, load_spec
-from pipeline.spec.table import ResolvedTable
 from pipeline.workspace import PARTITION_REPORTS, Workspace, report_path
 
 # Folders below stages/ and reports/ that the compiler uses itself.
@@ -26,20 +25,13 @@ RESERVED = ("data", "federations", "kept", "papers", "partitions", "selections",
 
 
 def compile_workspace(
-    workspace: Workspace,
-    only: list[str] | None = None,
-    wanted: Collection[str] | None = None,
-    *,
-    ledger: bool = True,
+    workspace: Workspace, only: list[str] | None = None, wanted: Collection[str] | None = None, *, ledger: bool = True
 ) -> Compilation:
     """Compile the specs that are selected in a workspace, or `only` some, selected or not.
 
-    Args:
-        wanted: Others may be invalid; they are skipped. None wants all.
-        ledger: Runs that the workspace's ledger holds are taken from there; otherwise all are trained.
-
-    Raises:
-        UserError: A wanted spec is invalid, or a kept result cannot be trusted. Nothing has been written then.
+    Specs that are not `wanted` may be invalid, and are skipped then; None wants all. Runs that the workspace's ledger
+    holds are taken from there, unless it is not to be used. Raises :class:`UserError` for an invalid spec, and for a
+    kept result that cannot be trusted.
     """
     catalog = load_catalog(workspace.home)
     specs = find_specs(workspace.specs)
@@ -52,18 +44,22 @@ def compile_workspace(
             if wanted is None or name in wanted:
                 raise
             compilation.skipped[name] = str(error)
-    _check_reports(compilation.tables)
+    for name in compilation.tables:  # a report is a folder, and DVC allows no output inside of another
+        for parent in map(str, PurePosixPath(name).parents):
+            if parent in compilation.tables:
+                message = f"its report would lie inside that of specs/{parent}.yaml; rename one of them"
+                raise UserError(f"specs/{name}.yaml: {message}")
     defaults = [name for name in selection.default if name in compilation.tables]
     code = Code(source_folder(), known=workspace.home / ".pfl" / "fingerprints.json")
-    kept = Ledger(workspace.root) if ledger else None
-    Emitter(compilation, code, catalog, defaults, workspace, kept, watching=selection.watching).emit()
+    results = Ledger(workspace.root) if ledger else None
+    Emitter(compilation, code, catalog, workspace).emit(defaults, results, selection.watching)
     compilation.untested = untested(code)
     code.remember()
     return compilation
 
 
 def source_folder() -> Path:
-    """The folder that holds the packages this process runs."""
+    """Return the folder that holds the packages this process runs."""
     return Path(__file__).parents[2]
 
 
@@ -79,10 +75,10 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: Worksp
         raise UserError(f"specs/{name}.yaml: a {what} cannot be called {folder!r}; rename it")
     resolved = resolve(spec, catalog, workspace.profile)
     assert resolved.table is not None  # only an abstract spec has none
+    compilation.tables[name] = resolved.table
     compilation.idle += [line for line in resolved.idle if line not in compilation.idle]
     if resolved.table.counted:
         compilation.counted |= {run.id: run for run in resolved.runs}
-        compilation.tables[name] = resolved.table
         return
     for run in resolved.runs:
         compilation.runs.setdefault(run.id, run)
@@ -91,14 +87,3 @@ def _add_spec(compilation: Compilation, name: str, path: Path, workspace: Worksp
     compilation.selections |= resolved.selections
     compilation.weights = resolved.weights | compilation.weights
     compilation.slots += len(resolved.runs)
-    compilation.tables[name] = resolved.table
-
-
-def _check_reports(tables: dict[str, ResolvedTable]) -> None:
-    """A report is a folder, and DVC allows no output inside of another."""
-    for name in tables:
-        for parent in PurePosixPath(name).parents:
-            if str(parent) in tables:
-                raise UserError(
-                    f"specs/{name}.yaml: its report would lie inside that of specs/{parent}.yaml; rename one of them"
-                )

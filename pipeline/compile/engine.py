@@ -7,14 +7,13 @@ with which regression runs gave their numbers under that version. While those on
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pflcore import ENGINE_VERSION
 from pflcore.errors import UserError
 from pflcore.files import write_text
-from pipeline.compile.fingerprint import Code
+from pipeline.compile.fingerprint import Code, text_hash
 
 STAGES = ("data", "partition", "train")
 RECORD = "pipeline/compile/engine.txt"  # in the folder of the packages
@@ -23,17 +22,15 @@ TITLE = f"engine version {ENGINE_VERSION}"
 
 
 def root_of(stage: str) -> str:
-    """The module that does the work of a stage; what it imports is the stage's code."""
+    """Return the module that does the work of a stage; what it imports is the stage's code."""
     return f"pipeline.stages.{stage}"
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The sources of the engine that the regression runs have seen.
+    """The sources of the engine that the regression runs have seen, under the version that `title` says.
 
-    Attributes:
-        title: The version of the engine, as :data:`TITLE`.
-        sources: Module → the hash of its meaning and the stages that import it, as ``"6b55b6d078a4e7e8 train"``.
+    `sources` has by module the hash of its meaning and the stages that import it: ``"6b55b6d078a4e7e8 train"``.
     """
 
     title: str
@@ -42,27 +39,30 @@ class Engine:
     @classmethod
     def on_disk(cls, code: Code) -> Engine:
         """Read the engine as its sources lie there."""
-        stages = {stage: code.fingerprint(root_of(stage)).splitlines() for stage in STAGES}
-        lines = sorted({line for own in stages.values() for line in own})
-        users = {line: " ".join(stage for stage, own in stages.items() if line in own) for line in lines}
-        return cls(TITLE, {line.split()[0]: f"{line.split()[1]} {users[line]}" for line in lines})
+        sources: dict[str, str] = {}
+        for stage in STAGES:
+            for name, hash_ in (line.split() for line in code.fingerprint(root_of(stage)).splitlines()):
+                sources[name] = f"{sources.get(name, hash_)} {stage}"
+        return cls(TITLE, dict(sorted(sources.items())))
 
     @classmethod
     def recorded(cls, code: Code) -> Engine:
         """Read the record. Raises :class:`UserError` when it is missing or was edited."""
         path = code.source / RECORD
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-        if len(lines) > 2 and lines[0].startswith("engine version "):
-            engine = cls(lines[0], {name: rest for name, _, rest in (line.partition(" ") for line in lines[2:])})
-            if engine.text.splitlines() == lines:
-                return engine
-        raise UserError(f"{RECORD}: missing, merged or edited by hand; take one that was committed, then `make pins`")
+        sources = {name: rest for name, _, rest in (line.partition(" ") for line in lines[2:])}
+        engine = cls(lines[0] if lines else "", sources)
+        if not sources or engine.text.splitlines() != lines:
+            remedy = "take one that was committed, then `make pins`"
+            raise UserError(f"{RECORD}: missing, merged or edited by hand; {remedy}")
+        return engine
 
     @property
     def text(self) -> str:
-        """The text of the record. Its second line stands for all that follow, so that merged edits meet there."""
+        """The text of the record. Its second line stands for all others, so that merged edits meet there."""
         lines = [f"{name} {rest}" for name, rest in self.sources.items()]
-        return "\n".join([self.title, f"sources {_digest(lines)}", *lines]) + "\n"
+        digest = text_hash("\n".join(lines))[:16]
+        return "\n".join([self.title, f"sources {digest}", *lines]) + "\n"
 
     def write(self, code: Code) -> None:
         """Write the record of the packages in `code`."""
@@ -76,9 +76,9 @@ class Engine:
     def edited(self, code: Code) -> str | None:
         """Return the first module that is another on disk, or belongs to the engine only here or only there."""
         now = Engine.on_disk(code).sources
-        if self.title != TITLE:
-            return "pflcore"
-        return next((name for name in sorted({*now, *self.sources}) if now.get(name) != self.sources.get(name)), None)
+        names = sorted({*now, *self.sources})
+        differing = (name for name in names if now.get(name) != self.sources.get(name))
+        return next(differing, None) if self.title == TITLE else "pflcore"
 
 
 def untested(code: Code) -> str | None:
@@ -86,7 +86,3 @@ def untested(code: Code) -> str | None:
     if edited := Engine.recorded(code).edited(code):
         return f"{edited} was edited, and results may have changed: type `make pins`, which finds out"
     return None
-
-
-def _digest(lines: list[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

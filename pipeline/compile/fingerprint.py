@@ -12,12 +12,14 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pflcore import extensions
 from pflcore.files import write_text
 
 PACKAGES = ("pflcore", "pipeline")
 _METHOD = "2"  # changes with how the functions below read a module
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def text_hash(text: str) -> str:
@@ -26,47 +28,46 @@ def text_hash(text: str) -> str:
 
 
 class Code:
-    """The source of the project's packages, parsed at most once per process.
+    """The source of the project's packages, below the folder `source`, parsed at most once per process.
 
-    Args:
-        source: The folder that contains the packages.
-        known: A file that remembers what was parsed from one process to the next; None remembers nothing.
+    The file `known` remembers what was parsed from one process to the next.
     """
 
     def __init__(self, source: Path, known: Path | None = None) -> None:
         self.source = source
         self._parsed: dict[str, tuple[str, list[str]]] = {}
         self._file = known
-        self._known = _read(known)
-        self._used: dict[str, tuple[str, list[str]]] = {}
+        self._known: dict[str, Any] = {}  # method and hash of a source → its meaning
+        with contextlib.suppress(OSError, ValueError):
+            self._known = dict(json.loads(known.read_text(encoding="utf-8"))) if known else {}
+        self._remembered = len(self._known)
 
     def remember(self) -> None:
         """Write what was parsed to the file given at the start, if there is anything new."""
-        if self._file is not None and not self._used.keys() <= self._known.keys():
-            with contextlib.suppress(OSError):  # what cannot be kept is parsed again the next time
-                write_text(self._file, json.dumps({**self._known, **self._used}))
+        if self._file is not None and len(self._known) > self._remembered:
+            with contextlib.suppress(OSError):  # what cannot be stored is parsed again the next time
+                write_text(self._file, json.dumps(self._known))
 
     def fingerprint(self, root: str, without: str | None = None) -> str:
         """Return a line per module in the import closure of `root`: its name and the hash of its meaning.
 
-        Where a module imports Jinja, templates beside the packages (``*.j2``) count with their whole text.
-
-        Args:
-            without: What is in the closure of this one is left out.
+        What is in the closure of `without` is left out. Where a module imports Jinja, templates beside the packages
+        (``*.j2``) count with their whole text.
         """
         closure = self._closure(root) - (self._closure(without) if without else set())
-        lines = [f"{module} {self._hash(module)}" for module in sorted(closure)]
+        lines = [f"{module} {self._parse(module)[0]}" for module in sorted(closure)]
         own = {module: self.modules[module] for module in closure if module in self.modules}
-        if any("jinja2" in self._parse(module, path)[1] for module, path in own.items()):
+        if any("jinja2" in self._parse(module)[1] for module in own):
             for template in sorted({file for path in own.values() for file in path.parent.glob("templates/*.j2")}):
-                name = template.relative_to(self.source).as_posix()
-                lines.append(f"{name} {_bytes_hash(template.read_bytes())}")
+                lines.append(f"{template.relative_to(self.source).as_posix()} {_bytes_hash(template.read_bytes())}")
         return "".join(f"{line}\n" for line in lines)
 
     def outside(self, root: str) -> str:
         """Return the lines of :meth:`fingerprint` of modules that are not of the project's packages."""
+        if root in self.modules:
+            return ""
         own = sorted(module for module in self._closure(root) if module not in self.modules)
-        return "".join(f"{module} {self._hash(module)}\n" for module in own)
+        return "".join(f"{module} {self._parse(module)[0]}\n" for module in own)
 
     @staticmethod
     def names(fingerprint: str) -> list[str]:
@@ -75,8 +76,7 @@ class Code:
 
     def altered(self, fingerprint: str, contents: Mapping[str, bytes]) -> str | None:
         """Return the first module or template of a fingerprint that `contents` lacks or has with another meaning."""
-        for line in fingerprint.splitlines():
-            name, expected = line.split()
+        for name, expected in (line.split() for line in fingerprint.splitlines()):
             hash_of = _bytes_hash if name.endswith(".j2") else lambda content: self._meaning(content)[0]
             if name not in contents or hash_of(contents[name]) != expected:
                 return name
@@ -85,61 +85,47 @@ class Code:
     @cached_property
     def modules(self) -> dict[str, Path]:
         """Dotted name → file, of every module in the packages."""
-        modules = {}
-        for package in PACKAGES:
-            for path in sorted((self.source / package).rglob("*.py")):
-                parts = path.relative_to(self.source).with_suffix("").parts
-                modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-        return modules
+        paths = (path for package in PACKAGES for path in sorted((self.source / package).rglob("*.py")))
+        names = ((".".join(path.relative_to(self.source).with_suffix("").parts), path) for path in paths)
+        return {name.removesuffix(".__init__"): path for name, path in names}
 
     def has(self, module: str) -> bool:
-        """Whether it is one of the packages' modules, or of those that join them."""
+        """Return whether it is one of the packages' modules, or of those that join them."""
         return self._path(module) is not None
 
     def _path(self, module: str) -> Path | None:
         return self.modules.get(module) or extensions.modules().get(module)
 
     def _closure(self, root: str) -> set[str]:
-        closure: set[str] = set()
-        waiting = [root]
+        closure, waiting = set[str](), [root]
         while waiting:
             module = waiting.pop()
-            path = self._path(module)
-            if module in closure or path is None:
-                continue
-            closure.add(module)
-            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-            waiting += [_absolute(name, package) for name in self._parse(module, path)[1]]
-            # Importing a module runs the packages above it first, some of which may have no file.
-            waiting += [".".join(module.split(".")[:depth]) for depth in range(1, module.count(".") + 1)]
+            if module not in closure and self.has(module):
+                closure.add(module)
+                # Importing a module runs the packages above it first, some of which may have no file.
+                waiting += [".".join(module.split(".")[:depth]) for depth in range(1, module.count(".") + 1)]
+                waiting += self._parse(module)[1]
         return closure
 
-    def _hash(self, module: str) -> str:
+    def _parse(self, module: str) -> tuple[str, list[str]]:
+        """Return the hash of what a module means, and what it imports."""
+        if module in self._parsed:
+            return self._parsed[module]
         path = self._path(module)
         assert path is not None
-        return self._parse(module, path)[0]
-
-    def _parse(self, module: str, path: Path) -> tuple[str, list[str]]:
-        if module not in self.modules:  # of a study, which may be edited or left
-            return self._meaning(path.read_bytes())
-        if module not in self._parsed:
-            self._parsed[module] = self._meaning(path.read_bytes())
-        return self._parsed[module]
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        meaning, names = self._meaning(path.read_bytes())
+        parsed = meaning, [_absolute(name, package) for name in names]
+        if module in self.modules:  # a study's may be edited or left
+            self._parsed[module] = parsed
+        return parsed
 
     def _meaning(self, source: bytes) -> tuple[str, list[str]]:
         key = f"{_METHOD} {hashlib.sha256(source).hexdigest()}"
-        if key not in self._used:
-            self._used[key] = self._known.get(key) or _meaning(source)
-        return self._used[key]
-
-
-def _read(known: Path | None) -> dict[str, tuple[str, list[str]]]:
-    """Return what an earlier process parsed; nothing where that cannot be read."""
-    try:
-        content = json.loads(known.read_text(encoding="utf-8")) if known else {}
-        return {key: (meaning, names) for key, (meaning, names) in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
+        if key not in self._known:
+            self._known[key] = _meaning(source)
+        meaning, names = self._known[key]
+        return meaning, names
 
 
 def _bytes_hash(content: bytes) -> str:
@@ -147,29 +133,24 @@ def _bytes_hash(content: bytes) -> str:
 
 
 def _meaning(source: bytes) -> tuple[str, list[str]]:
-    """The hash of what a module means, and what it imports."""
+    """Return the hash of what a module means, and what it imports, with leading dots where that is relative."""
     tree = ast.parse(source)
-    imports = list(_imported(tree))
-    _strip_docstrings(tree)
-    digest = hashlib.sha256()
-    for piece in _normalised(tree):
-        digest.update(piece.encode(errors="surrogatepass"))
-    return digest.hexdigest()[:16], imports
-
-
-def _imported(tree: ast.AST) -> Iterator[str]:
+    imports: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            imports += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = "." * node.level + (node.module or "")
-            yield start
             # `from package import module`
-            yield from (f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)
+            imports += [start, *(f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)]
+        elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    text = "".join(_normalised(tree))
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16], imports
 
 
 def _absolute(name: str, package: str) -> str:
-    """What an import means in a module of `package`, which leading dots are relative to."""
+    """Return what an import means in a module of `package`, which leading dots are relative to."""
     rest = name.lstrip(".")
     if not (up := len(name) - len(rest)):
         return name
@@ -177,20 +158,8 @@ def _absolute(name: str, package: str) -> str:
     return ".".join([*above[: len(above) - up + 1], *filter(None, [rest])])
 
 
-def _strip_docstrings(tree: ast.AST) -> None:
-    for node in ast.walk(tree):
-        match node:
-            case (
-                ast.Module(body=[ast.Expr(ast.Constant(str())), *_])
-                | ast.ClassDef(body=[ast.Expr(ast.Constant(str())), *_])
-                | ast.FunctionDef(body=[ast.Expr(ast.Constant(str())), *_])
-                | ast.AsyncFunctionDef(body=[ast.Expr(ast.Constant(str())), *_])
-            ):
-                del node.body[0]
-
-
 def _normalised(node: object) -> Iterator[str]:
-    """A tree as text without positions. Empty fields are left out, so Python versions that add some still agree."""
+    """Yield a tree as text, without positions and empty fields, some of which only newer versions of Python have."""
     if isinstance(node, ast.AST):
         yield f"({type(node).__name__}"
         for name, value in ast.iter_fields(node):

@@ -11,26 +11,17 @@ ROOT = "dvc.yaml"
 
 @dataclass(frozen=True)
 class Stage:
-    """One DVC stage.
-
-    Attributes:
-        file: The stage file, relative to the workspace.
-        name: Its name in there, ``group@id`` for one of a group.
-        command: What DVC runs: ``pfl stage``, its kind, and what it is about.
-        deps, outs: Paths relative to the workspace.
-        always: DVC runs it at every call, since more can change than what it sees.
-    """
+    """One DVC stage; paths are relative to the workspace."""
 
     file: str
-    name: str
-    command: str
+    name: str  # in that file, ``group@id`` for one of a group
+    command: str  # ``pfl stage``, its kind, and what it is about
     deps: tuple[str, ...]
     outs: tuple[str, ...]
-    always: bool = False
+    always: bool = False  # DVC runs it at every call, since more can change than what it sees
 
     @property
     def address(self) -> str:
-        """As DVC takes it on its command line."""
         return f"{self.file}:{self.name}"
 
     @property
@@ -84,13 +75,9 @@ class Graph:
         return set(networkx.ancestors(networkx.DiGraph(self.upstream), address))
 
     def heights(self, order: list[str], seconds: Mapping[str, float]) -> dict[str, float]:
-        """Return for each stage in `order` the longest expected time from its start to the end of what needs it.
-
-        Starting the highest first is the usual list scheduling by critical path.
-        """
-        known = set(order)
+        """Return for each stage in `order` the longest expected time from its start to the end of what needs it."""
         height: dict[str, float] = {}
         for address in reversed(order):
-            later = (height[other] for other in self.downstream[address] if other in known)
+            later = (height[other] for other in self.downstream[address] if other in height)
             height[address] = seconds.get(address, 0.0) + max(later, default=0.0)
         return height

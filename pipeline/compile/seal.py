@@ -27,12 +27,7 @@ AGAIN = "type the same command again"
 
 @dataclass(frozen=True)
 class Sealed:
-    """A stage at work.
-
-    Attributes:
-        seal: What stands for its code.
-        inputs: Files and folders that it reads, and what their files looked like when it began.
-    """
+    """A stage at work: what stands for its code, what it reads, and what these files looked like when it began."""
 
     seal: str
     inputs: tuple[Path, ...]
@@ -41,9 +36,8 @@ class Sealed:
     def confirm(self) -> None:
         """Raise :class:`UserError` if an input is not what it was when the stage began."""
         now = _stats(self.inputs)
-        for path, stat in self.found.items():
-            if now.get(path) != stat:
-                raise UserError(f"{path}: replaced while this stage read it, so nothing is recorded; {AGAIN}")
+        if replaced := [path for path, stat in self.found.items() if now.get(path) != stat]:
+            raise UserError(f"{replaced[0]}: replaced while this stage read it, so nothing is recorded; {AGAIN}")
 
 
 @contextmanager
@@ -52,26 +46,25 @@ def sealed(
 ) -> Iterator[Sealed]:
     """Yield a stage at work, in the folder of the workspace; its inputs are confirmed at the end.
 
-    Args:
-        seal: What its command ends with; None, by hand, is that of the code that lies here.
-        content: The digest of what else it reads, which the seal begins with.
-
-    Raises:
-        UserError: The code is not what the command was compiled for, or an input was replaced.
+    `seal` is what its command ends with; None, by hand, is that of the code that lies here. It begins with `content`,
+    the digest of what else the stage reads. Raises :class:`UserError` for another code, or a replaced input.
     """
     disk = Code(Path(sources.__file__).parent.parent, study_home() / ".pfl" / "fingerprints.json")
     fingerprints = {part: part.fingerprint(disk) for part in code}
-    digests = [part.digest(fingerprint) for part, fingerprint in fingerprints.items()]
-    own = "-".join([*([content] if content else []), *digests])
+    names = [*(["its table"] if content else []), *(f"the code of {part.name}" for part in code)]
+    digests = [*([content] if content else []), *(part.digest(found) for part, found in fingerprints.items())]
+    own = "-".join(digests)
     if seal not in (None, own):
-        raise UserError(_difference(code, own, seal or "", bool(content)))
+        stated = zip(names, digests, (seal or "").split("-"), strict=False)
+        name = next((name for name, now, then in stated if now != then), "what it works with")
+        message = f"{name} was edited after this stage was compiled, so it would not be what is recorded"
+        raise UserError(f"{message}; {AGAIN}")
     paths = tuple(map(Path, inputs))
     stage = Sealed(own, paths, _stats(paths))
     for part, fingerprint in fingerprints.items():
-        if part.name == ENGINE:
-            _load(disk, fingerprint, "regression runs had seen it", "type `make pins`")
-        else:
-            _load(disk, fingerprint, "this stage began", AGAIN)
+        tested = part.name == ENGINE
+        since = "regression runs had seen it" if tested else "this stage began"
+        _load(disk, fingerprint, since, "type `make pins`" if tested else AGAIN)
     disk.remember()
     yield stage
     stage.confirm()
@@ -85,21 +78,12 @@ def study_home() -> Path:
         return Path()
 
 
-def _difference(code: Sequence[Part], own: str, seal: str, content: bool) -> str:
-    """Return what to say of a command that is of another code."""
-    names = [*(["its table"] if content else []), *(f"the code of {part.name}" for part in code)]
-    pairs = zip(names, own.split("-"), seal.split("-"), strict=False)
-    name = next((name for name, now, then in pairs if now != then), "what it works with")
-    return f"{name} was edited after this stage was compiled, so it would not be what is recorded; {AGAIN}"
-
-
 def _load(code: Code, fingerprint: str, since: str, remedy: str) -> None:
     """Import all that a fingerprint names, and make sure that it is what it says."""
     fault = None
-    for name in code.names(fingerprint):
+    for name in filter(code.has, code.names(fingerprint)):  # templates are read with their modules
         try:
-            if code.has(name):  # templates are read with their modules
-                import_module(name)
+            import_module(name)
         except Exception as error:
             fault = fault or error
     if altered := code.altered(fingerprint, sources.loaded()):

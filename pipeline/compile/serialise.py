@@ -31,8 +31,6 @@ def to_json(value: Any, levels: int = 2) -> str:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """The C emitter where it exists; shared lists are written out, as stage files are read by people too."""
-
     ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pflcore import ENGINE_VERSION
 from pflcore.registry import module_of
@@ -20,17 +20,10 @@ from pipeline.workspace import COUNTING
 ENGINE = "engine"
 
 
-@dataclass(frozen=True)
-class Part:
-    """Code that a stage works with.
+class Part(NamedTuple):
+    """Code that a stage works with: what `module` imports but for what `without` does; the engine by its version."""
 
-    Attributes:
-        name: ``method.fedper``, under which ``stages/code.yaml`` has its digest.
-        module: What it imports is the code; of :data:`ENGINE` the version stands for it.
-        without: What this one imports is not.
-    """
-
-    name: str
+    name: str  # ``method.fedper``, under which ``stages/code.yaml`` has its digest
     module: str
     without: str | None = None
 
@@ -47,22 +40,16 @@ class Part:
 
 def code_of(kind: str) -> list[Part]:
     """Return the code that all stages of a kind share."""
-    root = root_of(kind)
-    return [Part(ENGINE, root) if kind in ENGINE_STAGES else Part(f"stage.{kind}", root)]
+    return [Part(ENGINE if kind in ENGINE_STAGES else f"stage.{kind}", root_of(kind))]
 
 
 def code_of_run(kind: str, run: Run) -> list[Part]:
     """Return the code of a stage on the way to the result of a run: data, partition or train."""
-    match kind:
-        case "data":
-            entries = [("dataset", run.dataset)]
-        case "partition":
-            entries = [("partition", run.partition)]
-        case _:
-            analyses = [("analysis", name) for name in run.analyses]
-            entries = [("method", run.method), ("backbone", run.backbone), *analyses]
-    root = root_of(kind)
-    return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root) for one, name in entries)]
+    if kind in ("data", "partition"):  # of which a run may have no more
+        entries = [("dataset", run.dataset)] if kind == "data" else [("partition", run.partition)]
+    else:
+        entries = [("method", run.method), ("backbone", run.backbone), *(("analysis", name) for name in run.analyses)]
+    return [*code_of(kind), *(Part(f"{one}.{name}", module_of(one, name), root_of(kind)) for one, name in entries)]
 
 
 def code_of_evaluation(table: ResolvedTable, runs: Iterable[Run]) -> list[Part]:
@@ -100,7 +87,6 @@ def versions(code: Code, catalog: Catalog, run: Run) -> Versions:
     made_by = {"engine": str(ENGINE_VERSION)}
     for kind, name in entries.items():
         own = code.outside(module_of(kind, name))
-        made_by[f"{kind}.{name}"] = (
-            text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])
-        )
+        version = text_hash(own)[:12] if own else str(catalog.entry(kind, name).facts["results_version"])
+        made_by[f"{kind}.{name}"] = version
     return made_by

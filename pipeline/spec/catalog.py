@@ -1,8 +1,7 @@
 """Everything that specs can name, as plain data: entries of the registries with their options, and the settings.
 
-Collecting it imports every method and backbone, and with them torch. The result is therefore kept as JSON under a name
-that is a hash of the sources of all entries: reading a spec, completing it in an editor or listing entries does not
-wait for torch.
+Collecting it imports every method and backbone, and with them torch. The result is therefore stored as JSON under a
+name that is a hash of the sources of all entries: reading a spec or completing it in an editor does not wait for torch.
 """
 
 from __future__ import annotations
@@ -11,35 +10,25 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
-import json
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 import pflcore
 from pflcore import extensions
-from pflcore.json_text import parse_json
+from pflcore.files import write_text
 from pflcore.options import OptionInfo, describe_options
 from pflcore.registry import KINDS, joined, registry_of, use_study
 from pipeline.spec.run import SETTINGS
 
-_STARTED = time.time()
-
-STAND_IN = OptionInfo(
-    "stand_in",
-    "int",
-    many=False,
-    optional=True,
-    required=False,
-    default=None,
-    help="Use that many generated training samples of the dataset's shape, and a quarter as many test samples, "
-    "instead of the real data; null is the real data.",
-    choices=None,
-    bounds={"ge": 4},
-)
+_HELP = """Use that many generated training samples of the dataset's shape, and a quarter as many test samples, \
+instead of the real data; null is the real data."""
+STAND_IN = OptionInfo("stand_in", "int", False, True, False, None, _HELP, None, {"ge": 4})
 """An option that every dataset has beside its own: whoever loads a dataset takes it off before creating the entry."""
 
 
@@ -47,9 +36,8 @@ STAND_IN = OptionInfo(
 class EntryInfo:
     """One registered entry, such as a dataset or a method, or one group of settings.
 
-    `facts` holds the other public class attributes that are plain data, such as a dataset's shape and number of classes
-    or a method's personal groups. `origin` says where an entry is from that is not built in: a file of the study, or a
-    package.
+    `facts` holds the other public class attributes that are plain data, such as a dataset's shape or a method's
+    personal groups. `origin` says where an entry is from that is not built in: a file of the study, or a package.
     """
 
     name: str
@@ -73,52 +61,47 @@ class Catalog:
     entries: dict[str, dict[str, EntryInfo]]
     settings: dict[str, EntryInfo]
 
+    @cached_property
+    def memory(self) -> dict[Any, Any]:
+        """What :mod:`pipeline.spec.fields` has made of it, for all specs."""
+        return {}
+
     def names(self, kind: str) -> list[str]:
-        """The entries of one kind, sorted."""
-        return sorted(self.entries[kind])
+        """Return the entries of one kind, sorted; a group of settings is the only one of its kind."""
+        return [kind] if kind in self.settings else sorted(self.entries[kind])
 
     def entry(self, kind: str, name: str) -> EntryInfo:
-        """The entry of a name that is known to exist."""
-        return self.entries[kind][name]
+        """Return an entry that is known to exist, or a group of settings."""
+        return self.settings[kind] if kind in self.settings else self.entries[kind][name]
 
     def options(self, kind: str, name: str) -> tuple[OptionInfo, ...]:
-        """What a spec may say about an entry, or about a group of settings (whose name is its kind)."""
-        if kind in self.settings:
-            return self.settings[kind].options
-        return self.entries[kind][name].options + ((STAND_IN,) if kind == "dataset" else ())
+        """Return what a spec may say about an entry, or about a group of settings."""
+        return self.entry(kind, name).options + ((STAND_IN,) if kind == "dataset" else ())
 
     def to_json(self) -> str:
-        """JSON, read back by :meth:`from_json`. Options and facts keep their order."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        """Return JSON, which :meth:`from_json` reads."""
+        return _ADAPTER.dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Catalog:
-        """Return the catalog of :meth:`to_json`.
+        """Return the catalog of :meth:`to_json`. Raises ``ValueError`` for another text."""
+        catalog = _ADAPTER.validate_json(text)
+        if {*catalog.entries} != {*KINDS} or {*catalog.settings} != {*SETTINGS}:
+            raise ValueError("not a catalog of this version")
+        return catalog
 
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: The text has another shape.
-        """
-        data = parse_json(text)
-        entries = {kind: {name: _entry_from(entry) for name, entry in data["entries"][kind].items()} for kind in KINDS}
-        return cls(entries, {name: _entry_from(data["settings"][name]) for name in SETTINGS})
+
+_ADAPTER = TypeAdapter(Catalog)
 
 
 def load_catalog(root: Path) -> Catalog:
-    """Return the catalog of this installation and of the study in `root`, from the cache there when it is current.
-
-    Raises:
-        UserError: A file of the study, or a module of a package, is no entry.
-    """
+    """Return the catalog of this installation and of the study in `root`, from the cache there when it is current."""
     use_study(root)
     path = root / ".pfl" / f"catalog-{fingerprint()}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+    with contextlib.suppress(OSError, ValueError):
         return Catalog.from_json(path.read_text(encoding="utf-8"))
     catalog = build_catalog()
-    if any(path.stat().st_mtime > _STARTED for path in _sources().values()):
-        return catalog  # edited under way: what was imported may not be what has been hashed
-    from pflcore.files import write_text
-
-    with contextlib.suppress(OSError):  # what cannot be kept is made again the next time
+    with contextlib.suppress(OSError):  # what cannot be stored is made again the next time
         write_text(path, catalog.to_json())
         for other in path.parent.glob("catalog-*.json"):
             if other != path:
@@ -128,34 +111,29 @@ def load_catalog(root: Path) -> Catalog:
 
 def build_catalog() -> Catalog:
     """Import every registered entry and describe it. Slow the first time in a process: torch is imported."""
-    entries = {}
+    entries: dict[str, dict[str, EntryInfo]] = {}
     for kind in KINDS:
         registry, own = registry_of(kind), joined(KINDS[kind][0])
-        entries[kind] = {
-            name: describe_entry(name, registry.get(name), own[name].origin if name in own else "")
-            for name in registry.names()
-        }
+        origins = {name: own[name].origin if name in own else "" for name in registry.names()}
+        entries[kind] = {name: describe_entry(name, registry.get(name), origin) for name, origin in origins.items()}
     return Catalog(entries, {name: describe_entry(name, cls) for name, cls in SETTINGS.items()})
 
 
 def describe_entry(name: str, cls: type, origin: str = "") -> EntryInfo:
-    """Return one registered class, or one settings dataclass, as data."""
-    options = describe_options(cls)
+    """Return one registered class, or one settings dataclass, as data; defaults are lists where options are tuples."""
+    options = [
+        dataclasses.replace(info, default=list(info.default) if isinstance(info.default, tuple) else info.default)
+        for info in describe_options(cls)
+    ]
     known = {option.name for option in options} | {"name", "citation", "smoke"}
     facts = {
         attribute: _as_plain(inspect.getattr_static(cls, attribute))
         for attribute in dir(cls)
         if not attribute.startswith("_") and attribute not in known
     }
-    return EntryInfo(
-        name=name,
-        doc=inspect.getdoc(cls) or "",
-        citation=getattr(cls, "citation", ""),
-        smoke=dict(getattr(cls, "smoke", {})),
-        options=options,
-        facts={attribute: value for attribute, value in facts.items() if value is not None},
-        origin=origin,
-    )
+    facts = {attribute: value for attribute, value in facts.items() if value is not None}
+    citation, smoke = getattr(cls, "citation", ""), dict(getattr(cls, "smoke", {}))
+    return EntryInfo(name, inspect.getdoc(cls) or "", citation, smoke, tuple(options), facts, origin)
 
 
 def _as_plain(value: Any) -> Any:
@@ -173,27 +151,13 @@ def _as_plain(value: Any) -> Any:
     return None
 
 
-def _entry_from(data: dict[str, Any]) -> EntryInfo:
-    for option in data["options"]:
-        for field in ("default", "choices"):
-            if isinstance(option[field], list):
-                option[field] = tuple(option[field])
-    return EntryInfo(**{**data, "options": tuple(OptionInfo(**option) for option in data["options"])})
-
-
 def fingerprint() -> str:
-    """Return a hash of all that a catalog can depend on."""
-    digest = hashlib.sha256(sys.version.encode())
+    """Return a hash of all that a catalog can depend on, of modules by names that are the same wherever they lie."""
+    folder = Path(pflcore.__file__).parent
+    sources = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
     joining = [f"{own[name].origin} {name}" for kind in KINDS for own in [joined(KINDS[kind][0])] for name in own]
-    digest.update("\0".join(joining).encode())
-    for name, path in _sources().items():
+    digest = hashlib.sha256(sys.version.encode() + "\0".join(joining).encode())
+    for name, path in {**sources, **extensions.modules()}.items():
         content = path.read_bytes()
         digest.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
-
-
-def _sources() -> dict[str, Path]:
-    """Return the modules by names that are the same wherever they lie."""
-    folder = Path(pflcore.__file__).parent
-    own = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
-    return {**own, **extensions.modules()}

@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import json
-import math
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, create_model
 
 from pflcore.errors import UserError
-from pflcore.options import OptionInfo
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
+from pipeline.spec.metrics import Part
 from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
+from pipeline.spec.schema import first_fault
 from pipeline.spec.yamlfile import show
 
-_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "int": (int, "a whole number"),
-    "float": ((int, float), "a number"),
-    "str": (str, "text; quote it"),
-    "bool": (bool, "true or false"),
-}
-_BOUNDS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
-    "ge": (operator.ge, "at least"),
-    "gt": (operator.gt, "greater than"),
-    "le": (operator.le, "at most"),
-    "lt": (operator.lt, "less than"),
-}
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{show(value)} must be a number")
+    return value
+
+
+_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 @dataclass(eq=False)
 class Invalid(Exception):
-    """A component or a group of settings that does not validate.
+    """A part of a run that does not validate: the option at fault, its position in a list, and what is wrong."""
 
-    Attributes:
-        option: The option at fault, or None when one is missing or several contradict each other.
-        index: The position in the option's list, or None.
-        message: What is wrong, without the place.
-    """
-
-    option: str | None
+    option: str | None  # None when one is missing or several contradict each other
     index: int | None
     message: str
 
@@ -50,47 +41,71 @@ class Fields:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        self._valid: dict[tuple[str, str], dict[str, Any]] = {}
+        self._models: dict[tuple[str, str], type[Part]] = catalog.memory
+        self._valid: dict[str, dict[str, Any]] = catalog.memory
+
+    def model(self, kind: str, name: str) -> type[Part]:
+        """Return the options of an entry, or of a group of settings."""
+        if (kind, name) not in self._models:
+            fields: dict[str, Any] = {}
+            for info in self.catalog.options(kind, name):
+                item: Any = _TYPES[info.type]
+                if info.choices:  # Python would take true for 1
+                    item = Annotated[Literal[info.choices], BeforeValidator(_number)]
+                bounds: Any = {key: int(bound) if item is int else bound for key, bound in info.bounds.items()}
+                item = Annotated[item, Field(**bounds)] if bounds else item
+                item = list[item] if info.many else item
+                field = Field(... if info.required else info.default, alias=info.name, description=info.help)
+                # Attributes of another name, since an option may be called like a method of models.
+                fields[f"of_{info.name}"] = (item | None if info.optional else item, field)
+            self._models[kind, name] = create_model(name, __base__=Part, **fields)
+        return self._models[kind, name]
 
     def known(self, kind: str, name: str) -> list[str]:
         """Return the options of an entry, or of a group of settings."""
         return [option.name for option in self.catalog.options(kind, name)]
 
-    def names(self, kind: str) -> list[str]:
-        """Return the entries of a kind; a group of settings is the only one of its kind."""
-        return [kind] if kind in SETTINGS else self.catalog.names(kind)
-
     def options(self, kind: str) -> list[str]:
         """Return the options of all entries of a kind, or of a group of settings, sorted."""
-        return sorted({option for name in self.names(kind) for option in self.known(kind, name)})
+        return sorted({option for name in self.catalog.names(kind) for option in self.known(kind, name)})
 
     def beside(self, kind: str) -> list[str]:
         """Return the fields of a run that a value of this component's axis can set beside its own options.
 
         One that is called like an option of any entry of the kind is none of them: there, that key is the option.
         """
-        options = self.options(kind)
-        return [field for field in RUN_FIELDS if field != kind and field not in options]
+        own = [kind, *self.options(kind)]
+        return [field for field in RUN_FIELDS if field not in own]
 
     def validate(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a part of a run with defaults written out, as JSON data. Equal parts are shared: do not modify it.
+        """Return a part of a run with defaults written out, as JSON data; raise :class:`Invalid`.
 
-        Args:
-            kind: A kind of entries or a settings group.
-            values: What the spec says; for an entry with a known `name`.
-
-        Raises:
-            Invalid: An option is unknown, missing, or has a bad value.
+        Equal parts are shared: do not modify it. `values` of an entry have a `name` that is known.
         """
-        key = (kind, json.dumps(values, sort_keys=True))
+        key = json.dumps([kind, values], sort_keys=True)
         if key not in self._valid:
-            self._valid[key] = self._validated(kind, values)
+            own = {} if kind in SETTINGS else {"name": values["name"]}
+            model = self.model(kind, own.get("name", kind))
+            try:
+                stated = {option: value for option, value in values.items() if option not in own}
+                part = {**own, **model.model_validate(stated).model_dump(by_alias=True)}
+                if kind in SETTINGS:
+                    SETTINGS[kind](**options(part))
+            except ValidationError as error:
+                loc, message = first_fault(error, model, "option")
+                index = next((step for step in loc[1:] if isinstance(step, int)), None)
+                raise Invalid(str(loc[0]) if loc else None, index, message) from None
+            except UserError as error:  # each option is right, but they contradict each other
+                raise Invalid(None, None, str(error)) from None
+            infos = self.catalog.options(kind, own.get("name", kind))
+            silent = [info.name for info in infos if info.later and part[info.name] == info.default]
+            self._valid[key] = {name: value for name, value in part.items() if name not in silent}
         return self._valid[key]
 
     def stated(self, kind: str, part: Mapping[str, Any], option: str) -> Any:
         """Return the value of an option in a part of a run, which leaves out defaults of options marked `later`."""
         infos = self.catalog.options(kind, str(part.get("name", kind)))
-        return part.get(option, next(as_data(info.default) for info in infos if info.name == option))
+        return part.get(option, next(info.default for info in infos if info.name == option))
 
     def check_name(self, kind: str, name: Any) -> None:
         """Raise :class:`Invalid` when `name` is not an entry of the kind."""
@@ -98,54 +113,3 @@ class Fields:
             raise Invalid("name", None, f"{show(name)} is no {kind}'s name; quote it if it is one")
         if name not in self.catalog.entries[kind]:
             raise Invalid("name", None, f"unknown {kind} {show(name)}{did_you_mean(name, self.catalog.names(kind))}")
-
-    def _validated(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        own = {} if kind in SETTINGS else {"name": values["name"]}
-        infos = {info.name: info for info in self.catalog.options(kind, own.get("name", kind))}
-        part = {name: _checked(info, values[name]) for name, info in infos.items() if name in values}
-        for name in values:
-            if name not in infos and name not in own:
-                raise Invalid(name, None, f"unknown option{did_you_mean(name, list(infos)) or '; there are none'}")
-        for name, info in infos.items():
-            if info.required and name not in part:
-                raise Invalid(None, None, f"{kind} {show(own.get('name', kind))} needs the option {show(name)}")
-        part = {**own, **{name: part.get(name, as_data(info.default)) for name, info in infos.items()}}
-        if kind in SETTINGS:
-            try:
-                SETTINGS[kind](**options(part))
-            except UserError as error:  # each option is right, but they contradict each other
-                raise Invalid(None, None, str(error)) from None
-        silent = {name for name, info in infos.items() if info.later and part[name] == as_data(info.default)}
-        return {name: value for name, value in part.items() if name not in silent}
-
-
-def as_data(default: Any) -> Any:
-    """Return a default as JSON data: a tuple is a list there, also where the catalog has not been through JSON."""
-    return list(default) if isinstance(default, tuple) else default
-
-
-def _checked(info: OptionInfo, value: Any) -> Any:
-    """Return the value of an option as records have it. Raises :class:`Invalid`."""
-    if value is None and info.optional:
-        return None
-    if not info.many:
-        return _checked_item(info, value, None)
-    if not isinstance(value, list):
-        raise Invalid(info.name, None, f"{show(value)} must be a list")
-    return [_checked_item(info, item, index) for index, item in enumerate(value)]
-
-
-def _checked_item(info: OptionInfo, value: Any, index: int | None) -> Any:
-    types, noun = _TYPES[info.type]
-    item = float(value) if info.type == "float" and type(value) is int else value
-    if info.choices is not None and item not in info.choices:
-        raise Invalid(info.name, index, f"{show(item)} must be one of {', '.join(map(show, info.choices))}")
-    if not isinstance(item, types) or isinstance(item, bool) != (info.type == "bool"):
-        raise Invalid(info.name, index, f"{show(value)} must be {noun}")
-    if isinstance(item, float) and not math.isfinite(item):
-        raise Invalid(info.name, index, f"{show(value)} must be finite")
-    for key, bound in info.bounds.items():
-        holds, words = _BOUNDS[key]
-        if not holds(item, bound):
-            raise Invalid(info.name, index, f"{show(value)} must be {words} {bound:g}")
-    return item

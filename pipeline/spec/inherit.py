@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from pflcore.errors import UserError
@@ -11,8 +10,6 @@ from pipeline.spec.yamlfile import Address, Document, Mark, Node, inside, load_y
 
 ADD = "+"
 """Behind the key of a list: its items are added to those that are inherited."""
-
-_OWN = ("extends", "abstract")  # keys that are not inherited
 
 
 def inherit(path: Path, specs_dir: Path) -> tuple[Document, tuple[str, ...]]:
@@ -30,7 +27,7 @@ def inherit(path: Path, specs_dir: Path) -> tuple[Document, tuple[str, ...]]:
     _collect(path, specs_dir, (), documents)
     root = Node({}, Mark("", 0))
     for document in documents.values():
-        inherited = {key: node for key, node in root.value.items() if key not in _OWN}
+        inherited = {key: node for key, node in root.value.items() if key not in ("extends", "abstract")}
         root = Node(_merge(inherited, document.root.value, ()), document.root.mark)
     return Document(root), tuple(reversed(documents))
 
@@ -39,15 +36,19 @@ def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dic
     """Read a file after all that it inherits, as far as they have not been read."""
     label = shown(path, specs_dir)
     document = load_yaml(path, label)
-    chain = (*chain, label)
-    last = ""
-    for address, name in _bases(document):
+    chain, last = (*chain, label), ""
+    extends = plain(document.root.value["extends"]) if "extends" in document.root.value else None
+    names = [extends] if isinstance(extends, str) else [] if extends is None else extends
+    if extends is not None and (not isinstance(names, list) or not names):
+        raise document.error(("extends",), f"{show(extends)} must be the path of a spec, or a list of paths")
+    for index, name in enumerate(names):
+        address: Address = ("extends",) if isinstance(extends, str) else ("extends", index)
+        if not isinstance(name, str):
+            raise document.error(address, f"{show(name)} must be the path of a spec")
         try:
             base = inside(specs_dir, document, address, name)
         except UserError as error:
-            raise UserError(
-                f"{error}; chain: {' -> '.join((*chain, name))}" if len(chain) > 1 else str(error)
-            ) from None
+            raise UserError(f"{error}; chain: {' -> '.join((*chain, name))}" if chain[1:] else str(error)) from None
         here = shown(base, specs_dir)
         if here in chain:
             raise document.error(address, f"a spec cannot inherit from itself: {' -> '.join((*chain, here))}")
@@ -56,26 +57,10 @@ def _collect(path: Path, specs_dir: Path, chain: tuple[str, ...], documents: dic
         if here not in documents:
             _collect(base, specs_dir, chain, documents)
         elif last and list(documents).index(here) < list(documents).index(last):
-            raise document.error(
-                address, f"{show(name)} is inherited in front of {last}; name it in front of it, or leave it out"
-            )
+            message = f"{show(name)} is inherited in front of {last}; name it in front of it, or leave it out"
+            raise document.error(address, message)
         last = here
     documents[label] = document
-
-
-def _bases(document: Document) -> Iterator[tuple[Address, str]]:
-    """Yield the paths that a file extends, and where it names them."""
-    stated = document.root.value.get("extends")
-    bases = None if stated is None else plain(stated)
-    if isinstance(bases, str):
-        yield ("extends",), bases
-    elif bases is not None and (not isinstance(bases, list) or not bases):
-        raise document.error(("extends",), f"{show(bases)} must be the path of a spec, or a list of paths")
-    else:
-        for index, base in enumerate(bases or ()):
-            if not isinstance(base, str):
-                raise document.error(("extends", index), f"{show(base)} must be the path of a spec")
-            yield ("extends", index), base
 
 
 def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> dict[str, Node]:
@@ -86,35 +71,30 @@ def _merge(base: dict[str, Node], child: dict[str, Node], address: Address) -> d
         labels = len(address) == 3 and address[:2] in (("grid", "axes"), ("table", "clients"))  # may end in anything
         if name != key and not labels:
             if name in child:
-                raise node.error(here, f"stands beside {show(name)}, which replaces the list; keep one of them")
+                raise node.mark.error(here, f"stands beside {show(name)}, which replaces the list; keep one of them")
             merged[name] = _added(merged.get(name), node, here)
         elif node.value is None and key in base:
             del merged[key]
         elif isinstance(node.value, dict):
-            merged[key] = Node(_merge(_updated(merged.get(key), node, here), node.value, here), node.mark)
+            before = merged[key].value if key in merged else None
+            if _is_component(here) and "name" in node.value:  # a component that is named anew
+                before = {}
+            elif _is_component(here) and isinstance(before, str):
+                before = {"name": merged[key]}
+            merged[key] = Node(_merge(before if isinstance(before, dict) else {}, node.value, here), node.mark)
         else:
             merged[key] = node
     return merged
 
 
-def _updated(before: Node | None, node: Node, address: Address) -> dict[str, Node]:
-    """Return the inherited entries that a mapping is laid over: none for a component that is named anew."""
-    if before and _is_component(address):
-        if "name" in node.value:
-            return {}
-        if isinstance(before.value, str):
-            return {"name": before}
-    return before.value if before and isinstance(before.value, dict) else {}
-
-
 def _added(before: Node | None, node: Node, address: Address) -> Node:
     """Return an inherited list with further items."""
     if not isinstance(node.value, list):
-        raise node.error(address, f"{show(plain(node))} must be a list, whose items are added to those inherited")
+        raise node.mark.error(address, f"{show(plain(node))} must be a list, whose items are added to those inherited")
     if not before:
         return node
     if not isinstance(before.value, list):
-        raise node.error(address, f"adds to a list, and what is inherited is none: {show(plain(before))}")
+        raise node.mark.error(address, f"adds to a list, and what is inherited is none: {show(plain(before))}")
     return Node([*before.value, *node.value], before.mark if before.value else node.mark)
 
 

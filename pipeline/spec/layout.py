@@ -1,53 +1,55 @@
-"""The `table` of a spec against its grid: where axes go, single clients, quantities and columns of ranks."""
+"""The `table` and the `claims` of a spec against its grid: axes, single clients, quantities, ranks, statements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pflcore.registry import did_you_mean
 from pipeline.spec.draft import validates
-from pipeline.spec.grid import Labels, Points, check_axes
-from pipeline.spec.metrics import Quantity
+from pipeline.spec.grid import Labels, Points, check_where
+from pipeline.spec.metrics import OF_ONE_ROUND, Quantity, Where
 from pipeline.spec.run import Run
-from pipeline.spec.schema import TableSection
-from pipeline.spec.table import TableRank
+from pipeline.spec.schema import COMPARISONS, Claim, TableSection
+from pipeline.spec.table import TableClaim, TableRank
 from pipeline.spec.yamlfile import Address, Document, show
 
 Clients = dict[str, dict[str, int]]
 """Of one axis, or none: the labels that stand for one client, and which."""
 
 
-def default_layout(grid: Points) -> TableSection:
-    """Return the table of a spec that states none: the first axis down, the others across."""
-    return TableSection(caption="", rows=list(grid.labels)[:1], columns=list(grid.labels)[1:])
-
-
-def check_layout(layout: TableSection, grid: Points, document: Document) -> None:
-    """Raise :class:`UserError` for an axis that is unknown, that is in two places, or that varies and is in none."""
+def check_table(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
+    """Raise :class:`UserError` for axes, clients and quantities that are wrong, given each point's run as published."""
     placed: dict[str, str] = {}
     for place in ("rows", "columns", "average_over"):
         for index, axis in enumerate(getattr(layout, place)):
             address: Address = ("table", place, index)
-            if axis not in grid.labels:
-                hint = did_you_mean(axis, list(grid.labels))
-                raise document.error(address, f"unknown axis {show(axis)}{hint}")
+            document.check_known("axis", axis, grid.labels, address)
             if axis in placed:
                 raise document.error(address, f"the axis {axis!r} is already in {placed[axis]}")
             placed[axis] = place
     for axis, labels in grid.labels.items():
         if axis not in placed and len(labels) > 1:
             raise document.error(("table",), f"the axis {axis!r} is in none of rows, columns and average_over")
+    of_cells: dict[str, Mapping[str, Mapping[str, object]]]
+    of_cells = {"clients": layout.clients, "quantities": layout.quantities}
+    for key, by_axis in of_cells.items():
+        for axis, own in by_axis.items():
+            document.check_known("axis", axis, grid.known, ("table", key, axis))
+            if axis not in (*layout.rows, *layout.columns):
+                message = "is in neither rows nor columns, so its labels have no cells of their own"
+                raise document.error(("table", key, axis), message)
+            for label in own:
+                document.check_known("label", label, grid.known[axis], ("table", key, axis, label))
+    _check_clients(layout, grid, runs, document)
+    _check_quantities(layout, grid, document)
 
 
 def check_choice(layout: TableSection, runs: list[Run], document: Document) -> None:
     """Raise :class:`UserError` when a table chooses rounds by validation samples that a run lacks."""
     lacking = next((run for run in runs if not validates(run)), None)
     if layout.metric == "best_by_validation" and lacking:
-        raise document.error(
-            ("table", "metric"),
-            f"{layout.metric!r} needs validation samples, and the partition {lacking.partition!r} on {lacking.dataset} "
-            "holds none back; set its validation_share",
-        )
+        where = f"the partition {lacking.partition!r} on {lacking.dataset}"
+        message = f"{layout.metric!r} needs validation samples, and {where} holds none back; set its validation_share"
+        raise document.error(("table", "metric"), message)
 
 
 def client_of(clients: Clients, labels: Mapping[str, str]) -> int | None:
@@ -68,27 +70,21 @@ def existing_clients(layout: TableSection, grid: Points, runs: list[Run]) -> Cli
     return clients
 
 
-def check_clients(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
-    """Check what a layout says of single clients, given the run of every point of the grid as published.
-
-    Raises:
-        UserError: An axis or a label is unknown, cells would be of two clients, or runs do not have such a client.
-    """
+def _check_clients(layout: TableSection, grid: Points, runs: list[Run], document: Document) -> None:
     here: Address = ("table", "clients")
-    _check_cells(layout, layout.clients, grid, document, here)
     if len(layout.clients) > 1:
         first, second = list(layout.clients)[:2]
         raise document.error((*here, second), f"a second axis; cells are of one client already by {first!r}")
     for axis, own in layout.clients.items():
         for point, run in zip(grid.points, runs, strict=True):
             label = point.labels[axis]
-            client = own.get(label, 0)
+            client, fault = own.get(label, 0), ""
             if client >= run.clients:
-                message = f"no client {client}: a run here has {run.clients} clients, counted from 0"
-                raise document.error((*here, axis, label), message)
-            if label in own and run.record["partition"].get("novel_share"):
-                message = "could be a novel client, which is not measured like others; set novel_share to 0"
-                raise document.error((*here, axis, label), message)
+                fault = f"no client {client}: a run here has {run.clients} clients, counted from 0"
+            elif label in own and run.record["partition"].get("novel_share"):
+                fault = "could be a novel client, which is not measured like others; set novel_share to 0"
+            if fault:
+                raise document.error((*here, axis, label), fault)
 
 
 def quantity_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity | None:
@@ -100,48 +96,32 @@ def quantity_of(layout: TableSection, labels: Mapping[str, str]) -> Quantity | N
     return quantity if quantity.known else None
 
 
-def check_quantities(layout: TableSection, grid: Points, document: Document) -> None:
-    """Check what a layout says of quantities.
-
-    Raises:
-        UserError: An axis or a label is unknown, options do not go together, or a table is of accuracies and of other
-            quantities.
-    """
-    error, here = document.error, ("table", "quantities")
-    _check_cells(layout, layout.quantities, grid, document, here)
+def _check_quantities(layout: TableSection, grid: Points, document: Document) -> None:
+    here: Address = ("table", "quantities")
     stated: list[tuple[Quantity, Address]] = [(layout.quantity, ("table", "quantity"))]
-    for axis, own in layout.quantities.items():
-        stated += [(quantity, (*here, axis, label)) for label, quantity in own.items()]
+    stated += [(one, (*here, axis, name)) for axis, own in layout.quantities.items() for name, one in own.items()]
     for quantity, address in stated:
         for axis, label in quantity.row.items():
-            if axis not in (*layout.rows, *layout.columns):
-                raise error(address, f"{show(axis)} is no axis of the table{did_you_mean(axis, layout.rows)}")
-            if label not in grid.labels[axis]:
-                raise error(address, f"{axis}: unknown label {show(label)}{did_you_mean(label, grid.labels[axis])}")
-    shown = [quantity_of(layout, point.labels) for point in grid.points]
-    if any(shown) and not all(shown):
-        raise error(here, "leave some cells with accuracies; make a table of its own for other quantities")
-    of_all = layout.quantity.with_defaults(Quantity(metric=layout.metric))
-    for quantity in [quantity for quantity in shown if quantity] or [of_all]:
-        if fault := quantity.fault():
-            raise error(("table", "quantity"), fault)
-    if any(shown) and layout.derived:
-        raise error(("table", "derived"), "columns are derived from accuracies, which this table has none of")
+            document.check_known("axis", axis, [*layout.rows, *layout.columns], address)
+            document.check_known("label", label, grid.labels[axis], address)
+    shown = [one for point in grid.points if (one := quantity_of(layout, point.labels))]
+    if 0 < len(shown) < len(grid.points):
+        raise document.error(here, "leave some cells with accuracies; make a table of its own for other quantities")
+    for one in shown or [layout.quantity.with_defaults(Quantity(metric=layout.metric))]:
+        if fault := one.fault():
+            raise document.error(("table", "quantity"), fault)
+    if shown and layout.derived:
+        message = "columns are derived from accuracies, which this table has none of"
+        raise document.error(("table", "derived"), message)
 
 
 def resolve_ranks(layout: TableSection, document: Document) -> list[TableRank]:
-    """Return the columns of ranks as the report works them out, axes in the order of the table's columns.
-
-    Raises:
-        UserError: An axis is unknown or not of the columns, or columns are asked for twice.
-    """
+    """Return the columns of ranks as the report works them out, axes in the order of the table's columns."""
     ranks: list[TableRank] = []
     for index, derived in enumerate(layout.derived):
         address: Address = ("table", "derived", index)
         for position, axis in enumerate(derived.over or ()):
-            if axis not in layout.columns:
-                hint = did_you_mean(axis, layout.columns)
-                raise document.error((*address, "over", position), f"{show(axis)} is no axis of the columns{hint}")
+            document.check_known("axis", axis, layout.columns, (*address, "over", position))
         rank = TableRank(over=[axis for axis in layout.columns if derived.over is None or axis in derived.over])
         if rank in ranks:
             raise document.error(address, f"the same columns as derived[{ranks.index(rank)}]")
@@ -149,18 +129,51 @@ def resolve_ranks(layout: TableSection, document: Document) -> list[TableRank]:
     return ranks
 
 
-def _check_cells(
-    layout: TableSection, by_axis: Mapping[str, Mapping[str, object]], grid: Points, document: Document, here: Address
-) -> None:
-    """Check that axes have cells of their own, and that the labels named on them exist."""
-    known: Labels = grid.known
-    for axis, own in by_axis.items():
-        check_axes({axis: own}, known, document, here)
-        if axis not in (*layout.rows, *layout.columns):
-            raise document.error(
-                (*here, axis), "is in neither rows nor columns, so its labels have no cells of their own"
-            )
-        for label in own:
-            if label not in known[axis]:
-                hint = did_you_mean(label, known[axis])
-                raise document.error((*here, axis, label), f"unknown label {show(label)}{hint}")
+def resolve_claim(
+    index: int, claim: Claim, layout: TableSection, labels: Labels, left_out: Labels, document: Document
+) -> TableClaim:
+    """Return a claim as the report judges it, in which `others` are named."""
+    address: Address = ("claims", index)
+    form, side, than = claim.form, claim.side, dict(claim.than or {})
+    for key, named in ((form, side), ("than", than), ("where", claim.where)):
+        for axis, chosen in named.items():
+            if absent := [label for label in chosen if label in left_out.get(axis, [])]:
+                message = f"{show(absent[0])} is left out by grid.only; restate the claims without it"
+                raise document.error((*address, key, axis), message)
+    for axis, chosen in than.items():
+        known = labels.get(axis, [])
+        if chosen == ["others"] and "others" not in known:
+            than[axis] = [label for label in known if label not in side.get(axis, [])]
+    if form in COMPARISONS:
+        _check_sides(form, side, than, labels, document, address)
+    check_where(claim.where, labels, document, (*address, "where"))
+    for axis in claim.where:
+        if axis in side:
+            raise document.error((*address, "where", axis), "this axis is compared; restrict other axes")
+    for position, axis in enumerate(claim.over):
+        here = (*address, "over", position)
+        document.check_known("axis", axis, labels, here)
+        if axis in side:
+            raise document.error(here, f"{axis!r} is compared; name other axes")
+        if axis in claim.over[:position]:
+            raise document.error(here, f"{axis!r} is named twice")
+    if claim.over and all(len(claim.where.get(axis, labels[axis])) < 2 for axis in claim.over):
+        raise document.error((*address, "over"), "leaves single cells, which have neither mean nor range")
+    if form == "steadier" and not claim.over and layout.metric in OF_ONE_ROUND and not layout.average_over:
+        message = f"a single run has no ± under the metric {layout.metric!r}; name axes in `over`"
+        raise document.error((*address, form), message)
+    margin = claim.margin if claim.within is None else claim.within
+    stated = {"text": claim.text, "form": form, "side": side, "than": than, "over": claim.over, "where": claim.where}
+    return TableClaim.model_validate({**stated, "margin": margin})
+
+
+def _check_sides(form: str, side: Where, than: Where, labels: Labels, document: Document, address: Address) -> None:
+    """Check that what is compared is there on both sides, on the same axes."""
+    check_where(side, labels, document, (*address, form))
+    check_where(than, labels, document, (*address, "than"))
+    if not side:
+        raise document.error((*address, form), f"names no axis; state which labels are {form}")
+    if set(than) != set(side):
+        raise document.error((*address, "than"), f"must name the same axes as `{form}`: {', '.join(side)}")
+    if alone := [axis for axis, chosen in than.items() if not chosen]:
+        raise document.error((*address, "than"), f"the axis {alone[0]!r} has no other labels")

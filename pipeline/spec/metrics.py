@@ -1,18 +1,51 @@
 """What the numbers of a table can be: accuracies, each by a protocol, and the quantities of :data:`QUANTITIES`.
 
 A quantity is one entry: what a number of it is, in which unit, where it comes from, and which options it takes.
+Here are also the types that all models of a spec share: strict ones, labels, prose.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from pflcore.errors import UserError
-from pipeline.spec.parts import Label, Part
+from pipeline.spec.yamlfile import show
+
+
+def label_text(value: Any) -> str:
+    """Return a label as text: 50 is ``"50"``, null is ``"null"``. Raises ``ValueError`` for what is none."""
+    if value is None or isinstance(value, bool):
+        return show(value)
+    if isinstance(value, str) and value.strip() and value.isprintable():
+        return value
+    if isinstance(value, int | float):
+        return repr(value)
+    raise ValueError(f"{show(value)} is not a label")
+
+
+def _label_list(value: Any) -> list[str]:
+    if value == []:
+        raise ValueError("an empty list picks nothing; leave the axis out to pick every label")
+    return [label_text(item) for item in (value if isinstance(value, list) else [value])]
+
+
+_SCALAR = {"type": ["string", "number", "boolean"]}
+_SCALARS = {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}]}
+Label = Annotated[str, BeforeValidator(label_text), WithJsonSchema(_SCALAR)]
+Where = dict[str, Annotated[list[str], BeforeValidator(_label_list), WithJsonSchema(_SCALARS)]]
+"""One or several labels per axis; an axis that is not named is not restricted."""
+Line = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
+"""Prose for a report; folded YAML text loses its line ends."""
+
+
+class Part(BaseModel):
+    """Base of the parts of a spec: strict types, no unknown keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
 
 Protocol = Literal["last_rounds", "last_ten", "clients", "final", "worst_tenth", "last_position", "best_by_validation"]
 """Of accuracies, from :mod:`pflcore.protocols`; and ``last_ten``, the mean of a run's last ten measurements, for papers
@@ -28,60 +61,44 @@ BACKBONE = "backbone"
 """In place of a row: the parameters of the backbone, without whatever the method adds to it."""
 
 
-@dataclass(frozen=True)
-class QuantityKind:
+class QuantityKind(NamedTuple):
     """A kind of number that is no accuracy.
 
-    Attributes:
-        words: What a number is, to follow "each number is".
-        heading: The same in a few words, over a column.
-        source: ``plan``: counted from what a run is, before anything is trained; ``run``: in what a run says of itself;
-            ``curve``: in its measurements; ``mixing``: what the analysis of that name found.
-        takes: The options of :class:`Quantity` that it needs or may have.
+    Its `source` is ``plan``: counted from what a run is, before anything is trained; ``run``: in what a run says of
+    itself; ``curve``: in its measurements; ``mixing``: what the analysis of that name found.
     """
 
-    words: str
-    heading: str
+    words: str  # what a number is, to follow "each number is"
+    heading: str  # the same in a few words, over a column
     source: Literal["plan", "run", "curve", "mixing"]
     unit: str = COUNT
-    takes: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()  # the options of :class:`Quantity` that it needs or may have
 
 
+_STORED = "how many numbers a client holds during a round: what it keeps, a second model included, and what it receives"
+_STEP = "floating-point operations of one local step on a whole batch, forward and backward"
+_FORWARD = "floating-point operations of one forward pass of one sample"
 _FLOPS = "a multiply-add is two, and only matrix products and convolutions count"
+_UP, _DOWN = (f"bytes that a client {verb} in a round, the mean over all" for verb in ("sends", "receives"))
+_ATTENTION = (
+    "the weight (0 to 1) that clients give to a kind of local attention at a position in the network, or the mean "
+)
+_MODEL = "how many parameters the model of a client has, with what the method adds to it"
 QUANTITIES: dict[str, QuantityKind] = {
-    "parameters": QuantityKind(
-        "how many parameters the model of a client has, with what the method adds to it", "parameters", "plan"
-    ),
+    "parameters": QuantityKind(_MODEL, "parameters", "plan"),
     "shared": QuantityKind("how many of the model's parameters come from the server", "shared parameters", "plan"),
     "personal": QuantityKind("how many of the model's parameters stay on the client", "personal parameters", "plan"),
-    "stored": QuantityKind(
-        "how many numbers a client holds during a round: what it keeps, a second model included, and what it receives",
-        "stored",
-        "plan",
-    ),
+    "stored": QuantityKind(_STORED, "stored", "plan"),
     "sent": QuantityKind("how many numbers a client sends to the server in a round", "sent", "plan"),
-    "step_flops": QuantityKind(
-        f"floating-point operations of one local step on a whole batch, forward and backward; {_FLOPS}",
-        "FLOPs of a step",
-        "plan",
-    ),
-    "forward_flops": QuantityKind(
-        f"floating-point operations of one forward pass of one sample; {_FLOPS}", "FLOPs of a forward pass", "plan"
-    ),
-    "bytes_up": QuantityKind("bytes that a client sends in a round, the mean over all", "bytes up", "run", BYTES),
-    "bytes_down": QuantityKind(
-        "bytes that a client receives in a round, the mean over all", "bytes down", "run", BYTES
-    ),
+    "step_flops": QuantityKind(f"{_STEP}; {_FLOPS}", "FLOPs of a step", "plan"),
+    "forward_flops": QuantityKind(f"{_FORWARD}; {_FLOPS}", "FLOPs of a forward pass", "plan"),
+    "bytes_up": QuantityKind(_UP, "bytes up", "run", BYTES),
+    "bytes_down": QuantityKind(_DOWN, "bytes down", "run", BYTES),
     "rounds_to": QuantityKind(
         "the first measured round with a pooled test accuracy of at least", "rounds", "curve", PLAIN, ("accuracy",)
     ),
     "attention_weight": QuantityKind(
-        "the weight (0 to 1) that clients give to a kind of local attention at a position in the network, or the mean "
-        "over positions",
-        "attention weight",
-        "mixing",
-        PLAIN,
-        ("kind", "position"),
+        f"{_ATTENTION}over positions", "attention weight", "mixing", PLAIN, ("kind", "position")
     ),
 }
 """Every quantity by the name that a table's metric has."""
@@ -97,19 +114,13 @@ class Quantity(Part):
     """What cells show in place of the table's metric, or what more is to be said of it."""
 
     metric: Metric | None = Field(None, description="Left out: the table's.")
-    percent_of: dict[str, Label] = Field(
-        default_factory=dict, description="Shown in percent of the row with these labels."
-    )
+    percent_of: dict[str, Label] = Field({}, description="Shown in percent of the row with these labels.")
     added_to: dict[str, Label] | Literal["backbone"] | None = Field(
-        None,
-        description="Shown as what comes on top, in percent of the row with these labels, or of the backbone without "
-        "what the method adds.",
+        None, description="Shown as what comes on top, in percent of the row with these labels, or of the backbone."
     )
     accuracy: float | None = Field(None, gt=0, le=100, description="Of `rounds_to`: the accuracy in percent.")
     kind: Literal["se", "eca", "ca"] | None = Field(None, description="Of `attention_weight`.")
-    position: int | None = Field(
-        None, ge=1, description="Of `attention_weight`, counted from 1; left out: the mean over positions."
-    )
+    position: int | None = Field(None, ge=1, description="Of `attention_weight`, from 1; left out: the mean over all.")
 
     @property
     def known(self) -> QuantityKind | None:
@@ -168,14 +179,11 @@ _SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def read_printed(text: str) -> tuple[float, float]:
-    """Return a number as a paper prints it, such as ``45.17 K``, ``21.03M``, ``45.6 MB`` or ``< 0.01``, and what one
-    is worth in its last digit.
+    """Return a number as a paper prints it, such as ``45.17 K``, ``45.6 MB`` or ``< 0.01``, and its last digit's worth.
 
-    Raises:
-        UserError: It is no such number.
+    Raises :class:`UserError` for what is no such number.
     """
-    found = _PRINTED.fullmatch(text)
-    if not found:
+    if not (found := _PRINTED.fullmatch(text)):
         raise UserError(f"{text!r} is not a number")
     number, decimals, scale, _ = found.groups()
     return float(number) * _SCALE[scale], _SCALE[scale] * 10.0 ** -len(decimals or "")

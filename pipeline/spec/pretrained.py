@@ -1,7 +1,7 @@
-"""Pretrained weights as a part of a run: what the file contains, and not where it lies.
+"""Files that are part of a run by what is in them, and not by where they lie: pretrained weights, splits.
 
-So the same file elsewhere is the same run, and another file under the same name is another. Where a file is absent the
-run is named after its place until it is there: the spec is valid, and only the stage that reads the file fails.
+So the same file elsewhere is the same run, and another file under the same name is another. Where weights are absent
+the run is named after their place until they are there: the spec is valid, and only the stage that reads them fails.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ _WRITTEN = ("artifacts", "build", "reports", "stages")  # by stages
 
 @dataclass
 class Weights:
-    """The files of weights that specs name.
-
-    Attributes:
-        home: What their paths are relative to.
-        paths: Content → where it lies; of several places the first that was named.
-    """
+    """The files of weights that specs name, relative to `home`: content → path, of several the first named."""
 
     home: Path
     paths: dict[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
-from pipeline.spec.catalog import Catalog, EntryInfo
+from pipeline.spec.catalog import Catalog
 from pipeline.spec.run import COMPONENTS, LISTS
 
 PROFILES = ("paper", "smoke")
@@ -48,26 +48,19 @@ def smoke_patch(record: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
         patch["training"]["local_steps"] = min(record["training"]["local_steps"], _MAX_LOCAL_STEPS)
     patch["evaluation"] = {**_EVALUATION, "window": 0} if record["training"].get("patience") else _EVALUATION
     for field, kind in LISTS.items():
-        listed = record.get(field, ())
-        patch[field] = [_shrunk(entry, catalog.entry(kind, entry["name"]), clients) for entry in listed]
+        patch[field] = []
+        for own in record.get(field, ()):
+            info = catalog.entry(kind, own["name"])
+            about = info.facts.get("client_options", ())  # options that list clients, of which some are left
+            left = {option: [client for client in own[option] if client < clients] or [0] for option in about}
+            patch[field].append({**own, **left, **info.smoke})
     return patch
-
-
-def _shrunk(entry: dict[str, Any], info: EntryInfo, clients: int) -> dict[str, Any]:
-    """Return an entry of a list as its `smoke` says, and about clients that are left."""
-    of_clients = info.facts.get("client_options", ())
-    left = {option: [client for client in entry[option] if client < clients] or [0] for option in of_clients}
-    return {**entry, **left, **info.smoke}
 
 
 def smoke_clients(clients: int, classes_per_client: int | None, classes: int) -> int:
     """Return a small number of clients, with which a partition by classes can still be dealt out evenly.
 
-    Args:
-        clients: The number in the `paper` profile.
-        classes_per_client: For partitions that have it: ``clients * classes_per_client`` must be a multiple of
-            `classes`.
-        classes: Number of classes of the dataset.
+    That is, where `classes_per_client` is given: ``clients * classes_per_client`` is a multiple of `classes`.
     """
     if classes_per_client is None or clients <= _MAX_CLIENTS:
         return min(clients, _MAX_CLIENTS)

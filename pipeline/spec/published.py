@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
@@ -20,13 +19,12 @@ from pipeline.spec.metrics import read_printed
 from pipeline.spec.table import Published
 from pipeline.spec.yamlfile import read_text, show
 
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]+)?")
 _VALUES = ("mean", "std", "quoted", "note")
 _OPTIONAL = ("misprint", "explained")
 
 
-@dataclass(frozen=True)
-class PublishedRow:
+class PublishedRow(NamedTuple):
     """One line of the file: labels by axis, the value, and where it stands."""
 
     labels: dict[str, str]
@@ -35,17 +33,7 @@ class PublishedRow:
 
 
 def read_published(path: Path, label: str, axes: list[str], *, units: bool = False) -> list[PublishedRow]:
-    """Read published values strictly.
-
-    Args:
-        path: The file.
-        label: How messages name it.
-        axes: The row and column axes; each must be a column. The order of columns is free.
-        units: Values are no accuracies and as the paper prints them, such as ``45.17 K``.
-
-    Raises:
-        UserError: With file and line, for anything but a complete table of finite numbers without duplicates.
-    """
+    """Read published values; raise :class:`UserError`, with file and line, for anything else."""
     rows: dict[tuple[str, ...], PublishedRow] = {}
     header: list[str] = []
     columns = [*axes, *_VALUES]
@@ -57,9 +45,8 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
         if len(cells) != len(header):
             raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns")
         by_column = dict(zip(header, cells, strict=True))
-        labels = {axis: by_column[axis] for axis in axes}
-        key = tuple(labels.values())
-        row = PublishedRow(labels, _value(by_column, where, units), where)
+        key = tuple(by_column[axis] for axis in axes)
+        row = PublishedRow(dict(zip(axes, key, strict=True)), _value(by_column, where, units), where)
         if key in rows:
             raise UserError(f"{where}: a second value for {', '.join(key)}; the first is in {rows[key].where}")
         rows[key] = row
@@ -69,14 +56,7 @@ def read_published(path: Path, label: str, axes: list[str], *, units: bool = Fal
 
 
 def csv_lines(path: Path, label: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield where a line is, ``label:2``, and its cells; skip empty lines, and on top those that begin with #.
-
-    Args:
-        label: How messages name the file.
-
-    Raises:
-        UserError: It cannot be read, is too large, or is not valid CSV in UTF-8.
-    """
+    """Yield where a line is, ``label:2``, and its cells; skip empty lines, and on top those that begin with #."""
     # Further down a label may begin with #.
     text = re.sub(r"\A((#.*)?\r?\n)+", lambda top: "\n" * top[0].count("\n"), read_text(path, label))
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -94,9 +74,8 @@ def _check_header(cells: list[str], columns: list[str], where: str) -> None:
             raise UserError(f"{where}: unknown column {show(cell)}{did_you_mean(cell, [*columns, *_OPTIONAL])}")
         if cells.count(cell) > 1:
             raise UserError(f"{where}: the column {show(cell)} is stated twice")
-    for column in columns:
-        if column not in cells:
-            raise UserError(f"{where}: no column {show(column)}; the columns are {', '.join(columns)}")
+    if missing := [column for column in columns if column not in cells]:
+        raise UserError(f"{where}: no column {show(missing[0])}; the columns are {', '.join(columns)}")
 
 
 def _value(cells: dict[str, str], where: str, units: bool) -> Published:
@@ -112,29 +91,21 @@ def _value(cells: dict[str, str], where: str, units: bool) -> Published:
     std = _number(cells["std"], "std", where)[0] if cells["std"] else None
     if std is not None and std < 0:
         raise UserError(f"{where}: std: {show(cells['std'])} must not be negative")
-    mean, step = None, 0.0
-    if printed or not note:  # what cannot be read has a note and no mean
-        mean, step = _number(printed, "mean", where, units)
+    # What cannot be read has a note and no mean.
+    mean, step = _number(printed, "mean", where, units) if printed or not note else (None, 0.0)
     if mean is None and std is not None:
         raise UserError(f"{where}: std: {show(cells['std'])} without a mean")
-    return Published(
-        mean=mean,
-        std=std,
-        quoted=cells["quoted"] == "yes",
-        note=note,
-        printed=printed if units else "",
-        step=step,
-        explained=cells.get("explained", ""),
-    )
+    shown = {"printed": printed if units else "", "step": step, "explained": cells.get("explained", "")}
+    return Published.model_validate({"mean": mean, "std": std, "quoted": bool(cells["quoted"]), "note": note, **shown})
 
 
 def _number(text: str, column: str, where: str, units: bool = False) -> tuple[float, float]:
     """Return a number, and what one is worth in its last digit where it is printed with a unit."""
+    if not units and _NUMBER.fullmatch(text):
+        return float(text), 0.0
     try:
         if units:
             return read_printed(text)
-        if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
-            return float(text), 0.0
     except UserError:
         pass
     raise UserError(f"{where}: {column}: {show(text)} is not a number{' such as 45.17 K' if units else ''}")

@@ -8,19 +8,15 @@ from dataclasses import dataclass, field
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
 from pipeline.spec.catalog import Catalog
-from pipeline.spec.claims import resolve_claims
 from pipeline.spec.draft import Patch, Patcher, as_patch
-from pipeline.spec.fields import Fields
 from pipeline.spec.grid import Labels, Points, expand, without_effect
 from pipeline.spec.layout import (
     check_choice,
-    check_clients,
-    check_layout,
-    check_quantities,
+    check_table,
     client_of,
-    default_layout,
     existing_clients,
     quantity_of,
+    resolve_claim,
     resolve_ranks,
 )
 from pipeline.spec.metrics import QUANTITIES
@@ -28,20 +24,19 @@ from pipeline.spec.pretrained import Weights
 from pipeline.spec.profiles import check_profile, smoke_patch
 from pipeline.spec.published import PublishedRow, read_published
 from pipeline.spec.run import Run, describe_component, short_hash
-from pipeline.spec.schema import TableSection, Tune
+from pipeline.spec.schema import TableSection
 from pipeline.spec.specs import Spec
 from pipeline.spec.table import ResolvedTable, TableCell, TablePartition
-from pipeline.spec.tuning import Selection, check_labels, check_seeds, tune, tuned_as
-from pipeline.spec.yamlfile import Address, Document, inside, show, shown
+from pipeline.spec.tuning import Selection, check_tuned, tune, tuned_as
+from pipeline.spec.yamlfile import Address, inside, show, shown
 
 
 @dataclass(frozen=True)
 class Resolved:
     """What a spec compiles to. An abstract spec has no runs and no table.
 
-    Attributes:
-        weights: What is in a file of pretrained weights → where it lies, relative to the project.
-        idle: Lines on what the spec says without effect.
+    `weights` says where files of pretrained weights lie, relative to the project, by what is in them; `idle` has lines
+    on what the spec says without effect.
     """
 
     runs: list[Run]
@@ -54,26 +49,23 @@ class Resolved:
 def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
     """Return all distinct runs of a spec under a profile, in the order of the grid, and the table they fill.
 
-    The runs are always checked as published first, so that a profile cannot hide a mistake.
-
-    Raises:
-        UserError: With the file, line and dotted address of the axis value, override or base at fault.
+    The runs are always checked as published first, so that a profile cannot hide a mistake. Raises :class:`UserError`
+    with the file, line and dotted address of the axis value, override or base at fault.
     """
     check_profile(profile)
-    if spec.abstract:
+    if spec.body.abstract:
         return Resolved([], None)
     document, wanted = spec.document, spec.body.tune
     weights = Weights(spec.specs_dir.parent)
-    patcher = Patcher(document, Fields(catalog), weights)
+    patcher = Patcher(document, catalog, weights)
     grid = expand(spec.body.grid, patcher)
     published = [patcher.run(point.draft, "paper") for point in grid.points]
-    layout = spec.body.table or default_layout(grid)
-    check_clients(layout, grid, published, document)
-    check_quantities(layout, grid, document)
+    axes = list(grid.labels)
+    layout = spec.body.table or TableSection(caption="", rows=axes[:1], columns=axes[1:])
+    check_table(layout, grid, published, document)
     if wanted:
-        check_labels(wanted, grid, document)
-        check_seeds(wanted, published, document)
-    _check_effects(grid, published, layout, wanted, document)
+        check_tuned(wanted, grid, published, document)
+    _check_effects(spec, grid, published, layout)
 
     def change(run: Run) -> list[Patch]:
         return [as_patch(smoke_patch(run.record, catalog), ("grid", "base"))] if profile == "smoke" else []
@@ -90,34 +82,30 @@ def resolve(spec: Spec, catalog: Catalog, profile: str = "paper") -> Resolved:
             raise UserError(f"{document.mark(())}: two different runs have the id {run.id}; change a seed")
     check_choice(layout, [*published, *by_point], document)
     table = _table(spec, profile, layout, grid, by_point, catalog)
-    idle = list(without_effect(grid, patcher))
-    return Resolved(list(runs.values()), table, selections, weights.paths, idle)
+    return Resolved(list(runs.values()), table, selections, weights.paths, list(without_effect(grid, patcher)))
 
 
-def _check_effects(
-    grid: Points, runs: list[Run], layout: TableSection, tuning: Tune | None, document: Document
-) -> None:
+def _check_effects(spec: Spec, grid: Points, runs: list[Run], layout: TableSection) -> None:
     """Check that every axis changes something, if only how runs are tuned, and that no run is averaged with itself."""
-    cells = [point.labels for point in grid.points]
-    shown = [(client_of(layout.clients, at), repr(quantity_of(layout, at)), tuned_as(tuning, at)) for at in cells]
-    for axis in grid.labels:
-        effects: dict[tuple[str, ...], list[object]] = {}
-        for point, run, more in zip(grid.points, runs, shown, strict=True):
-            others = tuple(label for other, label in point.labels.items() if other != axis)
-            effects.setdefault(others, []).append((run.id, *more))
-        several = [(len(set(given)), len(given)) for given in effects.values() if len(given) > 1]
+    effects: dict[str, dict[tuple[str, ...], list[object]]] = {axis: {} for axis in grid.labels}
+    for point, run in zip(grid.points, runs, strict=True):
+        at = point.labels
+        effect = (run.id, client_of(layout.clients, at), repr(quantity_of(layout, at)), tuned_as(spec.body.tune, at))
+        for axis, found in effects.items():
+            found.setdefault(tuple(label for other, label in at.items() if other != axis), []).append(effect)
+    for axis, found in effects.items():
+        several = [(len(set(given)), len(given)) for given in found.values() if len(given) > 1]
         address: Address = ("grid", "axes", axis)
         if several and all(distinct == 1 for distinct, _ in several):
-            raise document.error(address, "has no effect: its values give the same runs")
+            raise spec.document.error(address, "has no effect: its values give the same runs")
         if axis in layout.average_over and any(distinct < count for distinct, count in several):
-            raise document.error(address, "is averaged over, but some of its values give the same run")
+            raise spec.document.error(address, "is averaged over, but some of its values give the same run")
 
 
 def _table(
     spec: Spec, profile: str, layout: TableSection, grid: Points, runs: list[Run], catalog: Catalog
 ) -> ResolvedTable:
     body, document = spec.body, spec.document
-    check_layout(layout, grid, document)
     axes = [*layout.rows, *layout.columns]
     published: list[PublishedRow] = []
     if layout.published is not None:
@@ -139,6 +127,9 @@ def _table(
     named = {*(body.figures or ()), *(name for run in runs for name in run.analyses)}
     analyses = [name for name in catalog.names("analysis") if name in named]
     by_id = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
+    first: dict[str, Run] = {}  # of every partition, under the first seed that occurs
+    for run in runs:
+        first.setdefault(short_hash({**run.federation, "seed": 0}), run)
     return ResolvedTable(
         spec=spec.id,
         title=spec.title,
@@ -152,27 +143,20 @@ def _table(
         cells=cells,
         runs={name: run.federation_id for name, run in by_id.items()},
         tuned={name: run.tuned for name, run in by_id.items() if run.tuned},
-        partitions=_partitions(runs),
-        claims=resolve_claims(body.claims, layout, labels, grid.left_out, document),
+        partitions=[TablePartition(federation=run.federation_id, words=_words(run)) for run in first.values()],
+        claims=[
+            resolve_claim(index, claim, layout, labels, grid.left_out, document)
+            for index, claim in enumerate(body.claims)
+        ],
         figures=body.figures,
         analyses={name: catalog.entry("analysis", name).facts.get("title", name) for name in analyses},
         derived=resolve_ranks(layout, document),
     )
 
 
-def _partitions(runs: list[Run]) -> list[TablePartition]:
-    """Return every partition of the runs once, as it is under the first seed that occurs."""
-    first: dict[str, Run] = {}
-    for run in runs:
-        first.setdefault(short_hash({**run.federation, "seed": 0}), run)
-    return [
-        TablePartition(
-            federation=run.federation_id,
-            words=f"{describe_component(run.record['partition'])} on {run.dataset}, {run.clients:,} clients, "
-            f"seed {run.seed}",
-        )
-        for run in first.values()
-    ]
+def _words(run: Run) -> str:
+    partition = describe_component(run.record["partition"])
+    return f"{partition} on {run.dataset}, {run.clients:,} clients, seed {run.seed}"
 
 
 def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> Labels:
@@ -184,9 +168,9 @@ def _labels(axes: list[str], grid: Points, published: list[PublishedRow]) -> Lab
     for axis in axes:
         known = grid.known[axis]
         for row in published:
-            if row.labels[axis] not in known:
-                hint = did_you_mean(row.labels[axis], known)
-                raise UserError(f"{row.where}: {axis}: {show(row.labels[axis])} is no label of this axis{hint}")
+            if (label := row.labels[axis]) not in known:
+                hint = did_you_mean(label, known)
+                raise UserError(f"{row.where}: {axis}: {show(label)} is no label of this axis{hint}")
         order = list(dict.fromkeys(row.labels[axis] for row in published))
         for before, label in zip([None, *known], known, strict=False):
             if label not in order:

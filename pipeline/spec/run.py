@@ -17,59 +17,51 @@ from pflcore.settings import Evaluation, Training
 
 LISTS = {"analyses": "analysis"}
 """Fields of a run that are lists of entries, each of them at most once, and the kind of these."""
-
 COMPONENTS = tuple(kind for kind in KINDS if kind not in LISTS.values())
 """The kinds of which a run has one entry, in a field that is called like the kind."""
-
 SETTINGS: dict[str, type] = {"training": Training, "evaluation": Evaluation}
 """Its parts that have none, and what they are made of."""
-
 FEDERATION = ("dataset", "partition", "clients", "seed")
 """The fields of a run that say who holds which samples."""
-
 ABSENT = "absent:"
 """How the pretrained weights of a run begin whose file is not there."""
-
 RUN_FIELDS = (*FEDERATION, "backbone", "method", "training", "evaluation", *LISTS)
 """The fields of a run in the order in which it is written; an empty list is left out."""
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal data, equal text. Raises ``ValueError`` for NaN and infinities."""
+    """Return JSON with sorted keys and no spaces: equal data, equal text. Raises ``ValueError`` for NaN, infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def describe_component(record: dict[str, Any]) -> str:
-    """A component of a run in words: its name, and its options as far as they say anything (not null, not 0)."""
+    """Return the name of a component of a run, and its options as far as they say anything (not null, not 0)."""
     words = ", ".join(f"{key} {value}" for key, value in record.items() if key != "name" and value)
     return str(record["name"]) + (f" ({words})" if words else "")
 
 
 def options(part: dict[str, Any]) -> dict[str, Any]:
-    """What a part of a run says beside its name; lists become tuples, as options are immutable."""
+    """Return what a part of a run says beside its name; lists become tuples, as options are immutable."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items() if key != "name"}
 
 
 def short_hash(value: Any) -> str:
-    """Eight hex digits of the SHA-256 of canonical JSON."""
+    """Return eight hex digits of the SHA-256 of canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:8]
 
 
 def weights_id(content: str) -> str:
-    """What pretrained weights are called, as in :attr:`Run.pretrained`."""
+    """Return what pretrained weights are called, given :attr:`Run.pretrained`."""
     return short_hash({"pretrained": content})
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run, given by its record.
+    """A run, given by its record, which is not to be modified. Runs are equal when their records are.
 
-    Ids hold only ``[a-z0-9_.-]``, since entries are named like Python modules. Runs are equal when their records are.
-
-    Args:
-        record: dataset, partition, backbone and method (each a mapping with `name`), clients, seed, training,
-            evaluation, analyses (a list of such mappings, if there are any), profile and, if it is tuned, the id of a
-            selection, with defaults written out, but for options marked `later`. Not to be modified.
+    The record has dataset, partition, backbone and method (each a mapping with `name`), clients, seed, training,
+    evaluation, analyses (a list of such mappings, if there are any), profile and, if it is tuned, the id of a
+    selection, with defaults written out, but for options marked `later`. Ids hold only ``[a-z0-9_.-]``.
     """
 
     record: dict[str, Any]
@@ -101,32 +93,26 @@ class Run:
 
     @property
     def dataset(self) -> str:
-        """Name of the dataset."""
         return str(self.record["dataset"]["name"])
 
     @property
     def partition(self) -> str:
-        """Name of the partition scheme."""
         return str(self.record["partition"]["name"])
 
     @property
     def backbone(self) -> str:
-        """Name of the backbone."""
         return str(self.record["backbone"]["name"])
 
     @property
     def method(self) -> str:
-        """Name of the method."""
         return str(self.record["method"]["name"])
 
     @property
     def clients(self) -> int:
-        """How many take part or are novel."""
         return int(self.record["clients"])
 
     @property
     def seed(self) -> int:
-        """Of every random stream."""
         return int(self.record["seed"])
 
     @cached_property
@@ -151,7 +137,7 @@ class Run:
         return selection
 
     def with_chosen(self, chosen: Mapping[str, Any]) -> Run:
-        """It with chosen values in place of its own: ``training.lr`` → value."""
+        """Return it with chosen values in place of its own: ``training.lr`` → value."""
         record = dict(self.record)
         for name, value in chosen.items():
             part, _, option = name.partition(".")
@@ -165,7 +151,7 @@ class Run:
         return content
 
     def options(self, component: str) -> dict[str, Any]:
-        """What it says of one of :data:`COMPONENTS` beside its name, less :attr:`pretrained`."""
+        """Return what it says of one of :data:`COMPONENTS` beside its name, less :attr:`pretrained`."""
         return {name: value for name, value in options(self.record[component]).items() if name != "pretrained"}
 
     def __eq__(self, other: object) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema, model_validator
 
-from pipeline.spec.metrics import Metric, Quantity
-from pipeline.spec.parts import Line, Part, Where
+from pflcore.registry import did_you_mean
+from pipeline.spec.metrics import Line, Metric, Part, Quantity, Where
 from pipeline.spec.table import Better, Publication
-from pipeline.spec.yamlfile import show
+from pipeline.spec.yamlfile import Address, show
 
 SCALARS: dict[str, tuple[int, str]] = {
     "clients": (1, "Number of clients in the federation."),
@@ -23,8 +23,7 @@ SCALARS: dict[str, tuple[int, str]] = {
 
 
 def _each_once(names: list[str]) -> list[str]:
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
+    if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{show(twice[0])} is named twice; a report has one of each figure")
     return names
 
@@ -32,8 +31,9 @@ def _each_once(names: list[str]) -> list[str]:
 # Placeholders that :mod:`pipeline.spec.editor_schema` replaces by the definitions it makes from the catalog.
 RunPatch = Annotated[dict[str, Any], WithJsonSchema({"$comment": "run"})]
 Axes = Annotated[dict[str, Any], WithJsonSchema({"$comment": "axes"})]
+Space = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], WithJsonSchema({"$comment": "space"})]
 FigureName = Annotated[str, WithJsonSchema({"$comment": "figure"})]
-ClientNumber = Annotated[int, Field(ge=0)]
+Natural = Annotated[int, Field(ge=0)]
 
 
 class Override(Part):
@@ -52,54 +52,38 @@ class Resources(Part):
 
     def at_least(self, other: Resources) -> Resources:
         """Return what satisfies both."""
-        return Resources(
-            cpus=max(self.cpus, other.cpus), gpus=max(self.gpus, other.gpus), memory=max(self.memory, other.memory)
-        )
+        return Resources(**{name: max(getattr(self, name), getattr(other, name)) for name in Resources.model_fields})
 
 
 class Grid(Part):
     """The runs of a spec."""
 
-    base: RunPatch = Field(default_factory=dict, description="What all runs share.")
-    axes: Axes = Field(default_factory=dict, description="What varies: every combination of values is a run.")
-    only: Where = Field(
-        default_factory=dict, description="Of the axes named here these labels are kept, and all others left out."
-    )
-    exclude: list[Where] = Field(default_factory=list, description="Combinations that are no runs.")
-    overrides: list[Override] = Field(default_factory=list, description="Patches of some runs, applied in order.")
-
-
-Space = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], WithJsonSchema({"$comment": "space"})]
+    base: RunPatch = Field({}, description="What all runs share.")
+    axes: Axes = Field({}, description="What varies: every combination of values is a run.")
+    only: Where = Field({}, description="Of the axes named here these labels are kept, and all others left out.")
+    exclude: list[Where] = Field([], description="Combinations that are no runs.")
+    overrides: list[Override] = Field([], description="Patches of some runs, applied in order.")
 
 
 class TuneOverride(Part):
     """Search-space override for some runs."""
 
     when: Where = Field(description="Labels of these runs; all named axes must match.")
-    space: Space = Field(default_factory=dict, description="Further settings → values, as in `space`.")
-    trial: RunPatch = Field(default_factory=dict, description="A patch of these runs' trials, after that of all.")
+    space: Space = Field({}, description="Further settings → values, as in `space`.")
+    trial: RunPatch = Field({}, description="A patch of these runs' trials, after that of all.")
 
 
 class Tune(Part):
     """What is chosen by accuracy on validation samples before the runs of a grid are trained."""
 
     space: Space = Field(
-        default_factory=dict,
-        description="Setting → values to try, `training.lr: [0.01, 0.1]`; of `training`, `method` or `backbone`.",
+        {}, description="Setting of training, method or backbone → values: `training.lr: [0.01, 0.1]`."
     )
-    also: list[TuneOverride] = Field(
-        default_factory=list, description="What is otherwise for some runs: further settings, other trials."
-    )
-    where: Where = Field(default_factory=dict, description="Labels of the runs that are tuned; left out: all.")
-    trials: int | None = Field(
-        None, ge=1, description="Most combinations that are tried, drawn at random where there are more; null: all."
-    )
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=lambda: [1000], min_length=1, description="Seeds of the trials, none of which a run may have."
-    )
-    trial: RunPatch = Field(
-        default_factory=dict, description="A patch of every trial, such as `training: {rounds: 10}` to make it shorter."
-    )
+    also: list[TuneOverride] = Field([], description="What is otherwise for some runs: further settings, other trials.")
+    where: Where = Field({}, description="Labels of the runs that are tuned; left out: all.")
+    trials: int | None = Field(None, ge=1, description="Most combinations that are tried, drawn at random; null: all.")
+    seeds: list[Natural] = Field([1000], min_length=1, description="Seeds of the trials, none of which a run may have.")
+    trial: RunPatch = Field({}, description="A patch of every trial, such as `training: {rounds: 10}`.")
 
 
 class Derived(Part):
@@ -113,29 +97,21 @@ class TableSection(Part):
     """How runs become the cells of a table."""
 
     caption: Line = ""
-    rows: list[str] = Field(default_factory=list, description="Axes that vary down the table, outer to inner.")
-    columns: list[str] = Field(default_factory=list, description="Axes that vary across the table, outer to inner.")
-    average_over: list[str] = Field(default_factory=list, description="Axes that are averaged inside a cell.")
-    clients: dict[str, dict[str, ClientNumber]] = Field(
-        default_factory=dict,
-        description="Of one axis: labels whose cells are of a single client, and its number, counted from 0.",
-    )
-    metric: Metric = Field(
-        "last_rounds", description="The protocol under which accuracy is reported, or another quantity."
-    )
-    quantity: Quantity = Field(default_factory=Quantity, description="What more is to be said of a metric.")
-    quantities: dict[str, dict[str, Quantity]] = Field(
-        default_factory=dict, description="Per axis: labels whose cells show another quantity, and which."
-    )
+    rows: list[str] = Field([], description="Axes that vary down the table, outer to inner.")
+    columns: list[str] = Field([], description="Axes that vary across the table, outer to inner.")
+    average_over: list[str] = Field([], description="Axes that are averaged inside a cell.")
+    clients: dict[str, dict[str, Natural]] = Field({}, description="Of one axis: labels of single clients, from 0.")
+    metric: Metric = Field("last_rounds", description="The protocol of the accuracies, or another quantity.")
+    quantity: Quantity = Field(Quantity(), description="What more is to be said of a metric.")
+    quantities: dict[str, dict[str, Quantity]] = Field({}, description="Per axis: labels that show another quantity.")
     better: Better = Field("higher", description="Which values are set in bold.")
     decimals: int = Field(2, ge=0, le=6, description="Decimal places of printed values.")
-    derived: list[Derived] = Field(default_factory=list, description="Ranks of the rows, to the right of the columns.")
+    derived: list[Derived] = Field([], description="Ranks of the rows, to the right of the columns.")
     published: str | None = Field(None, description="CSV file of the published values, relative to this file.")
 
 
 COMPARISONS = ("better", "steadier")
 """The forms of claims that compare the cells of some labels with others; the key of a form is its name."""
-FORMS = (*COMPARISONS, "within")
 
 
 class Claim(Part):
@@ -147,17 +123,13 @@ class Claim(Part):
 
     text: Line = Field(description="The statement in prose.")
     better: Where | None = Field(None, description="Labels of the cells said to be better.")
-    steadier: Where | None = Field(
-        None, description="Labels of the cells said to vary less: over the axes of `over`, or by their own ±."
-    )
+    steadier: Where | None = Field(None, description="Labels of the cells said to vary less, over axes or by their ±.")
     within: float | None = Field(
-        None, ge=0, description="How far apart cells may be, in points, that differ on the axes of `over` only."
+        None, ge=0, description="How far apart, in points, cells may be on the axes of `over`."
     )
-    than: Where | None = Field(
-        None, description="Labels they are compared with, on the same axes; `others` is all other labels."
-    )
-    over: list[str] = Field(default_factory=list, description="Axes that means or ranges are taken over.")
-    where: Where = Field(default_factory=dict, description="Labels that restrict the comparison, on other axes.")
+    than: Where | None = Field(None, description="Labels they are compared with; `others` is all other labels.")
+    over: list[str] = Field([], description="Axes that means or ranges are taken over.")
+    where: Where = Field({}, description="Labels that restrict the comparison, on other axes.")
     margin: float = Field(0.0, ge=0, description="By how much better or narrower, in points.")
 
     @model_validator(mode="before")
@@ -170,24 +142,23 @@ class Claim(Part):
 
     @model_validator(mode="after")
     def _one_form(self) -> Claim:
-        stated = [form for form in FORMS if getattr(self, form) is not None]
+        stated = [form for form in (*COMPARISONS, "within") if getattr(self, form) is not None]
         if len(stated) != 1:
             forms = "`better`, `steadier` and `within`"
             raise ValueError(f"has {len(stated)} of {forms}; state one" if stated else f"needs one of {forms}")
         if self.form in COMPARISONS and self.than is None:
             raise ValueError("'than' is missing")
         if self.form == "within":
-            for key in ("than", "margin"):
-                if key in self.model_fields_set:
-                    raise ValueError(f"`within` compares cells among themselves, so {key!r} does not belong there")
+            if other := self.model_fields_set & {"than", "margin"}:
+                raise ValueError(f"`within` compares cells among themselves, so {min(other)!r} does not belong there")
             if not self.over:
                 raise ValueError("'over' is missing: the axes on which the cells differ that are close together")
         return self
 
     @property
     def form(self) -> str:
-        """The one of :data:`FORMS` that it is in."""
-        return next(form for form in FORMS if getattr(self, form) is not None)
+        """One of :data:`COMPARISONS`, or ``within``."""
+        return next((form for form in COMPARISONS if getattr(self, form) is not None), "within")
 
     @property
     def side(self) -> Where:
@@ -198,27 +169,52 @@ class Claim(Part):
 class SpecFile(Part):
     """One experiment: a grid of runs, the table it becomes, published values and claims."""
 
-    extends: str | list[str] | None = Field(
-        None, description="A spec to inherit from, relative to this file, or several, each laid over those before it."
-    )
+    extends: str | list[str] | None = Field(None, description="Specs to inherit from, each laid over those before it.")
     abstract: bool = Field(False, description="Only to be inherited from: compiles to nothing.")
     title: Line = Field("", description="One line, the heading of the report.")
     paper: Publication | None = None
-    notes: list[Line] = Field(default_factory=list, description="Lines printed under the table.")
-    resources: Resources = Field(default_factory=Resources, description="What its runs need on a cluster.")
-    grid: Grid = Field(default_factory=Grid)
+    notes: list[Line] = Field([], description="Lines printed under the table.")
+    resources: Resources = Field(Resources(), description="What its runs need on a cluster.")
+    grid: Grid = Grid()
     tune: Tune | None = Field(None, description="Settings that are chosen before the runs of the grid are trained.")
     table: TableSection | None = None
-    claims: list[Claim] = Field(default_factory=list)
+    claims: list[Claim] = Field([])
     figures: Annotated[list[FigureName], AfterValidator(_each_once)] | None = Field(
-        None,
-        description="What the report shows beside its table, in this order; left out: the analyses that its runs made.",
+        None, description="What the report shows beside its table; left out: the analyses that its runs made."
     )
 
 
-def known_keys(loc: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that a spec may have where an unknown one was found at `loc`."""
-    annotation: Any = SpecFile
+_FAULTS = {  # pydantic's types of errors
+    **{"int_type": "a whole number", "float_type": "a number", "finite_number": "finite", "bool_type": "true or false"},
+    **{"string_type": "text; quote it", "list_type": "a list", "literal_error": "one of {expected}"},
+    **dict.fromkeys(("dict_type", "model_type"), "`key: value` lines"),
+    **{
+        "greater_than_equal": "at least {ge:g}",
+        "greater_than": "greater than {gt:g}",
+        "too_short": "a list with items",
+    },
+    **{"less_than_equal": "at most {le:g}", "less_than": "less than {lt:g}"},
+}
+
+
+def first_fault(error: ValidationError, model: type[Part], noun: str = "key") -> tuple[Address, str]:
+    """Return where something is wrong, and what; what is misspelt says more than what is missing because of it."""
+    details = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")
+    # Pydantic marks a bad key of a mapping by a last step of its own.
+    loc = tuple(part for part in details["loc"] if part != "[key]")
+    if details["type"] == "extra_forbidden":
+        return loc, f"unknown {noun}{did_you_mean(str(loc[-1]), _known_keys(model, loc)) or '; there are none'}"
+    if details["type"] == "missing":
+        return loc[:-1], f"{show(loc[-1])} is missing"
+    if details["type"] == "value_error":
+        return loc, str(details["ctx"]["error"])
+    words = _FAULTS.get(details["type"], f"otherwise: {details['msg']}").format(**details.get("ctx", {}))
+    return loc, f"{show(details['input'])} must be {words}"
+
+
+def _known_keys(model: type[Part], loc: Address) -> list[str]:
+    """Return the keys that a model may have where an unknown one was found at `loc`."""
+    annotation: Any = model
     for part in loc[:-1]:
         if hasattr(annotation, "model_fields"):
             annotation = annotation.model_fields[str(part)].annotation
@@ -226,4 +222,4 @@ def known_keys(loc: tuple[str | int, ...]) -> list[str]:
             annotation = get_args(annotation)[-1]
         if get_origin(annotation) is UnionType:  # of something and None
             annotation = get_args(annotation)[0]
-    return list(getattr(annotation, "model_fields", {}))
+    return [field.alias or name for name, field in getattr(annotation, "model_fields", {}).items()]

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pflcore.errors import UserError
 from pflcore.files import write_text
@@ -18,21 +16,13 @@ from pflcore.registry import did_you_mean
 from pipeline.workspace import Workspace
 
 
-@dataclass(frozen=True)
-class SpecSelection:
-    """Names of specs, each list in the order of all of them.
+class SpecSelection(NamedTuple):
+    """Names of specs, each list in the order of all of them."""
 
-    Attributes:
-        default: What a bare ``dvc repro`` and a bare ``pfl run`` bring up to date.
-        shared: What pyproject.toml names; their stage files belong into git.
-        added: What `pfl add` and `pfl run` added beside these, on this machine.
-        watching: Every ``dvc repro`` asks whether this project, installed elsewhere, has been upgraded.
-    """
-
-    default: list[str]
-    shared: list[str]
-    added: list[str]
-    watching: bool = False
+    default: list[str]  # what a bare ``dvc repro`` and a bare ``pfl run`` bring up to date
+    shared: list[str]  # what pyproject.toml names; their stage files belong into git
+    added: list[str]  # what `pfl add` and `pfl run` added beside these, on this machine
+    watching: bool = False  # every ``dvc repro`` asks whether this project, installed elsewhere, has been upgraded
 
     @property
     def compiled(self) -> list[str]:
@@ -41,18 +31,24 @@ class SpecSelection:
 
 
 def read_selection(workspace: Workspace, known: Sequence[str]) -> SpecSelection:
-    """Return what is selected of the specs in `known`.
+    """Return what is selected of the specs in `known`. Raises :class:`UserError` for a pyproject.toml that is wrong.
 
-    In pyproject.toml ``[tool.pfl]`` has ``default``, a list of names, which is the first spec when it is left out; and
-    ``compile``, a list of names and patterns such as ``studies/*``, which is all specs; and ``watch_upgrades``, true or
-    false.
-
-    Raises:
-        UserError: pyproject.toml cannot be read, or names what does not exist.
+    There ``[tool.pfl]`` has ``default``, a list of names, which is the first spec when it is left out; ``compile``, a
+    list of names and patterns such as ``studies/*``, which is all specs; and ``watch_upgrades``, true or false.
     """
-    settings = _settings(workspace.home / "pyproject.toml")
-    default, patterns = _names(settings, "default", known[:1]), _names(settings, "compile", ["*"])
+    path = workspace.home / "pyproject.toml"
+    try:
+        settings: Any = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
+    for key in ("tool", "pfl"):
+        settings = settings.get(key, {})
+        if not isinstance(settings, dict):
+            raise UserError(f"pyproject.toml: {key} = {settings!r} must be a table")
+    default, patterns = settings.get("default", list(known[:1])), settings.get("compile", ["*"])
     for key, names in (("default", default), ("compile", patterns)):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(f"pyproject.toml: tool.pfl.{key} = {names!r} must be a list of spec names")
         for name in names:
             if name not in known and not (key == "compile" and {*"*?["} & set(name)):
                 raise UserError(f"pyproject.toml: tool.pfl.{key}: unknown spec {name!r}{did_you_mean(name, [*known])}")
@@ -75,11 +71,7 @@ def drop(workspace: Workspace, names: Iterable[str]) -> None:
 
 
 def named(words: Iterable[str], known: Sequence[str]) -> list[str]:
-    """Return specs by what a person calls them: a name, the path of a file, or a folder for all in it.
-
-    Raises:
-        UserError: There is nothing of that name.
-    """
+    """Return specs by what a person calls them: a name, the path of a file, or a folder for all in it."""
     names: list[str] = []
     for word in words:
         name = word.removeprefix("specs/").removesuffix(".yaml").rstrip("/")
@@ -98,22 +90,3 @@ def _added(workspace: Workspace) -> list[str]:
 
 def _write(workspace: Workspace, names: Iterable[str]) -> None:
     write_text(workspace.private / "added.txt", "".join(f"{name}\n" for name in sorted(names)))
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"pyproject.toml: not readable as TOML ({error})") from None
-    for key in ("tool", "pfl"):
-        settings = settings.get(key, {})
-        if not isinstance(settings, dict):
-            raise UserError(f"pyproject.toml: {key} = {settings!r} must be a table")
-    return settings
-
-
-def _names(settings: dict[str, Any], key: str, default: Sequence[str]) -> list[str]:
-    names = settings.get(key, list(default))
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"pyproject.toml: tool.pfl.{key} = {names!r} must be a list of spec names")
-    return names

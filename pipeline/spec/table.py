@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pflcore.errors import UserError
 from pflcore.reading import read_file
-from pipeline.spec.metrics import Metric, Quantity
-from pipeline.spec.parts import Line, Part
+from pipeline.spec.metrics import Line, Metric, Part, Quantity
 from pipeline.spec.records import read_records
 from pipeline.spec.run import Run
 from pipeline.workspace import RECORDS
 
 Better = Literal["higher", "lower"]
+_MAX_BYTES = 1 << 22  # the table of a study of 5,000 runs has a quarter
 
 
 class _Frozen(BaseModel):
@@ -31,25 +31,16 @@ class Publication(Part):
 
 
 class Published(_Frozen):
-    """A published value, an accuracy in percent. `quoted` values were taken by the paper from another one.
-
-    Without `mean` the value cannot be told, and the note says why.
-
-    Attributes:
-        printed: Of a quantity and of a misprint the text as the paper has it, "45.17 K".
-        step: Of a quantity what one is worth in its last digit.
-        misprint: It cannot be so, as the note says: it is shown, has no `mean`, and is compared with nothing.
-        explained: Why what is obtained is another value, as far as that was found out.
-    """
+    """A published value, an accuracy in percent; without `mean` it cannot be told, and the note says why."""
 
     mean: float | None
     std: float | None
-    quoted: bool
+    quoted: bool  # the paper took it from another one
     note: str
-    printed: str = ""
-    step: float = 0.0
-    misprint: bool = False
-    explained: str = ""
+    printed: str = ""  # of a quantity and of a misprint the text as the paper has it, "45.17 K"
+    step: float = 0.0  # of a quantity what one is worth in its last digit
+    misprint: bool = False  # it cannot be so, as the note says: it has no `mean`, and is compared with nothing
+    explained: str = ""  # why what is obtained is another value, as far as that was found out
 
 
 class TableCell(_Frozen):
@@ -74,13 +65,10 @@ class TablePartition(_Frozen):
 
 
 class TableClaim(_Frozen):
-    """A statement over cells, in any form of :class:`~pipeline.spec.schema.Claim`.
+    """A :class:`~pipeline.spec.schema.Claim`, all of whose labels are named.
 
     Each cell with the labels of `side` is compared with the same cell with `than` labels; with `over` the means or the
     ranges over these axes are. `within` has no sides and is about the range of each group.
-
-    Attributes:
-        margin: By how much better or narrower the side has to be; of `within` how wide a range may be.
     """
 
     text: str
@@ -89,7 +77,7 @@ class TableClaim(_Frozen):
     than: dict[str, list[str]]
     over: list[str]
     where: dict[str, list[str]]
-    margin: float
+    margin: float  # by which the side has to be better or narrower; of `within` how wide a range may be
 
 
 class TableRank(_Frozen):
@@ -99,14 +87,7 @@ class TableRank(_Frozen):
 
 
 class ResolvedTable(_Frozen):
-    """A table with its cells in reading order, rows first.
-
-    `labels` orders the labels of each row and column axis; `clients` has, of one axis or none, those that stand for
-    one client; `quantities` has the axes whose labels choose a quantity. `runs` has the federation of every run that a
-    cell names, by run id, `tuned` the selections that some wait for, and `partitions` what their clients hold. Without
-    a list of `figures` the report shows the analyses that runs made; `analyses` has their headings, and those of the
-    listed ones.
-    """
+    """A table with its cells in reading order, rows first."""
 
     spec: str
     title: str
@@ -116,20 +97,20 @@ class ResolvedTable(_Frozen):
     caption: str
     rows: list[str]
     columns: list[str]
-    clients: dict[str, dict[str, int]]
-    quantities: list[str] = Field(default_factory=list)
+    clients: dict[str, dict[str, int]]  # of one axis or none, the labels that stand for one client
+    quantities: list[str] = []  # the axes whose labels choose a quantity
     metric: Metric
     better: Better
     decimals: int
-    labels: dict[str, list[str]]
+    labels: dict[str, list[str]]  # of each row and column axis, in order
     cells: list[TableCell]
-    runs: dict[str, str]
-    tuned: dict[str, str] = Field(default_factory=dict)
+    runs: dict[str, str]  # run id → its federation, of every run that a cell names
+    tuned: dict[str, str] = {}  # run id → the selection that it waits for
     partitions: list[TablePartition]
     claims: list[TableClaim]
-    figures: list[str] | None
-    analyses: dict[str, str]
-    derived: list[TableRank] = Field(default_factory=list)
+    figures: list[str] | None  # what the report shows; None: the analyses that runs made
+    analyses: dict[str, str]  # headings of these, and of the listed ones
+    derived: list[TableRank] = []
 
     @property
     def drawn(self) -> list[str]:
@@ -156,15 +137,12 @@ def train_stage(run: Run) -> str:
     return f"{'-'.join(['train', *(name for name, has in more.items() if has)])}@{run.id}"
 
 
-_MOST = 1 << 22  # bytes; the table of a study of 5,000 runs has a quarter
-
-
 def read_resolved(path: Path) -> ResolvedTable:
-    """A resolved table. Raises :class:`UserError` when it is missing, or not what `pfl compile` writes."""
+    """Return a resolved table. Raises :class:`UserError` when it is missing, or not what `pfl compile` writes."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; run `pfl compile`")
     try:
-        return ResolvedTable.model_validate_json(read_file(path, _MOST))
+        return ResolvedTable.model_validate_json(read_file(path, _MAX_BYTES))
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = "".join(f"{part}: " for part in (".".join(map(str, fault["loc"])),) if part)
@@ -172,9 +150,5 @@ def read_resolved(path: Path) -> ResolvedTable:
 
 
 def read_runs(table: ResolvedTable, root: Path) -> dict[str, Run]:
-    """Return the runs of a table by id, from their records below the workspace `root`.
-
-    Raises:
-        UserError: A record is missing, or not what `pfl compile` writes.
-    """
+    """Return the runs of a table by id, from their records below the workspace `root`."""
     return {id_: Run(record) for id_, record in read_records(root / RECORDS, table.runs).items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from pflcore.errors import UserError
+from pflcore.registry import did_you_mean
 from pipeline.parsing import check_depth
 
 MAX_BYTES = 1 << 20
@@ -43,16 +45,16 @@ class Mark(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    def error(self, address: Address, message: str) -> UserError:
+        """Return the error `file:line: dotted.address: message`, to be raised."""
+        return UserError(": ".join(filter(None, [str(self), dotted(address), message])))
+
 
 class Node(NamedTuple):
     """A scalar, a list of nodes, or nodes by key; and where it is written."""
 
     value: Any
     mark: Mark
-
-    def error(self, address: Address, message: str) -> UserError:
-        """Return the error `file:line: dotted.address: message`, to be raised."""
-        return UserError(": ".join([str(self.mark), *([dotted(address)] if address else []), message]))
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,19 @@ class Document:
 
     def error(self, address: Address, message: str) -> UserError:
         """Return the error `file:line: dotted.address: message`, to be raised."""
-        return Node(None, self.mark(address)).error(address, message)
+        return self.mark(address).error(address, message)
+
+    def check_known(self, what: str, name: Any, known: Iterable[str], address: Address) -> None:
+        """Raise the error that there is no such thing, with the nearest name."""
+        if name not in (names := list(known)):
+            raise self.error(address, f"unknown {what} {show(name)}{did_you_mean(name, names)}")
+
+
+def _collect_marks(node: Node, address: Address, marks: dict[Address, Mark]) -> None:
+    marks[address] = node.mark
+    if isinstance(node.value, dict | list):
+        for key, item in node.value.items() if isinstance(node.value, dict) else enumerate(node.value):
+            _collect_marks(item, (*address, key), marks)
 
 
 def plain(node: Node) -> Any:
@@ -94,8 +108,7 @@ def plain(node: Node) -> Any:
 
 def dotted(address: Address) -> str:
     """Return an address as people write it: ``grid.overrides[0].set.training.lr``."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in address)
-    return text.removeprefix(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in address).removeprefix(".")
 
 
 def show(value: Any) -> str:
@@ -105,34 +118,27 @@ def show(value: Any) -> str:
 
 
 def load_yaml(path: Path, label: str) -> Document:
-    """Read one YAML file, which messages call `label`.
-
-    Raises:
-        UserError: It cannot be read, is not UTF-8, is too large, is not YAML, or uses what this subset leaves out.
-    """
+    """Read one YAML file, which messages call `label`; raise :class:`UserError` for what the subset leaves out."""
     return parse_yaml(read_text(path, label), label)
 
 
 def read_text(path: Path, label: str) -> str:
-    """Read a small text file. Raises as :func:`load_yaml`."""
+    """Read a small text file in UTF-8. Raises :class:`UserError`."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise UserError(f"{label}: cannot be read: no plain file")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB; a spec is a small text file")
+        return raw.decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{label}: cannot be read: {error.strerror}") from None
-    if len(raw) > MAX_BYTES:
-        raise UserError(f"{label}: larger than {MAX_BYTES >> 20} MiB; a spec is a small text file")
-    try:
-        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{label}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
 
 
 def parse_yaml(text: str, label: str) -> Document:
-    """Read YAML from text. Raises as :func:`load_yaml`."""
+    """Read YAML from text of a file that messages call `label`. Raises :class:`UserError`."""
     try:
         check_depth(text)
         source = yaml.compose(text, Loader=_LOADER)
@@ -150,19 +156,65 @@ def parse_yaml(text: str, label: str) -> Document:
         raise UserError(f"{label}:{line}: not valid YAML: {problem}") from None
     if source is None:
         raise UserError(f"{label}:1: the file is empty")
-    root = _Reader(label).node(source, 0)
+    root = _read_node(source, label, 0, [0])
     if not isinstance(root.value, dict):
         kind = "a list" if isinstance(root.value, list) else show(root.value)
-        raise root.error((), f"expected `key: value` lines at the top level, found {kind}")
+        raise root.mark.error((), f"expected `key: value` lines at the top level, found {kind}")
     return Document(root)
 
 
-def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
-    """Return the path of a file that a spec names, relative to the file that names it.
+def _read_node(source: yaml.Node, label: str, depth: int, size: list[int]) -> Node:
+    """Return what was composed as nodes; `size` holds the number of values so far."""
+    mark = Mark(label, source.start_mark.line + 1)
+    size[0] += 1
+    if size[0] > MAX_NODES:
+        raise mark.error((), f"more than {MAX_NODES} values, aliases expanded; split the file")
+    if depth > MAX_DEPTH:
+        raise mark.error((), f"nested deeper than {MAX_DEPTH} levels, aliases expanded")
+    if source.tag not in _TAGS:
+        raise mark.error((), f"the tag {show(source.tag)} is not allowed; specs are plain data")
+    if isinstance(source, yaml.SequenceNode):
+        return Node([_read_node(item, label, depth + 1, size) for item in source.value], mark)
+    if isinstance(source, yaml.ScalarNode):  # with a style it is quoted, or a block
+        return Node(source.value if source.style else _scalar(source.value, mark), mark)
+    entries: dict[str, Node] = {}
+    for key, value in source.value:
+        text, here = key.value, Mark(label, key.start_mark.line + 1)
+        fault = ""
+        if not isinstance(key, yaml.ScalarNode) or key.tag not in _TAGS:
+            fault = "a key must be plain text"
+        elif not text.strip() or (not key.style and text in _NULL):
+            fault = "a key must not be empty"
+        elif text == "<<" and not key.style:
+            fault = "merge keys (<<) are not supported; use `extends`"
+        elif text in entries:
+            fault = f"the key {show(text)} is already stated in line {entries[text].mark.line}"
+        if fault:
+            raise here.error((), fault)
+        entries[text] = Node(_read_node(value, label, depth + 1, size).value, here)
+    return Node(entries, mark)
 
-    Raises:
-        UserError: It leaves the specs folder, by its path or by a link, or does not exist.
-    """
+
+def _scalar(text: str, mark: Mark) -> Any:
+    """Return the value of plain text: null, true, false, a number, or the text."""
+    if text in _NULL:
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    if _INT.fullmatch(text):
+        if len(text) > 18:
+            raise mark.error((), f"the number {show(text)} is too long; quote it if it is text")
+        return int(text)
+    if not _FLOAT.fullmatch(text):
+        return text
+    number = float(re.sub(r"\.(?=[iInN])", "", text))
+    if not math.isfinite(number) or math.copysign(1, number) < 0 == number:
+        raise mark.error((), f"the number {text} is not allowed; numbers are finite and zero has no sign")
+    return number
+
+
+def inside(specs_dir: Path, document: Document, address: Address, name: str) -> Path:
+    """Return the path of a file that a spec names, relative to the file that names it, within the specs folder."""
     if PurePosixPath(name).is_absolute() or "\\" in name or "\0" in name:
         raise document.error(address, f"{show(name)} must be a relative path with forward slashes")
     path = absolute((specs_dir.parent / document.mark(address).file).parent / name)
@@ -186,68 +238,3 @@ def absolute(path: Path) -> Path:
 def shown(path: Path, specs_dir: Path) -> str:
     """Return a path as messages name it: ``specs/fedtp/table2.yaml``."""
     return (Path(specs_dir.name) / os.path.relpath(absolute(path), absolute(specs_dir))).as_posix()
-
-
-class _Reader:
-    """Builds nodes of one file, and counts them."""
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self.size = 0
-
-    def node(self, source: yaml.Node, depth: int) -> Node:
-        node = Node(source.value, Mark(self.label, source.start_mark.line + 1))
-        self.size += 1
-        if self.size > MAX_NODES:
-            raise node.error((), f"more than {MAX_NODES} values, aliases expanded; split the file")
-        if depth > MAX_DEPTH:
-            raise node.error((), f"nested deeper than {MAX_DEPTH} levels, aliases expanded")
-        if source.tag not in _TAGS:
-            raise node.error((), f"the tag {show(source.tag)} is not allowed; specs are plain data")
-        if isinstance(source, yaml.SequenceNode):
-            return node._replace(value=[self.node(item, depth + 1) for item in source.value])
-        if isinstance(source, yaml.MappingNode):
-            return node._replace(value=self.entries(source, depth))
-        plain_text = isinstance(source, yaml.ScalarNode) and not source.style  # neither quoted nor a block
-        return node._replace(value=_scalar(node)) if plain_text else node
-
-    def entries(self, source: yaml.MappingNode, depth: int) -> dict[str, Node]:
-        entries: dict[str, Node] = {}
-        for key, value in source.value:
-            text, here = key.value, Node(None, Mark(self.label, key.start_mark.line + 1))
-            if not isinstance(key, yaml.ScalarNode) or key.tag not in _TAGS:
-                raise here.error((), "a key must be plain text")
-            if not text.strip() or (not key.style and text in _NULL):
-                raise here.error((), "a key must not be empty")
-            if text == "<<" and not key.style:
-                raise here.error((), "merge keys (<<) are not supported; use `extends`")
-            if text in entries:
-                raise here.error((), f"the key {show(text)} is already stated in line {entries[text].mark.line}")
-            entries[text] = here._replace(value=self.node(value, depth + 1).value)
-        return entries
-
-
-def _scalar(node: Node) -> Any:
-    """Return the value of plain text: null, true, false, a number, or the text."""
-    text: str = node.value
-    if text in _NULL:
-        return None
-    if text in ("true", "false"):
-        return text == "true"
-    if _INT.fullmatch(text):
-        if len(text) > 18:
-            raise node.error((), f"the number {show(text)} is too long; quote it if it is text")
-        return int(text)
-    if not _FLOAT.fullmatch(text):
-        return text
-    number = float(re.sub(r"\.(?=[iInN])", "", text))
-    if not math.isfinite(number) or math.copysign(1, number) < 0 == number:
-        raise node.error((), f"the number {text} is not allowed; numbers are finite and zero has no sign")
-    return number
-
-
-def _collect_marks(node: Node, address: Address, marks: dict[Address, Mark]) -> None:
-    marks[address] = node.mark
-    if isinstance(node.value, dict | list):
-        for key, item in node.value.items() if isinstance(node.value, dict) else enumerate(node.value):
-            _collect_marks(item, (*address, key), marks)

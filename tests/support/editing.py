@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from pipeline.compile.compiler import source_folder
-from pipeline.compile.engine import RECORD, Engine
+from pipeline.compile.engine import Engine
 from pipeline.compile.fingerprint import Code
 from pipeline.workspace import RECORDS
 from support.project import Project, make_project, spec
@@ -48,42 +48,34 @@ class Laboratory:
         truth: Version → run's method → hash of its measurements.
         commands: Command of a stage → the versions that it belongs to.
         made_from: Command and inputs of a stage → hashes of its outputs.
-        environment: Further variables of all that is called.
     """
 
     project: Project
     truth: dict[str, dict[str, str]] = field(default_factory=dict)
     commands: dict[str, list[str]] = field(default_factory=dict)
     made_from: dict[str, list[str]] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def make(cls, folder: Path, rounds: int, source: Path | None = None) -> Laboratory:
-        """A project with two runs, trained under both versions; the one that lies there is the first.
-
-        Args:
-            source: The folder of the packages to use.
-        """
+        """Return a project with two runs, trained under both versions of the packages; the first lies there."""
         project = make_project(folder, {"specs/tiny.yaml": spec("{FedAvg: fedavg, FedProx: fedprox}", rounds=rounds)})
         project.write("pyproject.toml", '[tool.pfl]\ndefault = ["tiny"]\n')
+        project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
         for package in ("pflcore", "pipeline"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree((source or source_folder()) / package, folder / package, ignore=ignored)
-        state = folder / "pflcore/engine/run.py"
-        text = state.read_text(encoding="utf-8")
-        assert text.count(_ROUND) == 1
-        state.write_text(text.replace(_ROUND, _HOLD + _ROUND), encoding="utf-8")
-        made = cls(project, environment=_environment(folder))
-        if (folder / RECORD).is_file():  # which earlier versions did not have
-            made.accept()
-        made.call("pfl", "compile")
+        made = cls(project)
+        assert _ROUND in (folder / "pflcore/engine/run.py").read_text(encoding="utf-8")
+        made._replace("pflcore/engine/run.py", _ROUND, _HOLD + _ROUND)
+        made.accept()
         made.call("git", "init", "-q", "-b", "first")
-        project.write(".gitignore", "__pycache__/\n/artifacts/\n/reports/\n.pfl/\n.dvc/\ndvc.lock\n")
-        made.commit("first")
-        made.call("git", "checkout", "-q", "-b", "second")
-        made.edit()
-        made.call("pfl", "compile")
-        made.commit("second")
+        for version, change in (("first", lambda: None), ("second", made.edit)):
+            change()
+            made.compile()
+            made.call("git", "checkout", "-q", "-B", version)
+            made.call("git", "add", "-A")
+            done = made.call("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", version)
+            assert done.returncode == 0, done.stdout + done.stderr
         for version in ("second", "first"):
             made.call("git", "checkout", "-q", version)
             made.settle("pfl")
@@ -103,37 +95,36 @@ class Laboratory:
 
     @classmethod
     def found(cls, folder: Path) -> Laboratory:
-        """The one that has been made in a folder."""
-        known = json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8"))
-        return cls(Project(folder), *known, environment=_environment(folder))
+        """Return the one that has been made in a folder."""
+        return cls(Project(folder), *json.loads((folder / ".pfl/truth.json").read_text(encoding="utf-8")))
 
     def copy(self, folder: Path) -> Laboratory:
-        """The same in another place, with nothing trained yet."""
+        """Return the same in another place, with nothing trained yet."""
         shutil.copytree(self.project.root, folder, ignore=shutil.ignore_patterns("tmp"), symlinks=True)
         return Laboratory.found(folder)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(self.project.root), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
 
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
         return self.project.call(*command, **self.environment)
 
-    def commit(self, what: str) -> None:
-        self.call("git", "add", "-A")
-        done = self.call("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", what)
-        assert done.returncode == 0, done.stdout + done.stderr
+    def _replace(self, name: str, before: str, after: str) -> None:
+        path = self.project.root / name
+        path.write_text(path.read_text(encoding="utf-8").replace(before, after, 1), encoding="utf-8")
 
     def edit(self) -> None:
-        """The method's code as in the second version, and nothing else."""
-        path = self.project.root / EDITED
-        path.write_text(path.read_text(encoding="utf-8").replace(*_WEIGHT), encoding="utf-8")
+        """Write the method's code as in the second version, and nothing else."""
+        self._replace(EDITED, *_WEIGHT)
 
     def undo(self) -> None:
-        """The method's code as in the first version."""
-        path = self.project.root / EDITED
-        path.write_text(path.read_text(encoding="utf-8").replace(*reversed(_WEIGHT)), encoding="utf-8")
+        """Write the method's code as in the first version."""
+        self._replace(EDITED, *reversed(_WEIGHT))
 
     def edit_engine(self) -> None:
-        """Another constant in a module of the engine, and nothing else."""
-        path = self.project.root / "pflcore/engine/client.py"
-        path.write_text(f"{path.read_text(encoding='utf-8')}\nEDITED = 1\n", encoding="utf-8")
+        """Add a constant to a module of the engine, and nothing else."""
+        self._replace("pflcore/engine/client.py", "\n\nclass ", "\n\nEDITED = 1\n\n\nclass ")
 
     def accept(self) -> None:
         """Record the engine as `make pins` does when it gives the numbers that are known."""
@@ -144,11 +135,11 @@ class Laboratory:
         self.call("pfl", "compile")
 
     def checkout(self) -> None:
-        """The second version with its stage files."""
+        """Check out the second version with its stage files."""
         assert self.call("git", "checkout", "-q", "second").returncode == 0
 
     def tamper(self) -> None:
-        """Another learning rate in the record of FedProx's run."""
+        """Write another learning rate into the record of FedProx's run."""
         path = self.project.root / RECORDS
         before, run, after = path.read_text(encoding="utf-8").partition('"fedprox-')
         path.write_text(before + run + after.replace('"lr": 0.1', '"lr": 0.9', 1), encoding="utf-8")
@@ -159,84 +150,77 @@ class Laboratory:
         return "second" if _WEIGHT[1] in (self.project.root / EDITED).read_text(encoding="utf-8") else "first"
 
     def results(self) -> dict[str, str]:
-        """Run's method → hash of its measurements, of the runs that are there."""
+        """Return run's method → hash of its measurements, of the runs that are there."""
         found = self.project.root.glob("artifacts/runs/*/rounds.parquet")
-        return {path.parent.name.split("-")[0]: _md5(path) for path in found}
+        return {
+            path.parent.name.split("-")[0]: hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+            for path in found
+        }
 
     def stages(self, *names: str) -> list[str]:
-        """The addresses of the federation's stages whose names begin so."""
+        """Return the addresses of the federation's stages whose names begin so."""
         return [address for address in self.project.stages() if address.rpartition(":")[2].startswith(names)]
 
     def start(self, program: str) -> subprocess.Popen[str]:
         """Bring the runs up to date in the background: ``dvc repro`` with them as targets, or all by ``pfl run``."""
         shutil.rmtree(self.project.root / ".pfl/states", ignore_errors=True)  # what is repeated is trained again
         command = ["dvc", "repro", *self.stages("train@")] if program == "dvc" else ["pfl", "run", "-j", "1"]
+        environment, pipe = self.project.environment(**self.environment), subprocess.PIPE
         return subprocess.Popen(
-            command,
-            cwd=self.project.root,
-            env=self.project.environment(**self.environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            command, cwd=self.project.root, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
         )
 
     @contextmanager
     def amid(self, program: str, method: str) -> Iterator[subprocess.Popen[str]]:
-        """The time in which a run of all by ``dvc`` or ``pfl`` is held in the middle of a method's training."""
+        """Yield while a run of all by ``dvc`` or ``pfl`` is held in the middle of a method's training."""
         hold = self.project.write(f"hold-{method}", "")
-        process = self.start(program)
-        self.wait_for(f".pfl/checkpoints/{method}-*/round-*", process)
+        process, until = self.start(program), time.monotonic() + PATIENCE
+        while not any(self.project.root.glob(f".pfl/checkpoints/{method}-*/round-*")):
+            assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
+            time.sleep(0.01)
         yield process
         hold.unlink()
 
-    def wait_for(self, pattern: str, process: subprocess.Popen[str]) -> None:
-        """Until there is such a file."""
-        until = time.monotonic() + PATIENCE
-        while not any(self.project.root.glob(pattern)):
-            assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
-            time.sleep(0.01)
-
-    def settle(self, program: str = "dvc") -> list[str]:
-        """Call until nothing is left to do; what was said of the calls that failed."""
+    def settle(self, program: str = "dvc") -> None:
+        """Call until nothing is left to do."""
         said = []
-        for _ in range(5):
+        while len(said) < 5:
             process = self.start(program)
-            output = process.communicate(timeout=PATIENCE)[0]
+            said.append(complaint(process.communicate(timeout=PATIENCE)[0]))
             if process.returncode == 0:
-                return said
-            said.append(complaint(output))
+                return
         raise AssertionError(f"it does not settle: {said}")
 
     def entries(self) -> list[Any]:
-        """What DVC has recorded of stages, in lock files and the run cache."""
-        root, entries = self.project.root, []
-        for lock in root.glob("stages/**/dvc.lock"):
-            entries += list(yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values())
-        for path in (path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()):
-            entries.append(yaml.safe_load(path.read_text(encoding="utf-8")))
+        """Return what DVC has recorded of stages, in lock files and the run cache."""
+        root = self.project.root
+        locks = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in root.glob("stages/**/dvc.lock")]
+        cached = [path for path in root.glob(".dvc/cache/runs/*/*/*") if path.is_file()]
+        entries = [entry for lock in locks for entry in lock["stages"].values()]
+        entries += [yaml.safe_load(path.read_text(encoding="utf-8")) for path in cached]
         return [entry for entry in entries if entry["cmd"] != "pfl stage guard"]
 
     def wrongly_recorded(self) -> list[str]:
-        """What DVC has recorded that is not true, which it finds by commands and inputs."""
-        found = []
+        """Return what DVC has recorded that is not true, which it finds by commands and inputs."""
+        found = set()
         for entry in self.entries():
             if not entry["cmd"].startswith("pfl stage train "):
                 if self.made_from.get(_inputs(entry), _outputs(entry)) != _outputs(entry):
-                    found.append(f"not what its inputs give: {entry['cmd']}")
+                    found.add(f"not what its inputs give: {entry['cmd']}")
                 continue
             method, versions = entry["cmd"].split()[3].split("-")[0], self.commands.get(entry["cmd"], [])
             made = next(out["md5"] for out in entry["outs"] if out["path"].endswith("rounds.parquet"))
             if made not in {self.truth[version][method] for version in versions}:
-                found.append(f"{method} of {' and '.join(versions) or 'a command that nobody compiled'} is {made[:6]}")
-        return sorted(set(found))
+                found.add(f"{method} of {' and '.join(versions) or 'a command that nobody compiled'} is {made[:6]}")
+        return sorted(found)
 
     def faults(self, program: str = "dvc") -> list[str]:
-        """What is recorded and not true, now and when all has settled; and what then lies there and is not true."""
-        found = self.wrongly_recorded()
+        """Return what is recorded and not true, now and when all has settled; and what then lies there and is not."""
+        found = {*self.wrongly_recorded()}
         self.settle(program)
         for method, result in self.results().items():
             if result != self.truth[self.version][method]:
-                found.append(f"{method}, up to date under the {self.version} code, is {result[:6]}")
+                found.add(f"{method}, up to date under the {self.version} code, is {result[:6]}")
         return sorted({*found, *self.wrongly_recorded()})
 
 
@@ -248,29 +232,20 @@ def _outputs(entry: Any) -> list[str]:
     return [out["md5"] for out in sorted(entry["outs"], key=lambda out: str(out["path"]))]
 
 
-def _md5(path: Path) -> str:
-    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    return {"PYTHONPATH": str(folder), "PFL_DEVICE": "cpu", "PFL_CHECKPOINT_SECONDS": "0"}
-
-
 Act = Callable[[Laboratory], None]
 
 
-def then(*acts: Act, pause: float = 0.0) -> Act:
-    """One after the other."""
+def then(*acts: Act) -> Act:
+    """Return one after the other."""
 
     def act(laboratory: Laboratory) -> None:
         for one in acts:
             one(laboratory)
-            time.sleep(pause)
 
     return act
 
 
 def complaint(output: str) -> str:
-    """What ``pfl`` said of a failure, in what DVC or a runner printed."""
+    """Return what ``pfl`` said of a failure, in what DVC or a runner printed."""
     lines = re.findall(r"^(?:pfl: |FAILED |ERROR: )(.*)$", output, re.MULTILINE)
     return lines[0] if lines else output.strip().rpartition("\n")[2]

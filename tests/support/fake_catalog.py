@@ -26,7 +26,6 @@ class Hundred(Entry):
     """A hundred classes of small images."""
 
     class_names: ClassVar[tuple[str, ...]] = tuple(map(str, range(100)))
-
     source: str = option("original", help="Which distribution of the data is read.", choices=("original", "mirror"))
 
 
@@ -35,9 +34,9 @@ class Dirichlet(Entry):
     """Class shares drawn from a Dirichlet distribution."""
 
     smoke: ClassVar[dict[str, Any]] = {"min_samples": 1}
-
     alpha: float = option(0.3, help="Concentration.", gt=0)
     min_samples: int = option(10, help="Fewest samples of a client.", ge=1)
+    validation_share: float = option(0.0, help="Held back.", ge=0, lt=1, later=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,6 @@ class Vit(Entry):
 
     smoke: ClassVar[dict[str, Any]] = {"depth": 1}
     groups: ClassVar[dict[str, str]] = {"qkv": r"attention\.qkv", "head": r"head\."}
-
     depth: int = option(8, help="Blocks.", ge=1)
     dropout: float | None = option(None, help="Dropout; null is none.", ge=0, lt=1)
 
@@ -81,7 +79,6 @@ class FedPer(Entry):
 
     citation: ClassVar[str] = "Arivazhagan et al., 2019"
     personal: ClassVar[tuple[str, ...]] = ("head",)
-
     layers: int = option(help="How many layers are personal.", ge=1)
 
 
@@ -90,8 +87,6 @@ class FedTP(Entry):
     """Generated attention."""
 
     smoke: ClassVar[dict[str, Any]] = {"embedding": 8}
-    generated: ClassVar[tuple[str, ...]] = ("attention.qkv",)
-
     embedding: int = option(32, help="Length of a client's embedding.", ge=1)
     server_lr: float = option(0.01, help="Learning rate of the server.", gt=0)
     normalised: bool = option(False, help="Whether embeddings have unit length.")
@@ -105,7 +100,6 @@ class Maps(Entry):
     title: ClassVar[str] = "Maps of attention"
     smoke: ClassVar[dict[str, Any]] = {"images": 1}
     client_options: ClassVar[tuple[str, ...]] = ("clients",)
-
     clients: tuple[int, ...] = option((0, 1), help="Whose models.", ge=0)
     images: int = option(2, help="Images of each.", ge=1)
 
@@ -117,26 +111,23 @@ class Weights(Entry):
     title: ClassVar[str] = "Learned weights"
 
 
+ENTRIES: dict[str, dict[str, type[Entry]]] = {
+    "dataset": {"ten": Ten, "hundred": Hundred},
+    "partition": {"dirichlet": Dirichlet, "pathological": Pathological},
+    "backbone": {"convnet": ConvNet, "vit": Vit},
+    "method": {"fedavg": FedAvg, "fedper": FedPer, "fedtp": FedTP},
+    "analysis": {"maps": Maps, "weights": Weights},
+}
 CATALOG = Catalog(
-    entries={
-        kind: {name: describe_entry(name, cls) for name, cls in entries.items()}
-        for kind, entries in {
-            "dataset": {"ten": Ten, "hundred": Hundred},
-            "partition": {"dirichlet": Dirichlet, "pathological": Pathological},
-            "backbone": {"convnet": ConvNet, "vit": Vit},
-            "method": {"fedavg": FedAvg, "fedper": FedPer, "fedtp": FedTP},
-            "analysis": {"maps": Maps, "weights": Weights},
-        }.items()
-    },
-    settings={name: describe_entry(name, cls) for name, cls in SETTINGS.items()},
+    {kind: {name: describe_entry(name, cls) for name, cls in own.items()} for kind, own in ENTRIES.items()},
+    {name: describe_entry(name, cls) for name, cls in SETTINGS.items()},
 )
-
 BASE = "{dataset: ten, partition: dirichlet, clients: 20, backbone: vit, method: fedtp}"
 """A complete run in flow style."""
 
 
 def write_specs(folder: Path, files: dict[str, str | bytes]) -> Path:
-    """Files by path, below `folder`; returns its folder of specs."""
+    """Write files by path, below `folder`; return its folder of specs."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,18 @@ from pipeline.spec.fields import Fields
 from pipeline.spec.resolve import Resolved
 from pipeline.spec.run import Run
 
+Records = dict[tuple[str, ...], dict[str, Any]]
+
+
+def records(result: Resolved) -> Records:
+    """Return the record of the first run of each cell, by labels."""
+    assert result.table is not None
+    runs = {run.id: run.record for run in result.runs}
+    return {tuple(cell.labels.values()): runs[cell.runs[0]] for cell in result.table.cells if cell.runs}
+
+
+# --- one table with all that a table has ------------------------------------------------------------------------------
+
 TABLE = """\
 title: Accuracy
 paper: {name: FedTP, citation: Somebody, table: Table II}
@@ -52,12 +64,10 @@ table:
   decimals: 1
   published: t.csv
 claims:
-  - text: FedTP beats every other method.
-    better: {method: FedTP}
-    than: others
-    where: {dataset: ten}
-    margin: 2
-  - {text: Not so., better: {method: Avg}, than: {method: FedTP}}
+  - {text: t, better: {method: FedTP}, than: others, where: {dataset: ten}, margin: 2}
+  - {text: t, better: {method: FedTP}, than: others, over: [dataset]}
+  - {text: t, steadier: {method: FedTP}, than: {method: Avg}}
+  - {text: t, within: 3, over: [method, dataset], where: {method: [Avg, FedTP]}}
 """
 CSV = """\
 dataset,method,mean,std,quoted,note
@@ -67,30 +77,19 @@ ten,Avg,50,1,,
 """
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Resolved:
-    return resolved(tmp_path, TABLE, t_csv=CSV)
-
-
-def by_label(resolved: Resolved, **labels: str) -> list[Run]:
-    assert resolved.table is not None
-    runs = {run.id: run for run in resolved.runs}
-    (cell,) = [cell for cell in resolved.table.cells if cell.labels == labels]
-    return [runs[run] for run in cell.runs]
-
-
-def test_a_record_has_every_default(table: Resolved, tmp_path: Path) -> None:
-    assert len(table.runs) == 8
-    first, second = by_label(table, method="FedTP", dataset="hundred")
-    assert first.record == {
+def test_records_have_every_default_and_what_axes_and_overrides_say(tmp_path: Path) -> None:
+    result = resolved(tmp_path, TABLE, t_csv=CSV)
+    found = records(result)
+    assert len(result.runs) == 8 and set(found) == {
+        ("Big", "ten"), ("FedTP", "hundred"), ("FedTP", "ten"), ("Avg", "hundred"), ("Avg", "ten"),
+    }  # fmt: skip
+    assert found["FedTP", "hundred"] == {
         "dataset": {"name": "hundred", "source": "original", "stand_in": None},
         "partition": {"name": "dirichlet", "alpha": 0.3, "min_samples": 10},
         "clients": 50,
         "seed": 0,
         "backbone": {"name": "vit", "depth": 4, "dropout": None},
-        "method": {
-            "name": "fedtp", "embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written",
-        },
+        "method": {"name": "fedtp", "embedding": 16, "server_lr": 1.0, "normalised": False, "variant": "as_written"},
         "training": {
             "rounds": 100, "sample_rate": 0.1, "local_epochs": 5, "local_steps": None,
             "batch_size": 64, "lr": 0.1, "momentum": 0.0,
@@ -99,73 +98,226 @@ def test_a_record_has_every_default(table: Resolved, tmp_path: Path) -> None:
         "evaluation": {"every": 5, "window": 200, "curve_every": 50},
         "profile": "paper",
     }  # fmt: skip
-    assert second.record == {**first.record, "seed": 1}
+    big = found["Big", "ten"]
+    assert (big["clients"], big["method"]["embedding"], big["training"]["lr"]) == (100, 64, 0.01)
     assert resolved(tmp_path, "abstract: true\ngrid: {base: {seed: 1}}") == Resolved([], None)
 
 
-def test_axes_overrides_and_exclusion(table: Resolved) -> None:
-    (average,) = by_label(table, method="Avg", dataset="hundred")
-    assert average.record["seed"] == 0
-    assert average.record["training"]["lr"] == 0.01
-    (big,) = by_label(table, method="Big", dataset="ten")
-    assert (big.record["clients"], big.record["method"]["embedding"]) == (100, 64)
-    assert big.record["training"]["lr"] == 0.01  # the override names another label
-    assert by_label(table, method="Big", dataset="hundred") == []
-
-
-def test_the_table(table: Resolved) -> None:
-    result = table.table
-    assert result is not None
-    assert result.labels == {"method": ["Big", "FedTP", "Avg"], "dataset": ["hundred", "ten"]}
-    assert [tuple(cell.labels.values()) for cell in result.cells] == [
-        (method, dataset) for method in result.labels["method"] for dataset in result.labels["dataset"]
+def test_the_table(tmp_path: Path) -> None:
+    result = resolved(tmp_path, TABLE, t_csv=CSV)
+    assert result.table is not None
+    dump = json.loads(json.dumps(result.table.model_dump(exclude_defaults=True)))
+    cells = [(*cell["labels"].values(), len(cell["runs"]), cell.get("published")) for cell in dump.pop("cells")]
+    assert cells == [
+        ("Big", "hundred", 0, {"mean": 40.5, "std": None, "quoted": True, "note": "from elsewhere"}),
+        ("Big", "ten", 1, None),
+        ("FedTP", "hundred", 2, None),
+        ("FedTP", "ten", 2, {"mean": 90.31, "std": 0.26, "quoted": False, "note": ""}),
+        ("Avg", "hundred", 1, None),
+        ("Avg", "ten", 2, {"mean": 50.0, "std": 1.0, "quoted": False, "note": ""}),
     ]
-    assert [len(cell.runs) for cell in result.cells] == [0, 1, 2, 2, 1, 2]
-    published = [cell.published.model_dump(exclude_defaults=True) if cell.published else None for cell in result.cells]
-    assert published == [
-        {"mean": 40.5, "std": None, "quoted": True, "note": "from elsewhere"},
-        None,
-        None,
-        {"mean": 90.31, "std": 0.26, "quoted": False, "note": ""},
-        None,
-        {"mean": 50.0, "std": 1.0, "quoted": False, "note": ""},
-    ]
-    dump = json.loads(json.dumps(result.model_dump()))
-    assert dump.pop("runs") == {run.id: run.federation_id for run in table.runs}
-    words = "dirichlet (alpha 0.3, min_samples 10) on {}, {} clients, seed 0"
-    federations = {run.federation_id for run in table.runs if run.record["seed"] == 0}
-    shown = {partition["words"]: partition["federation"] for partition in dump.pop("partitions")}
-    assert set(shown) == {words.format("ten", 50), words.format("hundred", 50), words.format("ten", 100)}
-    assert set(shown.values()) == federations
-    first, second = dump.pop("claims")
-    assert first["than"] == {"method": ["Big", "Avg"]} and first["margin"] == 2.0 and not second["where"]
-    assert dump["paper"] == {"name": "FedTP", "citation": "Somebody", "table": "Table II"}
-    told = ("spec", "title", "profile", "notes", "caption", "rows", "columns", "metric", "better", "decimals")
-    assert [dump[name] for name in told] == [
-        "a", "Accuracy", "paper", ["A note."], "Accuracy in percent.", ["method"], ["dataset"], "clients", "higher", 1,
+    assert dump.pop("runs") == {run.id: run.federation_id for run in result.runs}
+    first = {run.federation_id for run in result.runs if run.seed == 0}
+    shown = {one["words"]: one["federation"] for one in dump.pop("partitions")}
+    assert set(shown.values()) == first and set(shown) == {
+        f"dirichlet (alpha 0.3, min_samples 10) on {own} clients, seed 0"
+        for own in ("ten, 50", "hundred, 50", "ten, 100")
+    }
+    ours, others = {"method": ["FedTP"]}, {"method": ["Big", "Avg"]}
+    claim = {"text": "t", "form": "better", "side": ours, "than": others, "over": [], "where": {}, "margin": 0.0}
+    assert dump.pop("claims") == [
+        {**claim, "where": {"dataset": ["ten"]}, "margin": 2.0},
+        {**claim, "over": ["dataset"]},
+        {**claim, "form": "steadier", "than": {"method": ["Avg"]}},
+        {**claim, "form": "within", "side": {}, "than": {}, "over": ["method", "dataset"],
+         "where": {"method": ["Avg", "FedTP"]}, "margin": 3.0},
     ]  # fmt: skip
-    assert not any(dump[name] for name in ("clients", "quantities", "tuned", "figures", "analyses", "derived"))
+    assert dump == {
+        "spec": "a", "title": "Accuracy", "profile": "paper", "notes": ["A note."], "clients": {}, "better": "higher",
+        "paper": {"name": "FedTP", "citation": "Somebody", "table": "Table II"}, "caption": "Accuracy in percent.",
+        "rows": ["method"], "columns": ["dataset"], "metric": "clients", "decimals": 1, "figures": None, "analyses": {},
+        "labels": {"method": ["Big", "FedTP", "Avg"], "dataset": ["hundred", "ten"]},
+    }  # fmt: skip
 
 
-def test_claims_on_groups_of_cells(tmp_path: Path) -> None:
-    claims = """
-  - {text: t, better: {method: FedTP}, than: others, over: [dataset], margin: 1}
-  - {text: t, steadier: {method: FedTP}, than: {method: Avg}}
-  - {text: t, steadier: {method: FedTP}, than: {method: Avg}, over: [dataset]}
-  - {text: t, within: 2, over: [method, dataset], where: {method: [Avg, FedTP]}}
+def test_comments_on_top_of_published_values(tmp_path: Path) -> None:
+    commented = f"# specs/t.csv\r\n\n# of the paper's, \"table 1\n{CSV}"
+    assert resolved(tmp_path, TABLE, t_csv=commented) == resolved(tmp_path, TABLE, t_csv=CSV)
+    with pytest.raises(UserError, match=r"t\.csv:2: dataset: '# Avg'"):  # a label, further down
+        resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
+
+
+def test_smoke_shrinks_everything_and_runs_what_becomes_equal_once(tmp_path: Path) -> None:
+    whole = records(resolved(tmp_path, TABLE, t_csv=CSV))["FedTP", "hundred"]
+    result = resolved(tmp_path, TABLE, "smoke", t_csv=CSV)
+    found = records(result)
+    assert found["FedTP", "hundred"] == {
+        **whole,
+        "dataset": {**whole["dataset"], "stand_in": 1000},
+        "partition": {**whole["partition"], "min_samples": 1},
+        "clients": 8,
+        "backbone": {**whole["backbone"], "depth": 1},
+        "method": {**whole["method"], "embedding": 8},
+        "training": {**whole["training"], "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
+        "evaluation": {"every": 1, "window": 2, "curve_every": 1},
+        "profile": "smoke",
+    }
+    assert found["FedTP", "ten"]["dataset"]["stand_in"] == 320
+    text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp]}}}}\n"
+    text += "table: {rows: [method], average_over: [clients]}"
+    assert [len(resolved(tmp_path, text, profile).runs) for profile in ("paper", "smoke")] == [4, 2]
+
+
+# --- a part of a table ------------------------------------------------------------------------------------------------
+
+WHOLE = f"""\
+grid:
+  base: {BASE}
+  axes:
+    method: {{A: fedavg, B: {{name: fedtp, embedding: 4}}, C: fedtp,
+      D: {{name: fedtp, embedding: 2}}, E: {{name: fedtp, embedding: 3}}}}
+    clients: [5, 9, 20]
+  overrides:
+    - {{when: {{method: [A, B]}}, set: {{training: {{lr: 0.5}}}}}}
+  exclude:
+    - {{method: A, clients: 5}}
+    - {{method: [D, E], clients: [5, 20]}}
+table: {{rows: [method], columns: [clients], published: t.csv, clients: {{clients: {{5: 0, 20: 1}}}}}}
 """
-    table = resolved(tmp_path, TABLE[: TABLE.index("claims:")] + "claims:" + claims, t_csv=CSV).table
-    assert table is not None
-    ours, theirs = {"method": ["FedTP"]}, {"method": ["Avg"]}
-    sides = {"text": "t", "side": ours, "than": theirs, "over": [], "where": {}, "margin": 0.0}
-    alone = {"side": {}, "than": {}, "over": ["method", "dataset"], "where": {"method": ["Avg", "FedTP"]}}
-    others = {"than": {"method": ["Big", "Avg"]}, "over": ["dataset"]}
-    assert [claim.model_dump() for claim in table.claims] == [
-        {**sides, "form": "better", **others, "margin": 1.0},
-        {**sides, "form": "steadier"},
-        {**sides, "form": "steadier", **others, "than": theirs},
-        {**sides, "form": "within", **alone, "margin": 2.0},
-    ]
+VALUES = "method,clients,mean,std,quoted,note\nC,5,50,,,\nA,9,60,,,\nB,5,70,,,\n"
+
+
+def test_what_only_leaves_is_as_in_the_whole_table(tmp_path: Path) -> None:
+    whole = resolved(tmp_path / "whole", WHOLE, t_csv=VALUES).table
+    text = "extends: b.yaml\ngrid: {only: {method: [A, D, C], clients: [20, 9]}}\n"
+    result = resolved(tmp_path / "part", text, t_csv=VALUES, b_yaml=WHOLE)
+    part = result.table
+    assert whole is not None and part is not None
+    assert part.labels == {"method": ["C", "D", "A"], "clients": ["9", "20"]}  # in the order of the whole
+    assert whole.labels == {"method": ["C", "D", "E", "A", "B"], "clients": ["5", "9", "20"]}
+    kept = [cell for cell in whole.cells if cell.labels["method"] in "ACD" and cell.labels["clients"] in ("9", "20")]
+    assert sorted(map(repr, part.cells)) == sorted(map(repr, kept)) and part.clients == {"clients": {"20": 1}}
+    assert {run.id for run in result.runs} == {run for cell in kept for run in cell.runs} and len(result.runs) == 5
+
+
+def test_only_is_inherited_lifted_and_added_to(tmp_path: Path) -> None:
+    middle = "extends: b.yaml\nabstract: true\ngrid: {only: {method: [A], clients: [9]}}\n"
+    for more, expected in (
+        ("", ["A"]),
+        ("grid: {only: {method: null}}\n", ["A", "B", "C", "D", "E"]),
+        ("grid: {only: {method+: [F]}, axes: {method: {F: {name: fedtp, embedding: 8}}}}\n", ["A", "F"]),
+    ):
+        text = f"extends: c.yaml\n{more}table: {{clients: {{clients: null}}}}\n"
+        result = resolved(tmp_path, text, t_csv=VALUES, b_yaml=WHOLE, c_yaml=middle)
+        assert result.table and sorted(result.table.labels["method"]) == expected
+        assert result.table.labels["clients"] == ["9"]
+
+
+# --- what axes can be -------------------------------------------------------------------------------------------------
+
+
+def test_kinds_of_axes(tmp_path: Path) -> None:
+    text = f"""
+grid:
+  base: {BASE}
+  axes:
+    partition.alpha: [0.1, 1]
+    setting:
+      few: {{clients: 5, training: {{rounds: 7}}}}
+      noisy: {{partition: {{name: dirichlet, min_samples: 3}}}}
+      other: {{seed: 4}}
+      same: {{seed: 5}}
+    backbone.dropout: {{none: null, some: 0.5}}
+    training: {{slow: {{lr: 0.001}}}}
+  overrides:
+    - {{when: {{setting: same}}, set: {{partition: {{name: dirichlet, alpha: 9}}}}}}
+    - {{when: {{setting: other}}, set: {{partition: pathological}}}}
+"""
+    result = resolved(tmp_path, text)
+    found = records(result)
+    assert result.table and (result.table.rows, len(result.table.columns), len(found)) == (["partition.alpha"], 3, 16)
+    few, noisy, other, same = (found["1", name, "some", "slow"] for name in ("few", "noisy", "other", "same"))
+    assert (few["backbone"]["dropout"], found["1", "few", "none", "slow"]["backbone"]["dropout"]) == (0.5, None)
+    assert few["training"] == {**noisy["training"], "rounds": 7} and few["training"]["lr"] == 0.001
+    # The option of an axis of its own survives what replaces the partition, as far as that has and does not state it.
+    assert noisy["partition"] == {"name": "dirichlet", "alpha": 1.0, "min_samples": 3}
+    assert same["partition"] == {"name": "dirichlet", "alpha": 9.0, "min_samples": 10}
+    assert other["partition"] == {"name": "pathological", "classes_per_client": 2}
+
+
+def test_a_row_has_settings_of_its_own(tmp_path: Path) -> None:
+    own = "{name: fedtp, embedding: 16, training: {lr: 0.05}, evaluation: {window: 3}, clients: 5, analyses: [weights]}"
+    methods = f"{{FedAvg: fedavg, FedTP: {own}, As it is: {{backbone: {{depth: 2}}}}}}"
+    text = f"grid: {{base: {BASE}, axes: {{method: {methods}, training.rounds: [7, 9]}}}}"
+    found = records(resolved(tmp_path, text))
+    plain, nameless = found["FedAvg", "7"], found["As it is", "7"]
+    assert found["FedTP", "9"] == {
+        **plain,
+        "method": {**nameless["method"], "embedding": 16},
+        "training": {**plain["training"], "lr": 0.05, "rounds": 9},
+        "evaluation": {**plain["evaluation"], "window": 3},
+        "clients": 5,
+        "analyses": [{"name": "weights"}],
+    }
+    assert nameless["method"]["name"] == "fedtp"  # of the base
+    assert (nameless["backbone"]["depth"], plain["backbone"]["depth"]) == (2, 8)
+
+
+IN_VAIN = {
+    "alpha: 0.3": ("partition: [dirichlet, pathological]", "partition.alpha has no effect: grid.axes.partition set it"),
+    "name: dirichlet, alpha: 3": (
+        "where: {a: {partition: pathological}, b: {seed: 1}}\n"
+        "  overrides: [{when: {where: b}, set: {partition: {name: dirichlet}}}]",
+        "partition.name has no effect: grid.axes.where and grid.overrides[0] set it",
+    ),
+    "name: dirichlet, alpha: 0.4": ("where: {a: {partition: pathological}, b: {seed: 1}}", ""),  # not everywhere
+    "name: dirichlet, alpha: 0.5": ("partition: {a: {alpha: 0.1}, b: {}}", ""),
+}
+
+
+def test_what_the_base_says_in_vain(tmp_path: Path) -> None:
+    for said, (axes, expected) in IN_VAIN.items():
+        base = BASE.replace("partition: dirichlet", f"\n    partition: {{{said}}}")
+        idle = resolved(tmp_path, f"grid:\n  base: {base}\n  axes:\n    {axes}\n").idle
+        assert idle == ([f"specs/a.yaml:3: grid.base.{expected} everywhere"] if expected else [])
+    parent = f"abstract: true\ngrid:\n  base: {BASE}\n  axes: {{partition: [dirichlet, pathological]}}\n"
+    child = "extends: b.yaml\ngrid:\n  base: {training: {lr: 0.2}}\n  axes: {training.lr: [0.1], method: [fedavg]}\n"
+    idle = resolved(tmp_path, child, b_yaml=parent).idle  # of what is inherited, only what is in vain there
+    places = ["specs/b.yaml:3: grid.base.partition", "specs/a.yaml:3: grid.base.training.lr"]
+    assert [line.partition(" has")[0] for line in idle] == places
+
+
+# --- analyses ---------------------------------------------------------------------------------------------------------
+
+ANALYSED = f"""\
+grid:
+  base: {BASE[:-1]}, analyses: [weights]}}
+  axes:
+    seed: [0, 1]
+    analyses:
+      none: []
+      both: [weights, {{name: maps, images: 3, clients: [0, 9, 7]}}]
+      base: [weights]
+  overrides:
+    - {{when: {{analyses: base, seed: 1}}, set: {{analyses: [{{name: maps, clients: [5]}}]}}}}
+table: {{rows: [analyses], columns: [seed]}}
+"""
+
+
+def test_analyses_are_a_list_that_is_replaced(tmp_path: Path) -> None:
+    result = resolved(tmp_path, ANALYSED)
+    found = {labels: record.get("analyses") for labels, record in records(result).items()}
+    maps, weights = {"name": "maps", "clients": [0, 9, 7], "images": 3}, {"name": "weights"}
+    assert found["none", "0"] is None
+    assert found["both", "1"] == [maps, weights] and found["base", "0"] == [weights]
+    assert found["base", "1"] == [{**maps, "clients": [5], "images": 2}]
+    assert result.table and result.table.analyses == {"maps": "Maps of attention", "weights": "Learned weights"}
+    for clients, left in (("[0, 9, 7]", [0, 7]), ("[9, 8]", [0])):  # of eight clients
+        small = records(resolved(tmp_path, ANALYSED.replace("[0, 9, 7]", clients), "smoke"))["both", "0"]
+        assert small["analyses"] == [{"name": "maps", "clients": left, "images": 1}, weights]
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("catalog", [CATALOG, Catalog.from_json(CATALOG.to_json())], ids=["fresh", "cached"])
@@ -181,156 +333,21 @@ EQUAL = {
     "training: {lr: 1}": "training: {lr: 1.0}",
     "training: {lr: 1e-2}": "evaluation: {}",
     "partition: {name: dirichlet, alpha: 3}": "partition: {alpha: 3.0, name: dirichlet}",
-    "backbone: vit": "backbone: {name: vit, depth: 8, dropout: null}",
-    "seed: 0": "clients: 20",
+    "backbone: {name: convnet, pool: 1}": "backbone: {name: convnet, pool: 1.0, channels: [16, 32]}",
+    "seed: 0": "analyses: []",
+    "analyses: [weights, maps]": "analyses: [{name: maps}, weights]",
 }
 
 
-@pytest.mark.parametrize("one", EQUAL)
-def test_equal_settings_have_equal_ids(tmp_path: Path, one: str) -> None:
-    texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in (one, EQUAL[one]))
-    ids = [resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts]
-    assert ids[0] == ids[1]
+def test_equal_settings_have_equal_ids(tmp_path: Path) -> None:
+    ids = []
+    for pair in EQUAL.items():
+        texts = (f"extends: b.yaml\ngrid: {{base: {{{setting}}}}}" for setting in pair)
+        one, other = (resolved(tmp_path, text, b_yaml=f"grid: {{base: {BASE}}}").runs[0].id for text in texts)
+        assert one == other, pair
+        ids.append(one)
+    assert len(set(ids)) == 5  # the defaults are there twice
 
-
-def test_settings_that_contradict_each_other_are_told_where_they_meet(tmp_path: Path) -> None:
-    """One part of a spec may rely on another; what a run is made of must agree."""
-    axis = "axes: {method: [fedavg], training.momentum: [0.5, 0.9]}"
-    text = "extends: b.yaml\ngrid: {base: {training: {nesterov: true}}%s}"
-    one, other = resolved(tmp_path, text % f", {axis}", b_yaml=f"grid: {{base: {BASE}}}").runs
-    assert one.record["training"]["nesterov"] and one.id != other.id
-    with pytest.raises(
-        UserError, match=r"\.yaml:\d+: grid\.base\.training\.nesterov: training\.nesterov is a form of momentum"
-    ):
-        resolved(tmp_path, text % "", b_yaml=f"grid: {{base: {BASE}}}")
-
-
-def test_kinds_of_axes(tmp_path: Path) -> None:
-    text = f"""
-grid:
-  base: {BASE}
-  axes:
-    partition.alpha: [0.1, 1]
-    setting:
-      few: {{clients: 5, training: {{rounds: 7}}}}
-      noisy: {{partition: {{name: dirichlet, min_samples: 3}}}}
-    backbone.dropout: {{none: null, some: 0.5}}
-    training: {{slow: {{lr: 0.001}}}}
-"""
-    result = resolved(tmp_path, text)
-    assert result.table is not None
-    assert result.table.rows == ["partition.alpha"]
-    assert result.table.columns == ["setting", "backbone.dropout", "training"]
-    assert result.table.labels["partition.alpha"] == ["0.1", "1"]
-    runs = {run.id: run.record for run in result.runs}
-    found = {
-        (cell.labels["partition.alpha"], cell.labels["setting"], cell.labels["backbone.dropout"]): runs[cell.runs[0]]
-        for cell in result.table.cells
-    }
-    assert len(found) == len(runs) == 8
-    # The option of an axis of its own survives the axis that replaces the partition.
-    assert found["1", "noisy", "some"]["partition"] == {"name": "dirichlet", "alpha": 1.0, "min_samples": 3}
-    assert found["1", "noisy", "some"]["backbone"]["dropout"] == 0.5
-    assert found["0.1", "few", "none"]["backbone"]["dropout"] is None
-    assert found["0.1", "few", "none"]["training"] == {**found["0.1", "noisy", "none"]["training"], "rounds": 7}
-
-
-def test_comments_on_top_of_published_values_are_passed_over(tmp_path: Path) -> None:
-    commented = f"# specs/t.csv\r\n\n# of the paper's, \"table 1\n{CSV}"
-    assert resolved(tmp_path, TABLE, t_csv=commented) == resolved(tmp_path, TABLE, t_csv=CSV)
-    with pytest.raises(UserError, match=r"t\.csv:7: mean: 'x' is not a number"):
-        resolved(tmp_path, TABLE, t_csv=commented.replace("50,1", "x,1"))
-    with pytest.raises(UserError, match=r"t\.csv:2: dataset: '# Avg'"):  # a label, further down
-        resolved(tmp_path, TABLE, t_csv=CSV.replace("hundred,", "# Avg,"))
-
-
-def test_smoke_shrinks_everything(table: Resolved, tmp_path: Path) -> None:
-    result = resolved(tmp_path, TABLE, "smoke", t_csv=CSV)
-    assert result.table is not None and result.table.profile == "smoke"
-    whole, record = (by_label(one, method="FedTP", dataset="hundred")[0].record for one in (table, result))
-    assert record == {
-        "dataset": {**whole["dataset"], "stand_in": 1000},
-        "partition": {**whole["partition"], "min_samples": 1},
-        "clients": 8,
-        "seed": 0,
-        "backbone": {**whole["backbone"], "depth": 1},
-        "method": {**whole["method"], "embedding": 8},
-        "training": {**whole["training"], "rounds": 3, "sample_rate": 0.25, "local_epochs": 1, "batch_size": 16},
-        "evaluation": {"every": 1, "window": 2, "curve_every": 1},
-        "profile": "smoke",
-    }
-    assert by_label(result, method="FedTP", dataset="ten")[0].record["dataset"]["stand_in"] == 320
-
-
-ANALYSED = """\
-grid:
-  base:
-    dataset: ten
-    partition: dirichlet
-    clients: 20
-    backbone: vit
-    method: fedtp
-    analyses: [weights]
-  axes:
-    seed: [0, 1, 2, 3]
-    analyses:
-      none: []
-      maps: [maps]
-      both: [weights, {name: maps, images: 3, clients: [0, 9, 7]}]
-      base: [weights]
-  overrides:
-    - {when: {analyses: base, seed: 1}, set: {analyses: [{name: maps, clients: [5]}]}}
-table: {rows: [analyses], columns: [seed]}
-"""
-MAPS = {"name": "maps", "clients": [0, 1], "images": 2}
-WEIGHTS = {"name": "weights"}
-
-
-def analyses_of(result: Resolved) -> dict[tuple[str, str], Any]:
-    assert result.table is not None
-    records = {run.id: run.record for run in result.runs}
-    cells = {tuple(cell.labels.values()): cell.runs for cell in result.table.cells if cell.runs}
-    return {key: records[run].get("analyses") for key, (run,) in cells.items()}
-
-
-def test_analyses_are_a_list_that_is_replaced(tmp_path: Path) -> None:
-    result = resolved(tmp_path, ANALYSED)
-    found = analyses_of(result)
-    assert found["none", "0"] is None
-    assert found["maps", "2"] == [MAPS]
-    assert found["both", "1"] == [{"name": "maps", "clients": [0, 9, 7], "images": 3}, WEIGHTS]
-    assert found["base", "0"] == [WEIGHTS]
-    assert found["base", "1"] == [{**MAPS, "clients": [5]}]
-    assert result.table is not None
-    assert result.table.analyses == {"maps": "Maps of attention", "weights": "Learned weights"}
-
-
-def test_a_run_without_analyses_is_what_it_is_without_that_field(tmp_path: Path) -> None:
-    plain, empty, first, second = (
-        resolved(tmp_path, f"grid: {{base: {BASE[:-1]}{more}}}}}").runs[0].id
-        for more in ("", ", analyses: []", ", analyses: [weights, maps]", ", analyses: [{name: maps}, weights]")
-    )
-    assert plain == empty != first == second
-
-
-def test_smoke_shrinks_analyses_to_the_clients_that_are_left(tmp_path: Path) -> None:
-    found = analyses_of(resolved(tmp_path, ANALYSED, "smoke"))
-    assert found["both", "0"] == [{"name": "maps", "clients": [0, 7], "images": 1}, WEIGHTS]
-    lost = ANALYSED.replace("clients: [0, 9, 7]", "clients: [9, 8]")
-    assert analyses_of(resolved(tmp_path, lost, "smoke"))["both", "0"][0]["clients"] == [0]
-
-
-def test_what_smoke_makes_equal_is_run_once(tmp_path: Path) -> None:
-    text = f"grid: {{base: {BASE}, axes: {{clients: [50, 100], method: [fedavg, fedtp]}}}}\n"
-    text += "table: {rows: [method], average_over: [clients]}"
-    assert len(resolved(tmp_path, text).runs) == 4
-    result = resolved(tmp_path, text, "smoke")
-    assert len(result.runs) == 2
-    assert result.table is not None
-    assert [len(cell.runs) for cell in result.table.cells] == [1, 1]
-
-
-# Ids: of a run, its federation and its data; what they depend on, and that they never change.
 
 RECORD = {
     "dataset": {"name": "digits", "stand_in": None},
@@ -345,28 +362,18 @@ RECORD = {
 }
 
 
-def test_ids_never_change() -> None:
-    run = Run(RECORD)
-    assert run.id == "fedavg-convnet-digits-c70697d7"
-    assert run.federation_id == "digits-dirichlet-n10-s0-d5a4b076"
-    assert run.data_id == "digits-302ab2f1"
-    again = Run(dict(reversed(RECORD.items())))
-    assert (again.id, again.federation_id, again.data_id) == (run.id, run.federation_id, run.data_id)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "same"),
-    [
-        ("profile", "smoke", {"federation_id", "data_id"}),
-        ("method", {"name": "fedprox", "mu": 0.1}, {"federation_id", "data_id"}),
-        ("training", {"rounds": 41, "lr": 0.1}, {"federation_id", "data_id"}),
-        ("seed", 1, {"data_id"}),
-        ("clients", 20, {"data_id"}),
-        ("partition", {"name": "dirichlet", "alpha": 1.0}, {"data_id"}),
-        ("dataset", {"name": "digits", "stand_in": 8}, set()),
-    ],
-)
-def test_what_ids_depend_on(field: str, value: object, same: set[str]) -> None:
-    before, after = Run(RECORD), Run({**RECORD, field: value})
-    ids = ("id", "federation_id", "data_id")
-    assert {name for name in ids if getattr(before, name) == getattr(after, name)} == same
+def test_ids_never_change_and_depend_on_what_they_stand_for() -> None:
+    names = ("id", "federation_id", "data_id")
+    before = [getattr(Run(dict(reversed(RECORD.items()))), name) for name in names]
+    assert before == ["fedavg-convnet-digits-c70697d7", "digits-dirichlet-n10-s0-d5a4b076", "digits-302ab2f1"]
+    for field, value, differing in (
+        ("profile", "smoke", 1),
+        ("method", {"name": "fedprox", "mu": 0.1}, 1),
+        ("training", {"rounds": 41, "lr": 0.1}, 1),
+        ("seed", 1, 2),
+        ("clients", 20, 2),
+        ("partition", {"name": "dirichlet", "alpha": 1.0}, 2),
+        ("dataset", {"name": "digits", "stand_in": 8}, 3),
+    ):
+        after = [getattr(Run({**RECORD, field: value}), name) for name in names]
+        assert [one != other for one, other in zip(before, after, strict=True)] == [n < differing for n in range(3)]
