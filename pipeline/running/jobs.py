@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -41,7 +41,6 @@ class Progressed:
     address: str
     round: int
     rounds: int
-    loss: float
     accuracy: float | None
 
 
@@ -66,28 +65,15 @@ class Pool(Protocol):
         """How many stages can run at the same time, at present."""
 
     def start(self, job: Job) -> str | None:
-        """Begin a stage; where, in words, or None when there is no room for it now."""
+        """Begin a stage; return where, for a reader, or None when there is no room for it now."""
 
     def events(self, timeout: float) -> list[Event]:
-        """What has happened; waits for something up to `timeout` seconds."""
+        """Return what has happened; wait for something up to `timeout` seconds."""
 
     def shrink(self, address: str) -> str:
-        """Memory did not suffice where this stage ran: run fewer there. What was done about it, in words, or empty."""
+        """Run fewer where memory did not suffice for this stage; return what was done about it, or ""."""
 
     def wake(self) -> None:
         """Let a waiting :meth:`events` return, from any thread."""
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A place for one stage at a time.
-
-    Attributes:
-        name: For a reader, e.g. ``cpu`` or ``gpu 1``.
-        variables: What its processes see in their environment.
-    """
-
-    name: str
-    variables: dict[str, str] = field(default_factory=dict)

@@ -13,39 +13,17 @@ import typer
 
 from pflcore.registry import use_study
 from pflcore.variables import number_of
+from pipeline import workspace as paths
+from pipeline.compile import stage_code
 from pipeline.compile.seal import sealed, study_home
-from pipeline.compile.stage_code import (
-    code_of,
-    code_of_evaluation,
-    code_of_report,
-    code_of_run,
-    measured_content,
-    shown_content,
-)
 from pipeline.spec.records import read_record, read_run
 from pipeline.spec.run import Run, weights_id
-from pipeline.workspace import (
-    KEPT_STAGES,
-    RECORDS,
-    RESULTS,
-    Workspace,
-    dataset_path,
-    frame_path,
-    partition_path,
-    partition_report_path,
-    raw_data_folder,
-    report_path,
-    run_path,
-    selection_path,
-    table_path,
-    weights_path,
-)
 
 stage = typer.Typer(help="What the stages of the pipeline call; not meant to be typed.", no_args_is_help=True)
 Id = Annotated[str, typer.Argument(help="A line of stages/records.json.", metavar="ID")]
 Spec = Annotated[str, typer.Argument(help="A spec, as its file below specs/ is called.")]
 Seal = Annotated[str | None, typer.Option(help="The digests of the code that the stage was compiled for.")]
-_RECORDS = Path(RECORDS)
+_RECORDS, _PRIVATE = Path(paths.RECORDS), Path(".pfl")
 
 
 @stage.callback()
@@ -61,9 +39,16 @@ def data(id_: Id, seal: Seal = None) -> None:
     from pipeline.stages.data import run
 
     record = read_record(_RECORDS, id_)
-    with sealed(code_of_run("data", Run(record)), seal), show_preparation() as show:
-        out, scratch = Path(dataset_path(id_)), Path(".pfl/decoded")
-        print(run(record["dataset"], out, raw_data_folder(Path()), scratch, show))
+    with sealed(stage_code.code_of_run("data", Run(record)), seal), show_preparation() as show:
+        print(
+            run(
+                record["dataset"],
+                Path(paths.dataset_path(id_)),
+                paths.raw_data_folder(Path()),
+                _PRIVATE / "decoded",
+                show,
+            )
+        )
 
 
 @stage.command()
@@ -71,8 +56,8 @@ def weights(id_: Id, seal: Seal = None) -> None:
     """Read a file of pretrained weights."""
     from pipeline.stages.weights import run
 
-    with sealed(code_of("weights"), seal):
-        print(run(read_record(_RECORDS, id_), Path(weights_path(id_)), study_home()))
+    with sealed(stage_code.code_of("weights"), seal):
+        print(run(read_record(_RECORDS, id_), Path(paths.weights_path(id_)), study_home()))
 
 
 @stage.command()
@@ -81,9 +66,9 @@ def partition(id_: Id, seal: Seal = None) -> None:
     from pipeline.stages.partition import run
 
     federation = Run(read_record(_RECORDS, id_))
-    dataset = Path(dataset_path(federation.data_id))
-    with sealed(code_of_run("partition", federation), seal, [dataset]):
-        print(run(federation, dataset, Path(partition_path(id_))))
+    dataset = Path(paths.dataset_path(federation.data_id))
+    with sealed(stage_code.code_of_run("partition", federation), seal, [dataset]):
+        print(run(federation, dataset, Path(paths.partition_path(id_))))
 
 
 @stage.command()
@@ -92,9 +77,9 @@ def describe(id_: Id, seal: Seal = None) -> None:
     from pipeline.stages.describe import run
 
     federation = Run(read_record(_RECORDS, id_))
-    dataset, clients = Path(dataset_path(federation.data_id)), Path(partition_path(id_))
-    with sealed(code_of("describe"), seal, [dataset, clients]):
-        print(run(federation, dataset, clients, Path(partition_report_path(id_))))
+    dataset, clients = Path(paths.dataset_path(federation.data_id)), Path(paths.partition_path(id_))
+    with sealed(stage_code.code_of("describe"), seal, [dataset, clients]):
+        print(run(federation, dataset, clients, Path(paths.partition_report_path(id_))))
 
 
 @stage.command()
@@ -104,28 +89,29 @@ def train(id_: Id, seal: Seal = None) -> None:
     from pipeline.stages.tracking import tracked
     from pipeline.stages.train import run
 
-    resolved = read_run(_RECORDS, id_)
-    dataset, clients = Path(dataset_path(resolved.data_id)), Path(partition_path(resolved.federation_id))
-    chosen = Path(selection_path(resolved.tuned)) if resolved.tuned else None
-    pretrained = Path(weights_path(weights_id(resolved.pretrained))) if resolved.pretrained else None
+    asked = read_run(_RECORDS, id_)
+    dataset, clients = Path(paths.dataset_path(asked.data_id)), Path(paths.partition_path(asked.federation_id))
+    chosen = Path(paths.selection_path(asked.tuned)) if asked.tuned else None
+    pretrained = Path(paths.weights_path(weights_id(asked.pretrained))) if asked.pretrained else None
     inputs = [path for path in (dataset, clients, chosen, pretrained) if path]
+    seconds = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
     with (
-        sealed(code_of_run("train", resolved), seal, inputs) as work,
-        show_training(id_) as tell,
-        tracked(resolved, Path(".pfl"), tell) as on_round,
+        sealed(stage_code.code_of_run("train", asked), seal, inputs) as work,
+        show_training(id_) as show,
+        tracked(asked, _PRIVATE, show) as on_round,
     ):
         run(
-            resolved,
+            asked,
             dataset=dataset,
             partition=clients,
             selection=chosen,
             weights=pretrained,
             code=work.seal,
-            out=Path(run_path(id_, "")),
-            private=Path(".pfl"),
+            out=Path(paths.run_path(id_, "")),
+            private=_PRIVATE,
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",
-            checkpoint_every=_checkpoint_seconds(),
+            checkpoint_every=60.0 if seconds is None else seconds,
             on_round=on_round,
             confirm=work.confirm,
         )
@@ -137,8 +123,8 @@ def recall(name: Annotated[str, typer.Argument(help="A file below results/.")], 
     from pipeline.parsing import parse_yaml
     from pipeline.stages.recall import run
 
-    with sealed(code_of("recall"), seal, [f"{RESULTS}/{name}.jsonl"]):
-        stages = parse_yaml(Path(KEPT_STAGES).read_bytes())["stages"]
+    with sealed(stage_code.code_of("recall"), seal, [f"{paths.RESULTS}/{name}.jsonl"]):
+        stages = parse_yaml(Path(paths.KEPT_STAGES).read_bytes())["stages"]
         print(run(Path(), map(Path, stages[name.replace("/", "-")]["outs"])))
 
 
@@ -147,10 +133,10 @@ def select(id_: Id, seal: Seal = None) -> None:
     """Choose settings by what trials gave on validation samples."""
     from pipeline.stages.select import run
 
-    record = read_record(_RECORDS, id_)
-    trials = [Path(run_path(one, "rounds.parquet")) for trial in record["trials"] for one in trial["runs"]]
-    with sealed(code_of("select"), seal, trials):
-        print(run(id_, _RECORDS, Path("artifacts/runs"), Path(selection_path(id_))))
+    trials = read_record(_RECORDS, id_)["trials"]
+    inputs = [paths.run_path(one, "rounds.parquet") for trial in trials for one in trial["runs"]]
+    with sealed(stage_code.code_of("select"), seal, inputs):
+        print(run(id_, _RECORDS, Path("artifacts/runs"), Path(paths.selection_path(id_))))
 
 
 @stage.command()
@@ -159,11 +145,11 @@ def evaluate(spec: Spec, seal: Seal = None) -> None:
     from pipeline.spec.table import read_resolved, read_runs
     from pipeline.stages.evaluate import run
 
-    table = read_resolved(Path(table_path(spec)))
-    code = code_of_evaluation(table, read_runs(table, Path()).values())
-    inputs = [run_path(one, "rounds.parquet") for one in table.runs]
-    with sealed(code, seal, inputs, measured_content(table)):
-        print(run(table, Path(), Path(frame_path(spec))))
+    table = read_resolved(Path(paths.table_path(spec)))
+    code = stage_code.code_of_evaluation(table, read_runs(table, Path()).values())
+    inputs = [paths.run_path(one, "rounds.parquet") for one in table.runs]
+    with sealed(code, seal, inputs, stage_code.measured_content(table)):
+        print(run(table, Path(), Path(paths.frame_path(spec))))
 
 
 @stage.command()
@@ -172,10 +158,10 @@ def report(spec: Spec, seal: Seal = None) -> None:
     from pipeline.spec.table import read_resolved
     from pipeline.stages.report import run
 
-    path = Path(table_path(spec))
-    table = read_resolved(path)
-    with sealed(code_of_report(table), seal, [frame_path(spec)], shown_content(path.read_text(encoding="utf-8"))):
-        print(run(table, Path(), Path(report_path(spec))))
+    path = Path(paths.table_path(spec))
+    table, shown = read_resolved(path), stage_code.shown_content(path.read_text(encoding="utf-8"))
+    with sealed(stage_code.code_of_report(table), seal, [paths.frame_path(spec)], shown):
+        print(run(table, Path(), Path(paths.report_path(spec))))
 
 
 @stage.command()
@@ -184,8 +170,8 @@ def index(specs: Annotated[list[str], typer.Argument(help="Specs.")], seal: Seal
     from pipeline.spec.table import read_resolved
     from pipeline.stages.index import run
 
-    tables = [read_resolved(Path(table_path(spec))) for spec in specs]
-    with sealed(code_of("index"), seal, (f"{report_path(spec)}/table.parquet" for spec in specs)):
+    tables = [read_resolved(Path(paths.table_path(spec))) for spec in specs]
+    with sealed(stage_code.code_of("index"), seal, (f"{paths.report_path(spec)}/table.parquet" for spec in specs)):
         print(run(tables, Path("reports")))
 
 
@@ -194,10 +180,4 @@ def guard() -> None:
     """Compile, and stop when that changed anything."""
     from pipeline.stages.guard import run
 
-    print(run(Workspace.find()))
-
-
-def _checkpoint_seconds() -> float:
-    """``$PFL_CHECKPOINT_SECONDS``, or a minute."""
-    wanted = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
-    return 60.0 if wanted is None else wanted
+    print(run(paths.Workspace.find()))

@@ -14,8 +14,6 @@ from pflcore.protocols import rounds_trained, summarise
 from pipeline.spec.records import read_record, read_records
 from pipeline.spec.run import Run
 
-PROTOCOL = "validation"
-
 
 def run(id_: str, records: Path, runs: Path, out: Path) -> str:
     """Write what a selection chose and all that was tried into the file `out`; return a line to show.
@@ -51,4 +49,4 @@ def _accuracy(path: Path, run: Run) -> float | None:
     """Return the accuracy of a trial in percent; None if it diverged."""
     rounds, _ = read_table(path, "rounds/2")
     figures = summarise(rounds, run.evaluation, rounds_trained(rounds, run.training))
-    return figures[PROTOCOL]["mean"] if figures else None
+    return figures["validation"]["mean"] if figures else None

@@ -14,7 +14,7 @@ from support.tiny import backbone, method, result_bytes, run
 from pflcore.errors import UserError, bounded
 from pflcore.files import atomic_path
 from pipeline import cli
-from pipeline.running.worker import _attempt
+from pipeline.running.worker import attempt
 from pipeline.spec.yamlfile import MAX_BYTES
 from pipeline.workspace import Workspace
 
@@ -103,10 +103,10 @@ def test_a_full_disk_is_told_with_the_file_and_without_a_traceback(
         with atomic_path(tmp_path / "out.parquet"):
             raise_(error)
 
-    outcome, message = _attempt(write)
+    outcome, message = attempt(write)
     assert (outcome, message) == ("failed", f"{tmp_path}/out.parquet: No space left on device")
     assert capsys.readouterr().out == f"pfl: {message}\n" and not list(tmp_path.iterdir())
-    outcome, message = _attempt(lambda: raise_(FileNotFoundError(2, "No such file", "mine")))
+    outcome, message = attempt(lambda: raise_(FileNotFoundError(2, "No such file", "mine")))
     assert message.startswith("FileNotFoundError: ") and "Traceback" in capsys.readouterr().err, "a fault of the code's"
 
 

@@ -17,7 +17,7 @@ from pipeline.compile import compiler, stage_code
 from pipeline.compile.compiler import source_folder
 from pipeline.compile.engine import RECORD, STAGES, TITLE, Engine, root_of, untested
 from pipeline.compile.fingerprint import PACKAGES, Code
-from pipeline.running.request import Request, Wish
+from pipeline.running.options import Request, RunOptions
 from pipeline.stages import guard
 from pipeline.workspace import CODE
 
@@ -74,7 +74,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     monkeypatch.chdir(project.root)
     for refused in (
         lambda: guard.run(workspace),
-        lambda: Request.compiled(workspace, Wish()),
+        lambda: Request.compiled(workspace, RunOptions()),
         lambda: compile_(check=True),
     ):
         with pytest.raises(UserError) as error:
@@ -83,7 +83,7 @@ def test_an_edited_engine_is_refused_until_it_is_tested_and_then_makes_nothing_s
     compile_(check=False)
     assert capsys.readouterr() == ("1 runs: 1 code digest changed\n", f"pfl: {told}\n")
     accept(source)
-    assert Request.compiled(workspace, Wish()).specs == ["tiny"]
+    assert Request.compiled(workspace, RunOptions()).specs == ["tiny"]
     assert guard.run(workspace).endswith("up to date")
 
 

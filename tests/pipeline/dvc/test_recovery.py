@@ -13,7 +13,7 @@ from support.project import Project, make_project, tree
 
 from pipeline.dvc.program import in_cache
 from pipeline.running.board import Board, status_path
-from pipeline.running.request import Wish
+from pipeline.running.options import RunOptions
 from pipeline.running.runner import run_specs
 
 
@@ -42,7 +42,7 @@ def heal(project: Project, program: str) -> set[str]:
         done = project.repro(PFL_DEVICE="cpu")
         assert done.code == 0, done.output
         return {re.split("[-@]", name)[0] for name in done.ran}
-    assert run_specs(project.workspace(), Wish(jobs=1)) == 0
+    assert run_specs(project.workspace(), RunOptions(jobs=1)) == 0
     board = Board.load(status_path(project.workspace()))
     assert board
     return {entry.kind for entry in board.of_state("done")}
@@ -122,7 +122,7 @@ def test_what_dvc_cannot_do_concerns_one_stage(project: Project, capfd: pytest.C
     (folder,) = project.root.glob("artifacts/runs/fedper-*")
     shutil.rmtree(folder)
     folder.write_text("a file in the place of a folder")
-    assert run_specs(project.workspace(), Wish(jobs=1)) == 1
+    assert run_specs(project.workspace(), RunOptions(jobs=1)) == 1
     told = capfd.readouterr().err
     assert "FAILED fedper-" in told and "FAILED fedavg" not in told
     folder.unlink()

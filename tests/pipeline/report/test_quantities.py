@@ -19,7 +19,7 @@ from pipeline.report.frame import ALL as ALL_CLIENTS
 from pipeline.report.frame import Frame
 from pipeline.report.table.cells import Value, collect_cells
 from pipeline.report.table.printed import format_value, signed
-from pipeline.running.request import Request, Wish
+from pipeline.running.options import Request, RunOptions
 from pipeline.spec.metrics import QUANTITIES, Metric, Protocol, Quantity, read_printed
 from pipeline.spec.table import Published
 from pipeline.workspace import Workspace
@@ -113,7 +113,7 @@ def test_nothing_is_trained_for_what_is_counted(workspace: Workspace) -> None:
 
 def test_there_is_no_run_to_choose_of_what_is_counted(workspace: Workspace) -> None:
     with pytest.raises(UserError, match=r"^costs: what it shows is counted, .*; type `pfl run costs`, without"):
-        Request.compiled(workspace, Wish(("costs",), seeds=(0,)))
+        Request.compiled(workspace, RunOptions(("costs",), seeds=(0,)))
 
 
 def test_the_added_parameters_of_a_method_are_told_from_the_backbone(tmp_path: Path) -> None:

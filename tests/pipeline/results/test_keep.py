@@ -26,7 +26,7 @@ from pipeline.ledger import Entry, Ledger
 from pipeline.results import keep as module
 from pipeline.results.keep import Recorded, keep
 from pipeline.results.listing import CURRENT, lines
-from pipeline.running.request import Wish
+from pipeline.running.options import RunOptions
 from pipeline.running.runner import run_specs
 from pipeline.spec.run import Run
 from pipeline.timing import read_timing
@@ -115,7 +115,7 @@ def test_a_tampered_digit(kept: Project) -> None:
     (path,) = Ledger(kept.root).files()
     path.write_text(path.read_text(encoding="utf-8").replace('"loss": [', '"loss": [9', 1), encoding="utf-8")
     before = tree(kept.root / "stages")
-    for refused in (lambda: show_all(kept), lambda: run_specs(kept.workspace(), Wish())):
+    for refused in (lambda: show_all(kept), lambda: run_specs(kept.workspace(), RunOptions())):
         with pytest.raises(UserError, match="edited by hand"):
             refused()
     assert tree(kept.root / "stages") == before

@@ -16,7 +16,7 @@ from pipeline.ledger import FACTS, Entry, Ledger
 from pipeline.measurements import to_table
 from pipeline.results import verify as module
 from pipeline.results.verify import Again, Comparison, compare, verify
-from pipeline.running.request import Wish
+from pipeline.running.options import RunOptions
 from pipeline.spec.run import Run
 from pipeline.workspace import Workspace, run_path
 
@@ -118,7 +118,7 @@ class Study:
     """A spec of four cells, of which two are kept; training is pretended."""
 
     root: Path
-    wishes: list[Wish] = field(default_factory=list)
+    wishes: list[RunOptions] = field(default_factory=list)
     fails: bool = False
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Study:
             made_by={run.id: VERSIONS for run in runs},
         )
 
-    def train(self, apart: Workspace, wish: Wish) -> int:
+    def train(self, apart: Workspace, wish: RunOptions) -> int:
         self.wishes.append(wish)
         assert apart.root == self.root / "build/verify" and apart.home == self.root
         assert len(self.wishes) > 1 or not (apart.root / "artifacts").exists()
@@ -168,8 +168,8 @@ def test_named_cells_are_trained_again_apart(study: Study) -> None:
     assert [(one.cell, one.run) for one in found] == [("A, *", a[0]), ("A, *", a[1]), ("B, *", b), ("C, *", b)]
     assert all(one.good for one in found)
     assert study.wishes == [  # of C only the seed that is kept
-        Wish(("tiny",), cells=("A, *",), seeds=(0, 1)),
-        Wish(("tiny",), cells=("B, *", "C, *"), seeds=(2,)),
+        RunOptions(("tiny",), cells=("A, *",), seeds=(0, 1)),
+        RunOptions(("tiny",), cells=("B, *", "C, *"), seeds=(2,)),
     ]
     assert [path.exists() for path in before] == [False, False, True], "so that it can be resumed"
     assert [len({one.cell for one in study.verify(cells)}) for cells in (1, 2, 9)] == [1, 2, 3], "drawn"

@@ -21,7 +21,7 @@ from support.project import VIT, Project, make_project, spec, tree
 from pflcore.errors import UserError
 from pipeline.running import local
 from pipeline.running.board import Board, status_path
-from pipeline.running.request import Wish
+from pipeline.running.options import RunOptions
 from pipeline.running.runner import _alone, run_specs
 from pipeline.spec.records import read_run
 from pipeline.workspace import RECORDS, Workspace
@@ -68,19 +68,19 @@ def is_clean(project: Project) -> bool:
 
 
 def test_it_ends_where_dvc_repro_ends(project: Project, original: Project) -> None:
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
+    assert run_specs(project.workspace(), RunOptions(jobs=2)) == 0
     assert is_clean(project)
     found = states(project)
     assert set(found.values()) == {"done"} and len(found) == 9
     assert results(project) == results(original)
     # Now there is nothing to do, and what is lost comes from DVC's cache.
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
+    assert run_specs(project.workspace(), RunOptions(jobs=2)) == 0
     assert set(states(project).values()) == {"cached"}
     for name in ("artifacts", "reports"):
         shutil.rmtree(project.root / name)
     for lock in [project.root / "dvc.lock", *project.root.glob("stages/**/dvc.lock")]:
         lock.unlink()
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
+    assert run_specs(project.workspace(), RunOptions(jobs=2)) == 0
     assert set(states(project).values()) == {"cached"}
     assert results(project) == results(original) and is_clean(project)
 
@@ -89,7 +89,7 @@ def test_it_ends_where_dvc_repro_ends(project: Project, original: Project) -> No
 def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.write("specs/tiny.yaml", spec(FEDTP_NEEDS_A_TRANSFORMER))
     project.write("specs/well.yaml", spec("[fedavg]"))
-    assert run_specs(project.workspace(), Wish(specs=("tiny", "well"), jobs=1)) == 1
+    assert run_specs(project.workspace(), RunOptions(specs=("tiny", "well"), jobs=1)) == 1
     told = capsys.readouterr()
     (failed,) = board_of(project).of_state("failed")
     assert failed.kind == "train" and failed.subject.startswith("fedtp-") and failed.attempts == 1
@@ -100,24 +100,24 @@ def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytes
     assert (project.root / "reports/well/report.md").is_file() and not (project.root / "reports/tiny").exists()
     # With a correction the rest is done, and nothing else.
     project.write("specs/tiny.yaml", spec("[fedavg]"))
-    assert run_specs(project.workspace(), Wish(specs=("tiny", "well"), jobs=1)) == 0
+    assert run_specs(project.workspace(), RunOptions(specs=("tiny", "well"), jobs=1)) == 0
     assert {entry.kind for entry in board_of(project).of_state("done")} <= {"guard", "evaluate", "report"}
 
 
 def test_only_some_cells(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}", more="    seed: [0, 7]\n"))
     with chdir(project.root):
-        assert run_specs(project.workspace(), Wish(("tiny",), cells=("Fed*",), seeds=(7,))) == 0
+        assert run_specs(project.workspace(), RunOptions(("tiny",), cells=("Fed*",), seeds=(7,))) == 0
     trained = [path.parent.name for path in project.root.glob("artifacts/runs/*/rounds.parquet")]
     records = [read_run(project.root / RECORDS, run) for run in trained]
     assert sorted((run.method, run.seed) for run in records) == [("fedavg", 7), ("fedper", 7)]
     assert not (project.root / "reports/tiny").exists()
     for wish, line in (
         (
-            Wish(("tiny",), cells=("FedAv",)),
+            RunOptions(("tiny",), cells=("FedAv",)),
             "* stands for any); did you mean 'FedAvg",
         ),
-        (Wish(("tiny",), seeds=(3,)), "no run of these cells has the seed 3"),
+        (RunOptions(("tiny",), seeds=(3,)), "no run of these cells has the seed 3"),
     ):
         with chdir(project.root), pytest.raises(UserError, match=re.escape(line)):
             run_specs(project.workspace(), wish)
@@ -128,7 +128,7 @@ def test_a_broken_spec_that_nobody_asked_for(reproduced: Project, capsys: pytest
     reproduced.write("specs/broken.yaml", "gird: {}\n")
     (reproduced.root / "reports/tiny/report.md").unlink()
     with chdir(reproduced.root):
-        assert run_specs(reproduced.workspace(), Wish(("tiny",))) == 0
+        assert run_specs(reproduced.workspace(), RunOptions(("tiny",))) == 0
     assert "pfl: left alone: specs/broken.yaml:1: gird: unknown key" in capsys.readouterr().err
     assert "guard" not in states(reproduced) and states(reproduced)["report tiny"] == "cached"
     # It does not count as looked at: DVC still finds it.
@@ -150,7 +150,7 @@ def test_what_the_machine_did_is_tried_again(
 ) -> None:
     monkeypatch.setattr(local, "work", what)
     project.write("specs/tiny.yaml", spec("[fedavg]"))
-    assert run_specs(project.workspace(), Wish(jobs=2)) == 0
+    assert run_specs(project.workspace(), RunOptions(jobs=2)) == 0
     assert message in capsys.readouterr().err
     (train,) = board_of(project).of_kind("train")
     if what is vandals.stop_after_training:  # its outputs were complete, and are not made again
@@ -161,7 +161,7 @@ def test_what_the_machine_did_is_tried_again(
 
 
 def test_a_dry_run_says_why(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_specs(project.workspace(), Wish(dry=True)) == 0
+    assert run_specs(project.workspace(), RunOptions(dry=True)) == 0
     told = capsys.readouterr().out
     assert "guard: not made yet" in told and "9 of 9 stages are to be done, at most; about" in told
     assert not (project.root / "artifacts").exists() and not status_path(project.workspace()).exists()
