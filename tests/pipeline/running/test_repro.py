@@ -245,7 +245,7 @@ def test_an_interruption_at_the_terminal_is_one(dvc: Dvc, early: bool) -> None:
     if early:
         os.kill(shared, signal.SIGSTOP)
     command = dvc.start(ORDERLY)
-    wait_for(lambda: (is_asking(command) if early else (dvc.folder / "fork").exists()))
+    wait_for(lambda: is_asking(command) if early else (dvc.folder / "fork").exists())
     os.kill(-os.getpgid(command), signal.SIGINT)
     os.kill(shared, signal.SIGCONT)
     end = dvc.end()
