@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from growing.grown import Grown, memory
+from pipeline.running.work import Work
 
 from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.recorder import Recorder, Verdict
@@ -14,7 +15,6 @@ from pipeline.running.board import Board
 from pipeline.running.display import Lines
 from pipeline.running.jobs import Ended, Event, Job
 from pipeline.running.scheduler import Scheduler
-from pipeline.running.work import Work
 
 _PER_REPORT = 100  # runs
 

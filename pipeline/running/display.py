@@ -70,7 +70,8 @@ class Display:
             total, over = _work(self.board)
             self._bar("", "", over, total, overall(self.board))
             for address, entry in shown.items():
-                self._bar(address, entry.name, entry.round, entry.rounds or None, _state(entry, self.bars.console.encoding))
+                text = _state(entry, self.bars.console.encoding)
+                self._bar(address, entry.name, entry.round, entry.rounds or None, text)
         elif time.monotonic() > self.next_line:
             self.next_line = time.monotonic() + LINE_EVERY
             names = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in running[:4])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pipeline.stages.live import LiveCurve, live_curves, sparkline
 from rich.console import Console
 from support.project import Project, make_project, spec
 
@@ -18,7 +19,6 @@ from pipeline.running.board import Board, StageState
 from pipeline.running.display import live_view, show_status
 from pipeline.spec.run import Run
 from pipeline.stages import tracking
-from pipeline.stages.live import LiveCurve, live_curves, sparkline
 from pipeline.stages.tracking import open_sinks, tracked
 from pipeline.workspace import run_path
 
