@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from growing.grown import Grown, memory
-from pipeline.running.work import Work
 
 from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.recorder import Recorder, Verdict
-from pipeline.running.board import Board
-from pipeline.running.display import Lines
+from pipeline.running.board import Board, StageState
+from pipeline.running.display import Display
 from pipeline.running.jobs import Ended, Event, Job
 from pipeline.running.scheduler import Scheduler
 
@@ -67,11 +66,11 @@ class _Workers:
         pass
 
 
-class _Told(Lines):
+class _Told(Display):
     """Tells nobody, and notes what a hundred runs took."""
 
-    def __init__(self, speed: Grown, resident: Grown) -> None:
-        super().__init__()
+    def __init__(self, board: Board, speed: Grown, resident: Grown) -> None:
+        super().__init__(board)
         self.speed, self.resident, self.runs, self.last = speed, resident, 0, time.process_time()
 
     def say(self, line: str) -> None:
@@ -97,9 +96,9 @@ def scheduled(runs: int, folder: Path) -> list[Grown]:
         stages.append(Stage("dvc.yaml", f"report-{number}", command, deps, (f"reports/study{number}/report.md",)))
     graph = Graph(stages)
     order = [stage.address for stage in stages]
-    work = Work(graph, order, dict.fromkeys(order, "not made yet"), dict.fromkeys(order, 1.0), folder)
-    board = Board(title="pfl run", path=folder / "run.json", entries=work.states())
+    entries = {one.address: StageState(one.address, one.kind, one.subject, expected=1.0) for one in stages}
+    board = Board(title="pfl run", path=folder / "run.json", entries=entries)
     speed, resident = Grown("ms of the scheduler per run", 2.0), Grown("resident MiB, nothing trained", 1.15)
-    Scheduler(work, _Clerk(), _Workers(), board, _Told(speed, resident)).run()
+    Scheduler(graph, board, order, _Clerk(), _Workers(), _Told(board, speed, resident), folder).run()
     assert board.counts()["done"] == len(stages)
     return [speed, resident]
