@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import chdir, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -214,12 +214,14 @@ def connect(address: str) -> Any:
             socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN).close()
     except (OSError, ValueError):
         raise UserError(f"--cluster {address}: no Ray cluster answers there; {join}") from None
-    code = [str(source_folder() / package) for package in ("pflcore", "pipeline")]
-    try:
-        with chdir("/"):  # nodes would import from the folder that this process is in, if they have such a one
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"py_modules": code})
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"--cluster {address}: {_last_line(error)}; {join}") from None
+    with tempfile.TemporaryDirectory() as code:
+        for package in ("pflcore", "pipeline"):
+            unwanted = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source_folder() / package, Path(code, package), ignore=unwanted)
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"working_dir": code})
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(f"--cluster {address}: {_last_line(error)}; {join}") from None
     return ray
 
 
