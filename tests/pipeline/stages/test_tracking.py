@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.project import Project, make_project, spec
+from support.project import make_project, spec
 
 from pflcore.artifacts import read_table
 from pflcore.engine import Progress
@@ -38,8 +38,8 @@ class Notes:
 
 
 @pytest.mark.parametrize("fails", [None, 0, 1])
-def test_a_viewer(original: Project, monkeypatch: pytest.MonkeyPatch, capsys: Any, fails: int | None) -> None:
-    run, notes, shown = next(iter(original.compiled().runs.values())), Notes(fails), list[int]()
+def test_a_viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, fails: int | None) -> None:
+    run, notes, shown = next(iter(make_project(tmp_path).compiled().runs.values())), Notes(fails), list[int]()
     monkeypatch.setitem(tracking.TRACKERS, "notes", notes)
     for variable in ("", "notes,"):
         monkeypatch.setenv("PFL_TRACK", variable)
@@ -55,9 +55,9 @@ def test_a_viewer(original: Project, monkeypatch: pytest.MonkeyPatch, capsys: An
         assert capsys.readouterr().err == line and not notes.closed and len(notes.figures) == fails
 
 
-def test_an_unknown_viewer_is_one_line(original: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_viewer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_TRACK", "tensorbord")
-    run = next(iter(original.compiled().runs.values()))
+    run = next(iter(make_project(tmp_path).compiled().runs.values()))
     with (
         pytest.raises(UserError, match="unknown viewer 'tensorbord'; did you mean 'tensorboard'"),
         tracked(run, Path(".pfl"), print),
