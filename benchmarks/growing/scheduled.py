@@ -10,10 +10,11 @@ from growing.grown import Grown, memory
 
 from pipeline.compile.graph import Graph, Stage
 from pipeline.dvc.recorder import Recorder, Verdict
-from pipeline.running.board import Board, StageState
-from pipeline.running.display import Display
+from pipeline.running.board import Board
+from pipeline.running.display import Lines
 from pipeline.running.jobs import Ended, Event, Job
 from pipeline.running.scheduler import Scheduler
+from pipeline.running.work import Work
 
 _PER_REPORT = 100  # runs
 
@@ -66,11 +67,11 @@ class _Workers:
         pass
 
 
-class _Told(Display):
+class _Told(Lines):
     """Tells nobody, and notes what a hundred runs took."""
 
-    def __init__(self, board: Board, speed: Grown, resident: Grown) -> None:
-        super().__init__(board)
+    def __init__(self, speed: Grown, resident: Grown) -> None:
+        super().__init__()
         self.speed, self.resident, self.runs, self.last = speed, resident, 0, time.process_time()
 
     def say(self, line: str) -> None:
@@ -96,9 +97,9 @@ def scheduled(runs: int, folder: Path) -> list[Grown]:
         stages.append(Stage("dvc.yaml", f"report-{number}", command, deps, (f"reports/study{number}/report.md",)))
     graph = Graph(stages)
     order = [stage.address for stage in stages]
-    entries = {one.address: StageState(one.address, one.kind, one.subject, expected=1.0) for one in stages}
-    board = Board(title="pfl run", path=folder / "run.json", entries=entries)
+    work = Work(graph, order, dict.fromkeys(order, "not made yet"), dict.fromkeys(order, 1.0), folder)
+    board = Board(title="pfl run", path=folder / "run.json", entries=work.states())
     speed, resident = Grown("ms of the scheduler per run", 2.0), Grown("resident MiB, nothing trained", 1.15)
-    Scheduler(graph, board, order, _Clerk(), _Workers(), _Told(board, speed, resident), folder).run()
+    Scheduler(work, _Clerk(), _Workers(), board, _Told(speed, resident)).run()
     assert board.counts()["done"] == len(stages)
     return [speed, resident]

@@ -20,8 +20,7 @@ State = Literal["queued", "waiting", "running", "done", "cached", "failed", "ski
 """`waiting` is held up by another process, `cached` needed no work, `skipped` depends on something that failed."""
 
 OVER = ("done", "cached", "failed", "skipped")
-SAVE_EVERY = 1.0  # seconds; with thousands of stages less often, since it takes up to
-SHARE = 0.05  # of the time
+SAVE_EVERY = 1.0  # seconds, or twenty times what the last time took
 MAX_BYTES = 1 << 26  # the state of 5,000 runs has some two million
 MAX_POINTS = 512  # of a curve
 _FACTS = ("title", "process", "began", "ended", "places")
@@ -61,8 +60,7 @@ class StageState:
         self.round, self.rounds = round_, rounds
         if accuracy is not None:
             self.accuracy = accuracy
-            if not self.curve or self.curve[-1] != accuracy:
-                self.curve = [*self.curve, accuracy][-MAX_POINTS:]
+            self.curve = [*self.curve, accuracy][-MAX_POINTS:]
 
     def elapsed(self, now: float) -> float:
         """Seconds it has taken so far."""
@@ -135,7 +133,7 @@ class Board:
             facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
             facts["entries"] = [vars(entry) for entry in self.entries.values()]
             write_text(self.path, json.dumps(facts) + "\n")
-            self._due = began + max(SAVE_EVERY, (time.monotonic() - began) / SHARE)
+            self._due = began + max(SAVE_EVERY, 20 * (time.monotonic() - began))
 
     @classmethod
     def load(cls, path: Path) -> Board | None:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipeline.running.board import Board, StageState
+from pipeline.running.board import OVER, Board, StageState
 
 SHOWN = ("data", "partition", "train", "report")  # kinds of stages that are worth a line when they end
 LINE_EVERY = 30.0  # seconds between two lines about all, where there is no terminal
@@ -67,8 +67,9 @@ class Display:
             shown = {entry.address: entry for entry in running[:MAX_BARS]}
             for address in [address for address in self.tasks if address and address not in shown]:
                 self.bars.remove_task(self.tasks.pop(address))
-            total, over = _work(self.board)
-            self._bar("", "", over, total, overall(self.board))
+            due = [entry for entry in self.board.entries.values() if entry.state != "cached"]
+            over = sum(entry.state in OVER or entry.round / max(entry.rounds, 1) for entry in due)
+            self._bar("", "", over, len(due), overall(self.board))
             for address, entry in shown.items():
                 text = _state(entry, self.bars.console.encoding)
                 self._bar(address, entry.name, entry.round, entry.rounds or None, text)
@@ -180,20 +181,6 @@ def _state(entry: StageState, encoding: str | None) -> str:
     left = f"{duration(entry.left(now))} left" if entry.rounds else ""
     parts = (entry.place, _rounds(entry), _curve(entry, encoding), duration(entry.elapsed(now)), left)
     return "  ".join(filter(None, parts))
-
-
-def _work(board: Board) -> tuple[float, float]:
-    """Return how much there is to do, in expected seconds, and how much of it is done."""
-    now, total, over = time.time(), 0.0, 0.0
-    for entry in board.entries.values():
-        if entry.state != "cached":
-            cost = max(entry.expected, 0.1)
-            total += cost
-            if entry.state == "running":
-                over += cost * (entry.round / entry.rounds if entry.rounds else min(0.9, entry.elapsed(now) / cost))
-            elif entry.state in ("done", "failed", "skipped"):
-                over += cost
-    return max(total, 1.0), over
 
 
 def _rounds(entry: StageState) -> str:

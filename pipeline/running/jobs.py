@@ -58,22 +58,14 @@ Event = Progressed | Ended
 
 
 class Pool(Protocol):
-    """Who executes stages. It is closed after use, which ends what is under way."""
+    """Who executes stages: `start` returns where, or None when there is no room now; `events` waits up to `timeout`
+    seconds, or until `wake` is called from any thread; `shrink` runs fewer where memory did not suffice for a stage and
+    returns what it did about it; `close` ends what is under way."""
 
     @property
-    def capacity(self) -> int:
-        """How many stages can run at the same time, at present."""
-
-    def start(self, job: Job) -> str | None:
-        """Begin a stage; return where, for a reader, or None when there is no room for it now."""
-
-    def events(self, timeout: float) -> list[Event]:
-        """Return what has happened; wait for something up to `timeout` seconds."""
-
-    def shrink(self, address: str) -> str:
-        """Run fewer where memory did not suffice for this stage; return what was done about it, or ""."""
-
-    def wake(self) -> None:
-        """Let a waiting :meth:`events` return, from any thread."""
-
+    def capacity(self) -> int: ...
+    def start(self, job: Job) -> str | None: ...
+    def events(self, timeout: float) -> list[Event]: ...
+    def shrink(self, address: str) -> str: ...
+    def wake(self) -> None: ...
     def close(self) -> None: ...

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,7 @@ from pipeline.workspace import RECORDS
 CONNECT_WITHIN = 10.0  # seconds
 POLL_EVERY = 0.1  # seconds between two looks for what nodes have yielded
 GIB = 2**30
-_KEPT = 2  # checkpoints: the newest, and one to fall back to
-_STUDY = b"[tool.pfl]\n"  # lets a stage take its folder for its study, and none above
+KEPT = 2  # checkpoints: the newest, and one to fall back to
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,6 @@ class File:
 
     path: str
     content: bytes
-
-
-@dataclass
-class _Task:
-    """A job at work on the cluster, and what it yields."""
-
-    job: Job
-    run: str
-    yields: Any
 
 
 class RayPool:
@@ -67,9 +58,6 @@ class RayPool:
         stages: The train stages, by address.
         needs: What each of them asks for, by address.
         jobs: How many runs at a time at most.
-
-    Raises:
-        UserError: Ray is not installed, or there is no cluster.
     """
 
     def __init__(
@@ -80,13 +68,11 @@ class RayPool:
         needs: Mapping[str, Resources],
         jobs: int | None = None,
     ) -> None:
-        self.local, self.stages, self.needs, self.jobs = local, stages, dict(needs), jobs
+        self.local, self.stages, self.needs, self.jobs = local, stages, needs, jobs
         self.ray = connect(address)
-        self.tasks: list[_Task] = []
-        self.refused: list[Ended] = []
+        self.tasks: list[tuple[Job, Any]] = []  # those under way, with what they yield
+        self.refused: list[Event] = []
         self.inputs: dict[tuple[str, int], Any] = {}  # path and time of change → reference
-        own = [(extensions.place(path), path) for path in extensions.modules().values()]
-        self.own = {str(place): path.read_bytes() for place, path in own}
 
     @property
     def capacity(self) -> int:
@@ -106,41 +92,40 @@ class RayPool:
             return None
         options = {"num_cpus": need.cpus, "num_gpus": need.gpus, "memory": int(need.memory * GIB) or None}
         task = self.ray.remote(train_on_node).options(**options, num_returns="streaming", max_retries=0)
-        run = self.stages[job.address].subject
-        device = {"PFL_DEVICE": "cuda"} if need.gpus else {"PFL_DEVICE": "cpu", "PFL_THREADS": "1"}
-        workers = {} if need.gpus else {"PFL_WORKERS": str(max(1, int(need.cpus)))}
-        variables = (
-            device | workers | {name: value for name, value in os.environ.items() if name.startswith("PFL_CHECK")}
-        )
-        self.tasks.append(_Task(job, run, task.remote(job, self._files(job, run), variables)))
+        variables = {"PFL_DEVICE": "cuda"} if need.gpus else {"PFL_DEVICE": "cpu", "PFL_THREADS": "1"}
+        variables |= {"PFL_WORKERS": str(max(1, int(need.cpus)))}
+        variables |= {name: value for name, value in os.environ.items() if name == "PFL_CHECKPOINT_SECONDS"}
+        self.tasks.append((job, task.remote(job, self._files(job), variables)))
         return "cluster"
 
     def events(self, timeout: float) -> list[Event]:
-        events: list[Event] = [*self.refused, *self.local.events(min(timeout, POLL_EVERY) if self.tasks else timeout)]
-        self.refused = []
-        for task in list(self.tasks):
-            while self.ray.wait([task.yields], timeout=0)[0]:
-                message = self._next(task)
+        events, self.refused = self.refused, []
+        events += self.local.events(min(timeout, POLL_EVERY) if self.tasks else timeout)
+        for job, yields in list(self.tasks):
+            while self.ray.wait([yields], timeout=0)[0]:
+                message = self._next(job, yields)
                 if isinstance(message, File):
-                    self._receive(task, message)
+                    with atomic_path(self.local.root / message.path) as temporary:
+                        temporary.write_bytes(message.content)
+                    for old in self._checkpoints(job)[KEPT:]:
+                        old.unlink(missing_ok=True)
                 elif isinstance(message, str):
-                    _append(task.job.log, message)
+                    job.log.parent.mkdir(parents=True, exist_ok=True)
+                    with job.log.open("a", encoding="utf-8") as file:
+                        file.write(message)
                 else:
                     events.append(message)
                 if isinstance(message, Ended):
-                    self._complete(task, message)
+                    self.tasks.remove((job, yields))
+                    if message.outcome == "done":
+                        Finished(self.local.root, self.local.notes).note(job.address, job.key, job.outs)
+                        for path in self._checkpoints(job):
+                            shutil.rmtree(path.parent, ignore_errors=True)
                     break
         return events
 
     def shrink(self, address: str) -> str:
-        need = self.needs.get(address)
-        if not need:
-            return self.local.shrink(address)
-        more = need.model_copy(update={"gpus": min(1.0, 2 * need.gpus), "memory": 2 * need.memory})
-        if more == need or not self._room(more):
-            return ""
-        self.needs[address] = more
-        return f"with {more.gpus:g} GPUs and {more.memory:g} GiB"
+        return self.local.shrink(address)
 
     def wake(self) -> None:
         self.local.wake()
@@ -155,48 +140,41 @@ class RayPool:
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         return sum(min(int(node.get(name, 0) / value) for name, value in asked.items() if value) for node in nodes)
 
-    def _files(self, job: Job, run: str) -> dict[str, Any]:
+    def _files(self, job: Job) -> dict[str, Any]:
         """Return what a node needs to train a run: path → content, or a reference to it."""
-        root, files = self.local.root, {**self.own, "pyproject.toml": _STUDY}
+        root, run = self.local.root, self.stages[job.address].subject
+        files: dict[str, Any] = {
+            str(extensions.place(path)): path.read_bytes() for path in extensions.modules().values()
+        }
+        files["pyproject.toml"] = b"[tool.pfl]\n"  # lets a stage take its folder for its study, and none above
         files[RECORDS] = to_json({run: read_record(root / RECORDS, run)}, 1).encode()
-        for path in _checkpoints(root, run)[:_KEPT]:
+        for path in self._checkpoints(job):
             files[path.relative_to(root).as_posix()] = path.read_bytes()
-        references = {}
         for name in self.stages[job.address].deps:
             key = name, (root / name).stat().st_mtime_ns
             if key not in self.inputs:
                 self.inputs[key] = self.ray.put((root / name).read_bytes())
-            references[name] = self.inputs[key]
-        return files | references
+            files[name] = self.inputs[key]
+        return files
 
-    def _next(self, task: _Task) -> Event | File | str:
+    def _next(self, job: Job, yields: Any) -> Event | File | str:
         """Return what a node has yielded, or how its task has ended instead."""
         from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
-        address = task.job.address
         try:
-            return self.ray.get(next(task.yields))  # type: ignore[no-any-return]
+            return self.ray.get(next(yields))  # type: ignore[no-any-return]
         except OutOfMemoryError:
-            return Ended(address, "memory", "memory did not suffice on its node")
+            return Ended(job.address, "memory", "memory did not suffice on its node")
         except RayTaskError as error:
-            return Ended(address, "failed", f"its node cannot run this project ({_last_line(error)})")
+            return Ended(job.address, "failed", f"its node cannot run this project ({_last_line(error)})")
         except (RayError, StopIteration) as error:
-            return Ended(address, "lost", f"its node or process is lost ({type(error).__name__})")
+            return Ended(job.address, "lost", f"its node or process is lost ({type(error).__name__})")
 
-    def _receive(self, task: _Task, file: File) -> None:
-        """Write a file that a node has yielded."""
-        root = self.local.root
-        with atomic_path(root / file.path) as temporary:
-            temporary.write_bytes(file.content)
-        for old in _checkpoints(root, task.run)[_KEPT:]:
-            old.unlink(missing_ok=True)
-
-    def _complete(self, task: _Task, ended: Ended) -> None:
-        self.tasks.remove(task)
-        if ended.outcome == "done":
-            Finished(self.local.root, self.local.notes).note(task.job.address, task.job.key, task.job.outs)
-            for path in _checkpoints(self.local.root, task.run):
-                shutil.rmtree(path.parent, ignore_errors=True)
+    def _checkpoints(self, job: Job) -> list[Path]:
+        """Return a run's checkpoints here, newest first."""
+        run = self.stages[job.address].subject
+        found = self.local.root.glob(f".pfl/checkpoints/{run}-????????/round-*.safetensors")
+        return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def connect(address: str) -> Any:
@@ -241,7 +219,9 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(content if isinstance(content, bytes) else ray.get(content))
         sent, printed, log = {*root.glob(".pfl/checkpoints/*/round-*")}, 0, root / "log"
-        pool = _pool(root, {name: os.environ.get(name, value) for name, value in variables.items()})
+        pool = _pool()
+        pool.root, pool.notes = root, root / ".pfl/finished"
+        pool.variables = {"PATH": executables(), **{name: os.environ.get(name, variables[name]) for name in variables}}
         pool.start(replace(job, log=log))
         ended = None
         while not ended:
@@ -266,30 +246,13 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
         yield ended
 
 
-_warm: list[LocalPool] = []  # this process's pool: what it forks from has imported everything and serves many jobs
-
-
-def _pool(root: Path, variables: dict[str, str]) -> LocalPool:
-    if not _warm:
-        # A child would first import the file that this process was started from, which is a part of Ray.
-        with suppress(AttributeError):
-            del sys.modules["__main__"].__file__
-        _warm.append(LocalPool(root, root / ".pfl/finished", [Slot("node")], {}))
-    pool = _warm[0]
-    pool.root, pool.notes, pool.variables = root, root / ".pfl/finished", {"PATH": executables(), **variables}
-    return pool
-
-
-def _checkpoints(root: Path, run: str) -> list[Path]:
-    """Return a run's checkpoints here, newest first."""
-    found = root.glob(f".pfl/checkpoints/{run}-????????/round-*.safetensors")
-    return sorted(found, key=lambda path: path.name, reverse=True)
-
-
-def _append(log: Path, text: str) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
-        file.write(text)
+@cache
+def _pool() -> LocalPool:
+    """Return this process's pool: what it forks from has imported everything and serves many jobs."""
+    # A child would first import the file that this process was started from, which is a part of Ray.
+    with suppress(AttributeError):
+        del sys.modules["__main__"].__file__
+    return LocalPool(Path(), Path(), [Slot("node")], {})
 
 
 def _last_line(error: BaseException) -> str:

@@ -53,13 +53,14 @@ class Scheduler:
         *,
         keep_going: bool = True,
     ) -> None:
-        self.graph, self.stale, self.logs, self.keep_going = graph, set(stale), logs, keep_going
+        entries = board.entries
+        self.graph, self.entries, self.stale, self.logs, self.keep_going = graph, entries, set(stale), logs, keep_going
         self.recorder, self.pool, self.board, self.display = recorder, pool, board, display
-        self.position = {address: index for index, address in enumerate(board.entries)}
-        self.heights = graph.heights([*board.entries], {at: entry.expected for at, entry in board.entries.items()})
+        self.position = {address: index for index, address in enumerate(entries)}
+        self.heights = graph.heights([*entries], {address: entry.expected for address, entry in entries.items()})
         self.touched: set[str] = set()  # what was made anew, so that what depends on it must be looked at
         self.ready: list[tuple[bool, float, int, str]] = []
-        self.waits = {at: sum(other in self.position for other in graph.upstream[at]) for at in board.entries}
+        self.waits = {at: sum(other in entries for other in graph.upstream[at]) for at in entries}
         self.prepared: list[tuple[str, Verdict]] = []  # to be started when there is room
         self.blocked: dict[str, float] = {}  # held by another process, and when to look again
         self.executed: list[str] = []  # to be recorded
@@ -72,7 +73,8 @@ class Scheduler:
         """Work until everything is over, or as far as it goes after failures. What is complete then is recorded."""
         with ExitStack() as ending:  # each of it, in the order from below, whatever goes wrong with another
             ending.callback(self.thread.shutdown)
-            ending.callback(lambda: self.thread.submit(self._last_records).result())
+            ending.callback(lambda: self.thread.submit(self.recorder.close).result())
+            ending.callback(lambda: self.executed and self.thread.submit(self.recorder.record, self.executed).result())
             ending.callback(self.pool.close)
             for address, count in self.waits.items():
                 if not count:
@@ -82,27 +84,20 @@ class Scheduler:
                 self._start()
                 for event in self.pool.events(_TICK):
                     if isinstance(event, Progressed):
-                        self.board.entries[event.address].progressed(event.round, event.rounds, event.accuracy)
+                        self.entries[event.address].progressed(event.round, event.rounds, event.accuracy)
                     else:
                         self._ended(event)
                 self._collect()
                 self.board.save()
                 self.display.tick()
 
+    def _over(self) -> bool:
+        busy = self.deciding or self.recording or self.executed or self.board.of_state("running")
+        return not busy and (self.stopped or all(entry.state in OVER for entry in self.entries.values()))
+
     @property
     def stopped(self) -> bool:
         return self.failed and not self.keep_going
-
-    def _over(self) -> bool:
-        busy = self.deciding or self.recording or self.executed or self.board.of_state("running")
-        return not busy and (self.stopped or all(entry.state in OVER for entry in self.board.entries.values()))
-
-    def _last_records(self) -> None:
-        try:
-            if self.executed:
-                self.recorder.record(self.executed)
-        finally:
-            self.recorder.close()
 
     def _submit(self, call: Callable[..., Any], addresses: list[str]) -> Future[Any]:
         """Let the recorder do something, and look for what became of it as soon as that is known."""
@@ -136,7 +131,7 @@ class Scheduler:
             if self.stopped:
                 self.thread.submit(self.recorder.give_up, address)
                 continue
-            entry, stage = self.board.entries[address], self.graph.stages[address]
+            entry, stage = self.entries[address], self.graph.stages[address]
             log = self.logs / f"{entry.subject.replace('/', '-')}.{entry.kind}.log"
             job = Job(address, stage.command, verdict.key, stage.outs, log, entry.kind in BRIEF)
             # In order: a run that needs more must not starve.
@@ -144,12 +139,11 @@ class Scheduler:
             if place is None:
                 self.prepared.append((address, verdict))
                 continue
-            entry.state, entry.place, entry.began, entry.log = "running", place, time.time(), str(log)
+            entry.state, entry.place, entry.began, entry.log, entry.note = "running", place, time.time(), str(log), ""
             entry.attempts += 1
-            entry.note = ""
 
     def _ended(self, event: Ended) -> None:
-        entry = self.board.entries[event.address]
+        entry = self.entries[event.address]
         entry.seconds, entry.curve = time.time() - entry.began, []
         if event.outcome == "done":
             entry.diverged = event.diverged
@@ -158,9 +152,9 @@ class Scheduler:
         self.thread.submit(self.recorder.give_up, event.address)
         if event.outcome == "failed" or entry.attempts >= ATTEMPTS:
             self._fail(event.address, event.message)
-            return
-        eased = self.pool.shrink(event.address) if event.outcome == "memory" or entry.attempts > 1 else ""
-        self._again(event.address, event.message, f", {eased}" if eased else "")
+        else:
+            eased = self.pool.shrink(event.address) if event.outcome == "memory" or entry.attempts > 1 else ""
+            self._again(event.address, event.message, f", {eased}" if eased else "")
 
     def _collect(self) -> None:
         """Take what the recorder has done, and give it what has been executed."""
@@ -172,7 +166,7 @@ class Scheduler:
             (addresses, future), self.recording = self.recording, None
             problems = future.result()
             for address in addresses:
-                entry, problem = self.board.entries[address], problems.get(address)
+                entry, problem = self.entries[address], problems.get(address)
                 if problem == CHANGED and entry.kind == "guard" and entry.attempts < ATTEMPTS:
                     self._again(address, problem.partition(";")[0])  # it compiles, and says what that changes
                 elif problem:
@@ -185,7 +179,7 @@ class Scheduler:
 
     def _take(self, address: str, verdict: Verdict) -> None:
         """Do as the recorder has decided about a stage."""
-        entry = self.board.entries[address]
+        entry = self.entries[address]
         for place in verdict.aside:
             self.display.say(f"{entry.name}: had been changed by hand; that version is kept as {place}")
         match verdict.what:
@@ -205,7 +199,7 @@ class Scheduler:
 
     def _settle(self, address: str, state: State) -> None:
         """A stage is over, and what depends on it may be ready."""
-        entry = self.board.entries[address]
+        entry = self.entries[address]
         entry.state, entry.note = state, ""
         if state == "done":
             self.touched.add(address)
@@ -217,17 +211,17 @@ class Scheduler:
                     self._push(other)
 
     def _fail(self, address: str, why: str) -> None:
-        entry = self.board.entries[address]
+        entry = self.entries[address]
         entry.state, entry.note = "failed", why
         self.failed = True
         self.display.ended(entry)
         for other in self.graph.after(address) & self.waits.keys():
-            skipped = self.board.entries[other]
+            skipped = self.entries[other]
             skipped.state, skipped.note = "skipped", f"needs {entry.name}"
 
     def _again(self, address: str, why: str, how: str = "") -> None:
         """Queue a stage once more that has been executed in vain."""
-        entry = self.board.entries[address]
+        entry = self.entries[address]
         self.display.say(f"{entry.name}: {why}; trying again{how}")
         entry.state, entry.note, entry.resumed = "queued", why, None
         self.stale.add(address)
@@ -235,5 +229,5 @@ class Scheduler:
 
     def _push(self, address: str) -> None:
         """What takes moments goes first, so that figures are there as early as can be; then by critical path."""
-        training = self.board.entries[address].kind == "train"
+        training = self.entries[address].kind == "train"
         heapq.heappush(self.ready, (training, -self.heights[address], self.position[address], address))

@@ -6,6 +6,8 @@ Nothing that differs between machines is an argument, since DVC's run cache goes
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +28,11 @@ Seal = Annotated[str | None, typer.Option(help="The digests of the code that the
 _RECORDS, _PRIVATE = Path(paths.RECORDS), Path(".pfl")
 
 
+def _run(kind: str) -> Callable[..., object]:
+    """Import what a stage does when it is known to be wanted; return it."""
+    return import_module(f"pipeline.stages.{kind}").run  # type: ignore[no-any-return]
+
+
 @stage.callback()
 def begin() -> None:
     """Let a study's own entries be found."""
@@ -36,50 +43,35 @@ def begin() -> None:
 def data(id_: Id, seal: Seal = None) -> None:
     """Make a dataset artifact."""
     from pipeline.progress import show_preparation
-    from pipeline.stages.data import run
 
-    record = read_record(_RECORDS, id_)
+    record, out, raw = read_record(_RECORDS, id_), Path(paths.dataset_path(id_)), paths.raw_data_folder(Path())
     with sealed(stage_code.code_of_run("data", Run(record)), seal), show_preparation() as show:
-        print(
-            run(
-                record["dataset"],
-                Path(paths.dataset_path(id_)),
-                paths.raw_data_folder(Path()),
-                _PRIVATE / "decoded",
-                show,
-            )
-        )
+        print(_run("data")(record["dataset"], out, raw, _PRIVATE / "decoded", show))
 
 
 @stage.command()
 def weights(id_: Id, seal: Seal = None) -> None:
     """Read a file of pretrained weights."""
-    from pipeline.stages.weights import run
-
     with sealed(stage_code.code_of("weights"), seal):
-        print(run(read_record(_RECORDS, id_), Path(paths.weights_path(id_)), study_home()))
+        print(_run("weights")(read_record(_RECORDS, id_), Path(paths.weights_path(id_)), study_home()))
 
 
 @stage.command()
 def partition(id_: Id, seal: Seal = None) -> None:
     """Make a partition artifact."""
-    from pipeline.stages.partition import run
-
     federation = Run(read_record(_RECORDS, id_))
     dataset = Path(paths.dataset_path(federation.data_id))
     with sealed(stage_code.code_of_run("partition", federation), seal, [dataset]):
-        print(run(federation, dataset, Path(paths.partition_path(id_))))
+        print(_run("partition")(federation, dataset, Path(paths.partition_path(id_))))
 
 
 @stage.command()
 def describe(id_: Id, seal: Seal = None) -> None:
     """Make the page of a partition."""
-    from pipeline.stages.describe import run
-
     federation = Run(read_record(_RECORDS, id_))
     dataset, clients = Path(paths.dataset_path(federation.data_id)), Path(paths.partition_path(id_))
     with sealed(stage_code.code_of("describe"), seal, [dataset, clients]):
-        print(run(federation, dataset, clients, Path(paths.partition_report_path(id_))))
+        print(_run("describe")(federation, dataset, clients, Path(paths.partition_report_path(id_))))
 
 
 @stage.command()
@@ -87,7 +79,6 @@ def train(id_: Id, seal: Seal = None) -> None:
     """Train one run, from its last checkpoint if there is one."""
     from pipeline.progress import show_training
     from pipeline.stages.tracking import tracked
-    from pipeline.stages.train import run
 
     asked = read_run(_RECORDS, id_)
     dataset, clients = Path(paths.dataset_path(asked.data_id)), Path(paths.partition_path(asked.federation_id))
@@ -100,7 +91,7 @@ def train(id_: Id, seal: Seal = None) -> None:
         show_training(id_) as show,
         tracked(asked, _PRIVATE, show) as on_round,
     ):
-        run(
+        _run("train")(
             asked,
             dataset=dataset,
             partition=clients,
@@ -121,63 +112,55 @@ def train(id_: Id, seal: Seal = None) -> None:
 def recall(name: Annotated[str, typer.Argument(help="A file below results/.")], seal: Seal = None) -> None:
     """Take results from a file of the ledger."""
     from pipeline.parsing import parse_yaml
-    from pipeline.stages.recall import run
 
     with sealed(stage_code.code_of("recall"), seal, [f"{paths.RESULTS}/{name}.jsonl"]):
         stages = parse_yaml(Path(paths.KEPT_STAGES).read_bytes())["stages"]
-        print(run(Path(), map(Path, stages[name.replace("/", "-")]["outs"])))
+        print(_run("recall")(Path(), map(Path, stages[name.replace("/", "-")]["outs"])))
 
 
 @stage.command()
 def select(id_: Id, seal: Seal = None) -> None:
     """Choose settings by what trials gave on validation samples."""
-    from pipeline.stages.select import run
-
     trials = read_record(_RECORDS, id_)["trials"]
     inputs = [paths.run_path(one, "rounds.parquet") for trial in trials for one in trial["runs"]]
     with sealed(stage_code.code_of("select"), seal, inputs):
-        print(run(id_, _RECORDS, Path("artifacts/runs"), Path(paths.selection_path(id_))))
+        print(_run("select")(id_, _RECORDS, Path("artifacts/runs"), Path(paths.selection_path(id_))))
 
 
 @stage.command()
 def evaluate(spec: Spec, seal: Seal = None) -> None:
     """Turn the measurements of a spec's runs into figures."""
     from pipeline.spec.table import read_resolved, read_runs
-    from pipeline.stages.evaluate import run
 
     table = read_resolved(Path(paths.table_path(spec)))
     code = stage_code.code_of_evaluation(table, read_runs(table, Path()).values())
     inputs = [paths.run_path(one, "rounds.parquet") for one in table.runs]
     with sealed(code, seal, inputs, stage_code.measured_content(table)):
-        print(run(table, Path(), Path(paths.frame_path(spec))))
+        print(_run("evaluate")(table, Path(), Path(paths.frame_path(spec))))
 
 
 @stage.command()
 def report(spec: Spec, seal: Seal = None) -> None:
     """Render a spec's report."""
     from pipeline.spec.table import read_resolved
-    from pipeline.stages.report import run
 
     path = Path(paths.table_path(spec))
     table, shown = read_resolved(path), stage_code.shown_content(path.read_text(encoding="utf-8"))
     with sealed(stage_code.code_of_report(table), seal, [paths.frame_path(spec)], shown):
-        print(run(table, Path(), Path(paths.report_path(spec))))
+        print(_run("report")(table, Path(), Path(paths.report_path(spec))))
 
 
 @stage.command()
 def index(specs: Annotated[list[str], typer.Argument(help="Specs.")], seal: Seal = None) -> None:
     """Write the page that links the default reports."""
     from pipeline.spec.table import read_resolved
-    from pipeline.stages.index import run
 
     tables = [read_resolved(Path(paths.table_path(spec))) for spec in specs]
     with sealed(stage_code.code_of("index"), seal, (f"{paths.report_path(spec)}/table.parquet" for spec in specs)):
-        print(run(tables, Path("reports")))
+        print(_run("index")(tables, Path("reports")))
 
 
 @stage.command()
 def guard() -> None:
     """Compile, and stop when that changed anything."""
-    from pipeline.stages.guard import run
-
-    print(run(paths.Workspace.find()))
+    print(_run("guard")(paths.Workspace.find()))

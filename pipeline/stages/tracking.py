@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pflcore.errors import UserError
 from pflcore.registry import did_you_mean
@@ -18,14 +18,6 @@ from pipeline.spec.run import Run
 
 if TYPE_CHECKING:
     from pflcore.engine import Progress
-
-
-class Tracker(Protocol):
-    """A viewer of one run. `figures` are ``loss``, and ``accuracy`` in percent where models are measured."""
-
-    def log(self, round_: int, figures: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -37,8 +29,7 @@ class TensorBoard:
         from pipeline.report.settings import settings_of
 
         self.writer = SummaryWriter(str(private / "tensorboard" / run.id))
-        text = "\n".join(f"    {name}: {value}" for name, value in settings_of(run).items())
-        self.writer.add_text("settings", text)
+        self.writer.add_text("settings", "\n".join(f"    {key}: {value}" for key, value in settings_of(run).items()))
 
     def log(self, round_: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
@@ -82,7 +73,7 @@ class MLflow:
         self.client.set_terminated(self.run)
 
 
-TRACKERS: dict[str, Callable[[Run, Path], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+TRACKERS: dict[str, type[TensorBoard | MLflow]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
 @contextmanager
@@ -92,7 +83,7 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
     Raises:
         UserError: There is no such viewer, or it is not installed.
     """
-    trackers: dict[str, Tracker] = {}
+    trackers: dict[str, TensorBoard | MLflow] = {}
 
     def attempt(name: str, call: Callable[[], None]) -> None:
         try:

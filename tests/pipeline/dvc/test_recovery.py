@@ -95,18 +95,6 @@ def test_a_lost_cache_is_filled_again(project: Project, program: str) -> None:
     assert heal(project, program) == set() and made(project) == before
 
 
-@pytest.mark.matrix
-def test_what_dvc_cannot_do_concerns_one_stage(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
-    (folder,) = project.root.glob("artifacts/runs/fedper-*")
-    shutil.rmtree(folder)
-    folder.write_text("a file in the place of a folder")
-    assert run_specs(project.workspace(), RunOptions(jobs=1)) == 1
-    told = capfd.readouterr().err
-    assert "FAILED fedper-" in told and "FAILED fedavg" not in told
-    folder.unlink()
-    assert heal(project, "pfl") == set()
-
-
 def test_where_the_cache_is(tmp_path: Path) -> None:
     project, object_of_a = make_project(tmp_path), "files/md5/0c/c175b9c0f1b6a831c399e269772661"
     project.write(f".dvc/cache/{object_of_a}", "a")

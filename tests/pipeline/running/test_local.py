@@ -141,23 +141,19 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_complete_outputs_are_known_by_their_inputs_and_looks(tmp_path: Path) -> None:
-    notes = Finished(tmp_path, tmp_path / ".pfl/finished")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/a").write_text("1")
-    (tmp_path / "b").write_text("2")
+    notes, out = Finished(tmp_path, tmp_path / "notes"), tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_text("1")
     assert not notes.complete("x", "key")
-    notes.note("x", "key", ("out", "b"))
-    assert notes.complete("x", "key") and not notes.complete("x", "other") and not notes.complete("y", "key")
-    (tmp_path / "out/c").write_text("3")
-    assert not notes.complete("x", "key")
-    (tmp_path / "out/c").unlink()
-    assert notes.complete("x", "key")
-    os.utime(tmp_path / "b", ns=(1, 1))
-    assert not notes.complete("x", "key")
-    (tmp_path / "b").unlink()
-    assert not notes.complete("x", "key")
-    for damaged in ("", "[]", "{}", '{"key": "key"}'):
-        next((tmp_path / ".pfl/finished").iterdir()).write_text(damaged)
+    for change in (
+        lambda: (out / "c").write_text("3"),
+        lambda: os.utime(out / "a", ns=(1, 1)),
+        lambda: (out / "a").unlink(),
+        lambda: next((tmp_path / "notes").iterdir()).write_text('{"key": "key"}'),
+    ):
+        notes.note("x", "key", ("out",))
+        assert notes.complete("x", "key") and not notes.complete("x", "other") and not notes.complete("y", "key")
+        change()
         assert not notes.complete("x", "key")
-    notes.forget("x")
-    notes.forget("x")
+    for _ in range(2):
+        notes.forget("x")

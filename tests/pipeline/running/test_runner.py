@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from support import vandals
-from support.project import VIT, Project, make_project, spec, tree
+from support.project import Project, make_project, spec, tree
 
 from pflcore.errors import UserError
 from pipeline.running import local
@@ -223,20 +223,6 @@ def test_what_is_stopped_goes_on_from_its_checkpoint(project: Project, number: s
     assert {entry.state for entry in board_of(project).of_kind("partition")} <= {"cached", "done"}
     assert any("continued from the checkpoint" in path.read_text() for path in (project.root / ".pfl/logs").iterdir())
     assert is_clean(project)
-
-
-@pytest.mark.matrix
-def test_a_run_with_more_rounds_goes_on_from_where_it_was(project: Project) -> None:
-    for rounds in (3, 5):
-        project.write("specs/tiny.yaml", spec("[fedtp]", backbone=VIT, rounds=rounds))
-        assert pfl_run(project, jobs=1) == 0
-        logs = "".join(path.read_text() for path in (project.root / ".pfl/logs").iterdir())
-        assert ("continued from 3 rounds of an earlier run" in logs) == (rounds == 5) and is_clean(project)
-    longer = tree(project.root / "artifacts/runs")
-    for folder in ("artifacts/runs", ".dvc/cache", ".pfl/states"):
-        shutil.rmtree(project.root / folder)
-    assert pfl_run(project, jobs=1) == 0
-    assert longer.items() >= tree(project.root / "artifacts/runs").items()
 
 
 def test_a_second_run_waits_for_the_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

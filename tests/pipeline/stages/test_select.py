@@ -101,16 +101,3 @@ def test_which_trial_is_chosen(tmp_path: Path) -> None:
         choose(tmp_path / "none", {0.1: [None], 0.2: [None]})
     assert at_edge(0.3, [0.001, 0.3, 0.1]) and at_edge(0.001, [0.001, 0.3, 0.1])
     assert not any((at_edge(0.1, [0.001, 0.3, 0.1]), at_edge("sgd", ["sgd", "adam"]), at_edge(0.1, [0.1])))
-
-
-@pytest.mark.matrix
-def test_a_wider_space_trains_only_what_is_new(tmp_path: Path) -> None:
-    project = make_project(tmp_path, {"specs/tiny.yaml": SPEC}, default=["tiny"])
-    project.compile()
-    assert project.repro(PFL_DEVICE="cpu").code == 0
-    project.write("specs/tiny.yaml", SPEC.replace("[0.001, 0.3, 0.1]", "[0.001, 0.3, 0.1, 0.0001]"))
-    project.compile()
-    done = project.repro(PFL_DEVICE="cpu")
-    # Two trials; the runs that wait belong to another selection now, but go on from where the same choice had led.
-    assert done.code == 0 and sum(name.startswith("train") for name in done.ran) == 4, done.output
-    assert done.output.count("continued from 4 rounds of an earlier run") == 2
