@@ -1,19 +1,14 @@
 """DVC's side of running stages: which are stale, what its run cache holds, what has been made.
 
 DVC's Python interface is used in place of its command line, since a process per stage costs a second. It is stable but
-undocumented, so what is used of it is little: a repository, its locks, stages that are loaded, saved and committed.
-The order of things is that of DVC's own ``repro``, which removes what a stage wrote before it looks into the run cache,
-and so never has to ask what to do with files that were changed. So are the locks: a stage that is under way here is
-marked as such, so that a ``dvc repro`` beside it stops with one line instead of interfering, and what such a
-``dvc repro`` has under way is left alone here.
+undocumented, so what is used of it is little. The order of things and the locks are those of DVC's own ``repro``: a
+stage that is under way here is marked, so that a ``dvc repro`` beside it stops with one line, and what such a ``dvc
+repro`` has under way is left alone here. What has only been lost from the cache is put back there, and a report that a
+person has changed is set aside before it is made anew.
 
-Where DVC would do work again although nothing is wrong, it is spared it: what has only been lost from the cache is put
-back there. And a report that a person has changed is set aside before it is made anew.
-
-A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last: whatever
-happens, it is taken from there and not executed again. The lock files follow every few seconds and at the end, since
-DVC rewrites a whole one for each entry. It does so in place; a lock file that a kill has cut short is removed, as all
-that it said is in the run cache.
+A stage that has ended is entered into DVC's cache and run cache at once, which is what makes it last. The lock files
+follow every few seconds and at the end, since DVC rewrites a whole one, in place, for each entry; one that a kill has
+cut short is removed, as all that it said is in the run cache.
 """
 
 from __future__ import annotations
@@ -89,8 +84,7 @@ class Recorder:
     def close(self) -> None:
         """Complete the lock files, and release what is held.
 
-        What cannot be released is let go all the same, here: DVC would try it when the interpreter ends and throws
-        its marks away, start a thread to show how long that takes, and wait for it for ever.
+        What cannot be released is let go all the same: DVC would try it when the interpreter ends, and wait for ever.
         """
         try:
             with self._locked():
@@ -247,10 +241,9 @@ class Recorder:
         """Return DVC's mark on what a stage reads and writes; it raises ``LockError`` when another process has it."""
         from dvc.rwlock import rwlock
 
-        repo = stage.repo
         read, write = [dep.fs_path for dep in stage.deps], [out.fs_path for out in stage.outs]
-        hardlink = repo.config["core"].get("hardlink_lock", False)
-        return rwlock(repo.tmp_dir, repo.fs, f"pfl run ({stage.addressing})", read, write, hardlink)
+        name, hardlink = f"pfl run ({stage.addressing})", self.repo.config["core"].get("hardlink_lock", False)
+        return rwlock(self.repo.tmp_dir, self.repo.fs, name, read, write, hardlink)
 
     def _release(self, address: str) -> None:
         if address in self._held:
@@ -273,10 +266,7 @@ class Recorder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Work inside DVC's lock, which is waited for.
-
-        DVC's own way would also forget settings and open files each time, which takes longer than what is done here.
-        """
+        """Work inside DVC's lock, which is waited for. DVC's own way forgets settings each time, which takes longer."""
         with self._explained(), self.repo.lock, self.repo.scm_context(quiet=True):
             yield
 

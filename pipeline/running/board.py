@@ -82,19 +82,14 @@ class StageState:
 class Board:
     """All stages of a call of ``pfl run``, each after what it depends on.
 
-    Attributes:
-        title: What was typed.
-        process: The id of the process that runs it.
-        began, ended: Seconds since 1970; `ended` is 0 while it runs.
-        places: How many stages run at the same time.
-        path: The file it is kept in.
+    `began` and `ended` are seconds since 1970; `ended` is 0 while it runs.
     """
 
-    title: str = ""
+    title: str = ""  # what was typed
     process: int = field(default_factory=os.getpid)
     began: float = field(default_factory=time.time)
     ended: float = 0.0
-    places: int = 1
+    places: int = 1  # how many stages run at the same time
     entries: dict[str, StageState] = field(default_factory=dict)
     path: Path | None = None
     _due: float = 0.0

@@ -26,26 +26,14 @@ _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for one stage at a time.
+    """Room for one stage at a time; slots of one name are the same."""
 
-    Attributes:
-        name: For a reader, e.g. ``cpu`` or ``gpu 1``; slots of one name are the same.
-        variables: What its processes see in their environment.
-    """
-
-    name: str
-    variables: dict[str, str] = field(default_factory=dict)
+    name: str  # ``cpu`` or ``gpu 1``
+    variables: dict[str, str] = field(default_factory=dict)  # of its processes
 
 
 class LocalPool:
-    """A :class:`~pipeline.running.jobs.Pool` of slots.
-
-    Args:
-        root: The workspace.
-        notes: The folder of notes about finished stages.
-        slots: What can run at the same time.
-        variables: Environment variables of all stages, beside this process's own.
-    """
+    """A :class:`~pipeline.running.jobs.Pool` of slots in the workspace `root`, with `variables` for all stages."""
 
     def __init__(self, root: Path, notes: Path, slots: Sequence[Slot], variables: dict[str, str]) -> None:
         self.root, self.notes, self.variables = root, notes, variables

@@ -22,31 +22,20 @@ MAX_NAMES = 12  # in a message
 class RunOptions:
     """What `pfl run` is asked for.
 
-    Attributes:
-        specs: Their names; empty for the default ones.
-        everything: All specs instead.
-        jobs: Stages at a time; None for as many as fit.
-        gpus: ``0,1``, or None for those that are visible.
-        per_gpu: Stages at a time on each of them.
-        keep_going: After a failure, start what does not depend on it.
-        dry: Only say what there is to do.
-        cluster: The address of a Ray cluster that trains.
-        cells: Of the specs only runs of these cells, and no reports: patterns of their labels, joined by ``, ``.
-        seeds: Of these, or of all cells, only runs with these seeds.
-        command: What was typed.
+    With cells (patterns of their labels, joined by ``, ``) or seeds, only such runs of the specs, and no reports.
     """
 
-    specs: tuple[str, ...] = ()
-    everything: bool = False
-    jobs: int | None = None
-    gpus: str | None = None
-    per_gpu: int = 1
-    keep_going: bool = True
-    dry: bool = False
-    cluster: str | None = None
+    specs: tuple[str, ...] = ()  # names; empty for the default ones
+    everything: bool = False  # all specs instead
+    jobs: int | None = None  # stages at a time; None for as many as fit
+    gpus: str | None = None  # ``0,1``, or None for those that are visible
+    per_gpu: int = 1  # stages at a time on each of them
+    keep_going: bool = True  # after a failure, start what does not depend on it
+    dry: bool = False  # only say what there is to do
+    cluster: str | None = None  # the address of a Ray cluster that trains
     cells: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
-    command: str = "pfl run"
+    command: str = "pfl run"  # what was typed
 
 
 @dataclass(frozen=True)

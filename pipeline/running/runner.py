@@ -30,8 +30,7 @@ from pipeline.stages.guard import leave_output
 from pipeline.workspace import Workspace, raw_data_folder, report_path, run_path, timings_path
 
 MAX_SHOWN = 3  # reports that are printed; of more, only where they are
-# Expected seconds of stages other than training; only the order of work and the time left depend on them.
-_SECONDS = {"data": 2.0, "partition": 0.5, "describe": 1.0, "recall": 0.2, "evaluate": 0.2, "report": 2.0}
+SECONDS = 1.0  # expected of a stage other than training; only the time left depends on it
 
 
 def run_specs(workspace: Workspace, options: RunOptions) -> int:
@@ -124,10 +123,7 @@ def _seconds(request: Request, graph: Graph, order: list[str]) -> dict[str, floa
 
     runs, stages = request.compilation.runs, [graph.stages[address] for address in order]
     speed = Speed(runs.values(), request.workspace.private / "timings")
-    return {
-        one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else _SECONDS.get(one.kind, 0.5)
-        for one in stages
-    }
+    return {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else SECONDS for one in stages}
 
 
 def _explained(graph: Graph, order: list[str], stale: Mapping[str, str], seconds: Mapping[str, float]) -> str:

@@ -32,11 +32,8 @@ class Scheduler:
 
     Args:
         graph: All stages that there are.
-        board: Where the state is kept; has an entry for each wanted stage, in an order in which they can be made.
+        board: Has an entry for each wanted stage, in an order in which they can be made.
         stale: Those of them that are not as DVC recorded them.
-        recorder: DVC's side.
-        pool: Who executes stages.
-        display: Where the reader sees how it goes.
         logs: The folder of log files.
         keep_going: After a failure, start what does not depend on it.
     """
