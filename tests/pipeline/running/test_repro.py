@@ -215,7 +215,7 @@ def test_what_others_could_reach_or_left_is_not_used(dvc: Dvc) -> None:
     assert len(dvc.sockets()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_command_that_is_killed_takes_its_fork_along(dvc: Dvc, number: signal.Signals) -> None:
     shared = dvc.warm()
     command, fork = dvc.fork()

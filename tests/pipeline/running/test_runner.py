@@ -85,24 +85,6 @@ def test_it_ends_where_dvc_repro_ends(project: Project, original: Project, capsy
     assert results(project) == results(original) and is_clean(project)
 
 
-@pytest.mark.matrix
-def test_a_failure_stops_only_what_depends_on_it(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.write("specs/tiny.yaml", spec("{FedTP: fedtp, FedAvg: fedavg}"))  # FedTP needs a Transformer
-    project.write("specs/well.yaml", spec("[fedavg]"))
-    assert pfl_run(project, "tiny", "well", jobs=1, command="pfl run tiny well") == 1
-    told, board = capsys.readouterr(), board_of(project)
-    (failed,) = board.of_state("failed")
-    assert failed.subject.startswith("fedtp-") and failed.attempts == 1
-    assert {entry.name for entry in board.of_state("skipped")} == {"evaluate tiny", "report tiny"}
-    assert f"FAILED {failed.subject}: {failed.note}" in told.err
-    assert "to try the rest again: pfl run tiny well" in told.err
-    assert (project.root / "reports/well/report.md").is_file() and not (project.root / "reports/tiny").exists()
-    # With a correction the rest is done, and nothing else.
-    project.write("specs/tiny.yaml", spec("[fedavg]"))
-    assert pfl_run(project, "tiny", "well", jobs=1) == 0
-    assert {entry.kind for entry in board_of(project).of_state("done")} <= {"guard", "evaluate", "report"}
-
-
 def test_only_some_cells(project: Project) -> None:
     project.write("specs/tiny.yaml", spec("{FedAvg: fedavg, FedPer: fedper, Local: local}", more="    seed: [0, 7]\n"))
     assert pfl_run(project, "tiny", cells=("Fed*",), seeds=(7,)) == 0

@@ -239,14 +239,6 @@ def test_what_somebody_else_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     assert [names.count("data a") for names in play.asked] == [1] * 3 and play.log["started"] == ["data b"]
 
 
-def test_rounds_are_followed() -> None:
-    rounds = [Progressed("", 4, 9, None), Progressed("", 5, 9, 0.25), Progressed("", 6, 9, None)]
-    play = Play({"train a": ()}, ends={"train a": [*rounds, Ended("", "done", diverged=True)]})
-    play.run()
-    entry = play.entry("train a")
-    assert (entry.resumed, entry.round, entry.rounds, entry.accuracy, entry.diverged) == (3, 6, 9, 0.25, True)
-
-
 def test_what_is_under_way_is_recorded_although_something_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play({"train a": (), "train b": ()}, capacity=2)
     made = play.scheduler()

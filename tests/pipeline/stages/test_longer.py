@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -143,13 +142,6 @@ def test_which_state_is_taken_and_which_are_replaced(workshop: Workshop) -> None
         workshop.run("fedavg", 8, stop=7)
     result = workshop.run("fedavg", 8)
     assert (result.resumed_from, result.inherited) == (6, False)
-
-
-def test_what_cannot_be_left_costs_a_line(workshop: Workshop) -> None:
-    workshop.states.write_text("a file")
-    workshop.run("fedavg", 2)
-    (line,) = workshop.lines
-    assert line.startswith(f"{workshop.states}: the last state is not left to longer runs ([Errno {errno.EEXIST}]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
