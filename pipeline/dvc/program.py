@@ -22,14 +22,7 @@ _IGNORE = "__pycache__/\n*.pyc\n/.pfl/\n/build/\n/.venv/\n"
 
 
 def dvc(root: Path, *arguments: str, quiet: bool = False) -> int:
-    """Run the `dvc` beside this Python, or on the path, in `root`; return its exit code.
-
-    Args:
-        quiet: Do not show what it prints.
-
-    Raises:
-        UserError: It is not installed.
-    """
+    """Run the `dvc` beside this Python, or on the path, in `root`; return its exit code."""
     program = shutil.which("dvc", path=executables())
     if not program:
         raise UserError("dvc is not installed in this environment; run `make setup`")
@@ -44,11 +37,7 @@ def executables() -> str:
 
 
 def initialise(root: Path, *, inside: bool = False) -> None:
-    """Make `root` a DVC repository, whether or not it is a git repository. Do nothing when it is one already.
-
-    Args:
-        inside: It may also be a folder of a git repository, whose commits DVC then compares.
-    """
+    """Make `root` a DVC repository, whether it is a git repository or not, or lies `inside` of one."""
     root.mkdir(parents=True, exist_ok=True)
     if not (root / ".dvcignore").is_file():  # `dvc init` would write an empty one
         write_text(root / ".dvcignore", _IGNORE)

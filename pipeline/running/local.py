@@ -145,12 +145,8 @@ def slots(
 ) -> list[Slot]:
     """Return what can run at the same time on this machine.
 
-    With GPUs that is `per_gpu` on each; without, `jobs` processes that share the cores, each computing on single
-    threads, which gives the same bytes for any number of them.
-
-    Args:
-        jobs: How many at most; by default one per core, while there is memory for them.
-        gpus: As ``CUDA_VISIBLE_DEVICES`` names them; None takes the CPU.
+    With GPUs, named as in ``CUDA_VISIBLE_DEVICES``, that is `per_gpu` on each. Without, it is `jobs` processes, by
+    default as many as there are cores and memory for, on single threads, which gives the same bytes for any number.
     """
     if gpus:
         on_gpus = [Slot(f"gpu {gpu}", {"CUDA_VISIBLE_DEVICES": gpu, "PFL_DEVICE": "cuda"}) for gpu in gpus] * per_gpu
@@ -165,9 +161,6 @@ def visible_gpus(wanted: str | None) -> list[str] | None:
     """Return the GPUs to use: those of ``--gpus 0,1``, those that CUDA would see, or None when there are none.
 
     Numbers count what ``CUDA_VISIBLE_DEVICES`` leaves, as everywhere in CUDA; what is returned are the names there.
-
-    Raises:
-        UserError: `wanted` is not a list of numbers, or there is no such GPU.
     """
     has_driver = any(Path(path).exists() for path in _DRIVERS)
     if wanted is not None:

@@ -56,12 +56,7 @@ class Request:
 
     @classmethod
     def compiled(cls, workspace: Workspace, options: RunOptions) -> Request:
-        """Compile. Write nothing but which specs are selected here from now on.
-
-        Raises:
-            UserError: A spec is invalid, or only to be extended, or there is none; no cell is meant; or the engine was
-                edited and regression runs have not seen it.
-        """
+        """Compile. Write nothing but which specs are selected here from now on."""
         known = list(find_specs(workspace.specs))
         selection = read_selection(workspace, known)
         wanted = list(options.specs) or (known if options.everything else selection.default)
@@ -112,16 +107,10 @@ def cell_name(labels: Mapping[str, str]) -> str:
 
 
 def cells_meant(patterns: Sequence[str], names: Sequence[str], kind: str = "cell") -> set[str]:
-    """Return the cells that patterns such as ``Fed*, CIFAR-10, 50`` mean; all of them where there is no pattern.
+    """Return the cells of these names that patterns such as ``Fed*, CIFAR-10, 50`` mean; without a pattern, all.
 
-    A name that is written out means this cell alone, whatever its labels have of stars and brackets.
-
-    Args:
-        names: Of the cells that there are.
-        kind: What they are, for the message.
-
-    Raises:
-        UserError: A pattern means none of them.
+    A name that is written out means this cell alone, whatever its labels have of stars and brackets. A pattern that
+    means no cell is an error, in which they are called `kind`.
     """
     found = set[str]() if patterns else set(names)
     for pattern in patterns:

@@ -1,13 +1,12 @@
 """What the stages of one ``dvc repro`` share: a process that has imported everything, and that they are forked from.
 
 DVC runs a command per stage, and each would spend seconds importing PyTorch. So the first one forks such a process,
-which imports what workers of ``pfl run`` have imported (:mod:`pipeline.running.warm`) while the stage is at work. The
-commands after it hand over all that makes a process this very command (arguments, folder, environment, umask, standard
-streams, process group), wait until the fork has ended, and end as it has ended.
+which imports :mod:`pipeline.running.warm` while the stage is at work. The commands after it hand over all that makes a
+process this very command (arguments, folder, environment, umask, streams, group), wait for it, and end as it ends.
 
-It belongs to one ``dvc`` and ends with it; the name of its socket says which, and what else has to be the same in a
-command that asks. It forks nothing when a module is not on disk any more as it was imported, and ends instead. Whenever
-something is not as it should be, a stage runs in the process of its command. All of it needs Linux.
+It belongs to one ``dvc`` and ends with it; the name of its socket says which, and what has to be the same in a command
+that asks. When a module is not on disk any more as it was imported, it forks nothing and ends. Whenever something is
+not as it should be, a stage runs in the process of its command. All of it needs Linux.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ _OWN = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # variables in which the co
 
 
 def execute(command: Callable[[], None]) -> None:
-    """Execute the command of a stage, which knows by `sys.argv` what to do: here, or in a fork of the shared process.
-
-    A process that has waited for a fork does not return.
-    """
+    """Execute the command of a stage, in `sys.argv`, here or in a fork; whoever waited for a fork never returns."""
     try:
         forked = _become_fork()
     except KeyboardInterrupt:
@@ -73,9 +69,9 @@ def _become_fork() -> bool:
 
 
 def _path() -> Path | None:
-    """Return where the socket lies: its name has the `dvc` that runs this, and a hash of what must be the same.
+    """Return where the socket lies, named by the `dvc` that runs this and a hash of what must be the same.
 
-    None where no `dvc` runs this, or others could reach the socket.
+    None where no `dvc` runs this, or others could reach it.
     """
     pid = os.getppid()
     for _ in range(2):  # there may be a shell between

@@ -36,9 +36,7 @@ SECONDS = 1.0  # expected of a stage other than training; only the time left dep
 def run_specs(workspace: Workspace, options: RunOptions) -> int:
     """Bring reports up to date and print them; return 1 when a stage failed, otherwise 0.
 
-    Raises:
-        UserError: A spec is invalid, or one of these is only to be extended; nothing has been written then. Or a
-            setting cannot be used.
+    Of an invalid spec or setting, which is a :class:`UserError`, nothing is written.
     """
     gpus = None if options.cluster else visible_gpus(options.gpus)
     request = Request.compiled(workspace, options)

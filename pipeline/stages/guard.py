@@ -25,12 +25,7 @@ _TOKEN = "The stage files are what the specs compile to.\n"
 
 
 def run(workspace: Workspace) -> str:
-    """Compile; return a line to show.
-
-    Raises:
-        UserError: The stage files were not up to date; they are afterwards. Or the engine was edited and
-            regression runs have not seen it.
-    """
+    """Compile; return a line to show. Raise :class:`UserError` when stage files were not up to date; now they are."""
     compilation = compile_workspace(workspace)
     compilation.check_tested()
     if changes := write(workspace, compilation):

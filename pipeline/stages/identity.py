@@ -37,21 +37,16 @@ def checkpoint_folder(
 
 
 def run_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
-    """Return the identity of a run's states: its record, code and data, and the kind of device, as sums differ there.
-
-    Args:
-        code: What stands for the code.
-        hashes: Those of the inputs.
-    """
+    """Return the identity of a run's states: record, code, inputs, and the kind of device, as sums differ there."""
     return _hash(record=run.record, code=code, device=device.type, **hashes)
 
 
 def lineage_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
     """Return what the states of a run and of longer ones have in common.
 
-    That is all that a run's own hash is of, but the number of rounds, unless the method asks for the progress or the
-    learning rate goes by it; the patience; whether weights are saved; and why it has its settings. As last states stay
-    for long, it is of the very device and the version of PyTorch, too.
+    It is of all that `run_hash` is of, but the patience, whether weights are saved, why it has its settings, and the
+    rounds, unless the method or the learning rate goes by them. As last states stay for long, it is of the very device
+    and the version of PyTorch, too.
     """
     aside = {"rounds", "patience", "save_weights"}
     if PROGRESS in METHODS.get(run.method).facts or run.training.counts_rounds:

@@ -13,11 +13,7 @@ from pipeline.ledger import Entry, Ledger
 
 
 def run(root: Path, outs: Iterable[Path]) -> str:
-    """Write files of runs and of selections from the ledger in the folder `root`; return a line to show.
-
-    Args:
-        outs: ``rounds.parquet`` in the folder of a run, or the file of a selection, ``<id>.json``.
-    """
+    """Write ``rounds.parquet`` of runs and ``<id>.json`` of selections from the ledger; return a line to show."""
     ledger, outs = Ledger(root), list(outs)
     for out in outs:
         name = out.stem if out.suffix == ".json" else out.parent.name

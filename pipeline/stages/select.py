@@ -24,9 +24,6 @@ def run(id_: str, records: Path, runs: Path, out: Path) -> str:
     Args:
         records: The file with the records of the selection and of its trials.
         runs: The folder of the runs' artifacts.
-
-    Raises:
-        UserError: An artifact is damaged, or every trial diverged.
     """
     record = read_record(records, id_)
     tried = read_records(records, (name for trial in record["trials"] for name in trial["runs"]))

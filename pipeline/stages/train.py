@@ -54,18 +54,13 @@ def run(
 
     Args:
         asked: The run, before what was chosen for it.
-        dataset, partition: Artifacts.
         selection: What was chosen, if it is tuned.
         weights: Pretrained weights, if its backbone begins with some.
         code: What stands for the code that this process has imported; part of a checkpoint's identity, and in the
             header of ``rounds.parquet``.
         private: The machine's own folder, for checkpoints, last states and timings.
-        device: A PyTorch device, or ``auto``.
-        executor: How local training is carried out; the result is the same.
         checkpoint_every: Seconds between checkpoints at least.
-        on_round: Progress display.
-        confirm: Called when all is computed. When it raises nothing is written, and what has been trained is kept in a
-            checkpoint.
+        confirm: Called when all is computed; when it raises, only a checkpoint is written.
         say: Called with lines for the reader.
     """
     chosen = read_chosen(selection) if selection else {}

@@ -18,6 +18,7 @@ import pytest
 from support import vandals
 from support.project import Project, make_project, spec, tree
 
+import pipeline
 from pflcore.errors import UserError
 from pipeline.running import local
 from pipeline.running.board import Board, status_path
@@ -106,6 +107,7 @@ def test_a_profile_keeps_what_was_run_in_it(project: Project) -> None:
         assert pfl_run(project, name, profile="smoke") == 0
     stages = Project(project.root / "build/smoke")
     assert {"stages/tables/a.json", "stages/tables/b.json"} <= stages.generated().keys()
+    assert pipeline.open(project.root, profile="smoke").results("a")["accuracy"].between(0, 1).all()
     assert stages.call("dvc", "status").stdout == "Data and pipelines are up to date.\n"
 
 
